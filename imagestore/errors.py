@@ -20,7 +20,9 @@
     ├─ RegistryError
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
-    │  ├─ StoreBusyError   WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    │  ├─ StoreBusyError
+    │  │  └─ IngestLockedError
+    │  ├─ WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
     │  ├─ StoreMissingError   UndeletableError
     ├─ ServerError
     ├─ ImageServiceError
@@ -416,6 +418,10 @@ class StoreBusyError(StoreError):
     """Another writer holds what was asked for."""
 
     category = Category.UNAVAILABLE
+
+
+class IngestLockedError(StoreBusyError):
+    """Another writer has the ingest open."""
 
 
 class WriterClosedError(StoreError):

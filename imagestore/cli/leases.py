@@ -143,6 +143,13 @@ def _content(app: App, lease: Lease) -> tuple[Digest, ...]:
         return ()
 
 
+def _images(app: App, lease: Lease) -> tuple[str, ...]:
+    try:
+        return app.store.metadata.leased_images(lease.id)
+    except LeaseNotFoundError:  # released since it was listed
+        return ()
+
+
 def _json(app: App, lease: Lease) -> dict[str, Any]:
     return {
         "id": lease.id,
@@ -151,4 +158,5 @@ def _json(app: App, lease: Lease) -> dict[str, Any]:
         "flat": lease.is_flat,
         "labels": dict(lease.labels),
         "content": [str(digest) for digest in _content(app, lease)],
+        "images": list(_images(app, lease)),
     }

@@ -1,8 +1,14 @@
-"""What containerd has and this store hasn't."""
+"""What containerd has and this store hasn't.
+
+Two services get the true answer from a store that has images only, since tools for images ask them: no snapshot is
+there, and no container. All other calls are refused, with what is missing.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+import grpc
 
 from imagestore.containerd._proto import snapshots_pb2 as wire
 from imagestore.containerd._proto.snapshots_pb2_grpc import SnapshotsServicer
@@ -33,28 +39,52 @@ class SnapshotsService(SnapshotsServicer):
 
     async def Stat(self, request: wire.StatSnapshotRequest, context: Context) -> wire.StatSnapshotResponse:  # noqa: N802
         """No snapshot has this key."""
-        try:
-            namespace_of(context)
-        except ImageStoreError as error:
-            await refuse(context, error)
+        await _checked_namespace(context)
         await refuse(context, NotFoundError(f"snapshot {request.key!r} does not exist: nothing is unpacked here"))
 
     async def List(  # noqa: N802
         self, request: wire.ListSnapshotsRequest, context: Context
     ) -> AsyncIterator[wire.ListSnapshotsResponse]:
         """None."""
-        try:
-            namespace_of(context)
-        except ImageStoreError as error:
-            await refuse(context, error)
+        await _checked_namespace(context)
         none: tuple[wire.ListSnapshotsResponse, ...] = ()
         for each in none:
             yield each
 
 
+def no_containers() -> grpc.GenericRpcHandler:
+    """Lists of containers are empty: ``ctr images prune --all`` asks which images they use.
+
+    Requests aren't read, and an answer without containers has no bytes, so neither needs its messages.
+    """
+
+    async def none(_request: bytes, context: Context) -> bytes:
+        await _checked_namespace(context)
+        return b""
+
+    async def none_streamed(_request: bytes, context: Context) -> AsyncIterator[bytes]:
+        await _checked_namespace(context)
+        nothing: tuple[bytes, ...] = ()
+        for each in nothing:
+            yield each
+
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "List": grpc.unary_unary_rpc_method_handler(none),
+        "ListStream": grpc.unary_stream_rpc_method_handler(none_streamed),
+    }
+    return grpc.method_handlers_generic_handler("containerd.services.containers.v1.Containers", methods)
+
+
+async def _checked_namespace(context: Context) -> None:
+    try:
+        namespace_of(context)
+    except ImageStoreError as error:
+        await refuse(context, error)
+
+
 def absent_services() -> AbsentMethods:
     """Answers every call to a service of containerd's that nobody else answers."""
-    return AbsentMethods(_PREFIX, _missing)
+    return AbsentMethods(_PREFIX, _missing, ends_in_class=True)
 
 
 def _missing(method: str) -> str:

@@ -1,4 +1,4 @@
-"""What comes with a call: the namespace and the lease in its headers, and how its errors go out.
+"""What all calls share: the namespace and the lease in their headers, the wait for an ingest, and how errors go out.
 
 containerd-namespace   required wherever something namespaced is asked for: absent is FAILED_PRECONDITION,
                        malformed INVALID_ARGUMENT
@@ -7,14 +7,15 @@ containerd-lease       what the call makes is put under this lease
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from imagestore.errors import ImageStoreError, PreconditionError
+from imagestore.errors import ImageStoreError, IngestLockedError, PreconditionError
 from imagestore.metadata.namespace_api import checked_namespace
 from imagestore.rpc.codes import code_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
     from typing import Any, TypeVar
 
     import grpc
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 NAMESPACE_HEADER: Final = "containerd-namespace"
 LEASE_HEADER: Final = "containerd-lease"
+#: Pauses between attempts at a locked ingest. containerd's own store tries ten times within about half a second, since
+#: its clients close a writer and open the next one without waiting for the end of the first stream.
+_PAUSES_SECONDS: Final = (0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256)
 
 
 def namespace_of(context: Context) -> str:
@@ -55,7 +59,7 @@ async def refuse(context: Context, error: ImageStoreError) -> NoReturn:
     """End a call with an error's status."""
     # Callers' frames have the error, and it has them, with what they hold: only a garbage collection would free that.
     error.__traceback__ = None
-    await context.abort(code_of(error), text_of(error))
+    await context.abort(code_of(error), text_of(error, ends_in_class=True))
     raise AssertionError("abort() returned")
 
 
@@ -65,3 +69,20 @@ async def answered(context: Context, work: Awaitable[T]) -> T:
         return await work
     except ImageStoreError as error:
         await refuse(context, error)
+
+
+async def once_unlocked(attempt: Callable[[], Awaitable[T]]) -> T:
+    """The result of work that needs an ingest, tried again for half a second while another writer has it open.
+
+    Args:
+        attempt: begins the work; may be called several times.
+
+    Raises:
+        ImageStoreError: the work's; an IngestLockedError is the last attempt's.
+    """
+    for pause in _PAUSES_SECONDS:
+        try:
+            return await attempt()
+        except IngestLockedError:
+            await asyncio.sleep(pause)
+    return await attempt()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +10,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import content_pb2 as wire
 from imagestore.containerd._proto.content_pb2_grpc import ContentServicer
-from imagestore.containerd.calls import answered, lease_of, namespace_of, refuse
+from imagestore.containerd.calls import answered, lease_of, namespace_of, once_unlocked, refuse
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.spaces import space_of
 from imagestore.containerd.upload import Piece, Upload
@@ -17,7 +18,7 @@ from imagestore.containerd.wire import changed_map, checked_mask, timestamp
 from imagestore.content.blob_file import damage_named
 from imagestore.content.disk import translated
 from imagestore.digest import Digest
-from imagestore.errors import ContentNotFoundError, ImageStoreError, OutOfRangeError, StoreBusyError
+from imagestore.errors import ContentNotFoundError, ImageStoreError, IngestLockedError, OutOfRangeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -169,7 +170,7 @@ class ContentService(ContentServicer):
         return await answered(context, self._workers.transfer(work))
 
     async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:  # noqa: N802
-        """Throw an unfinished write away. Unlike containerd's, not from under a writer that is at it."""
+        """Throw an unfinished write away. Unlike containerd's, not while a writer has it open."""
 
         def work(store: ImageStore) -> Empty:
             space = self._space(context)
@@ -182,11 +183,11 @@ class ContentService(ContentServicer):
             if store.content.status(on_disk) is None and space.ref_of(request.ref) == request.ref:
                 on_disk = request.ref  # a pull's, and nobody else's
             if not store.content.abort(on_disk):
-                raise StoreBusyError(f"write {request.ref!r} is going on", hint="end it first")
+                raise IngestLockedError(f"write {request.ref!r} is going on", hint="end it first")
             store.metadata.forget_ingest(space.owner, on_disk)
             return Empty()
 
-        return await answered(context, self._workers.quick(work))
+        return await answered(context, once_unlocked(lambda: self._workers.quick(work)))
 
     async def Write(  # noqa: N802
         self, request_iterator: AsyncIterator[wire.WriteContentRequest], context: Context
@@ -199,7 +200,10 @@ class ContentService(ContentServicer):
             async for request in request_iterator:
                 is_first = upload is None
                 upload = upload or Upload(self._space(context), lease_of(context))
-                await self._workers.transfer(_stage(upload, request, answer, is_first=is_first))
+                await once_unlocked(
+                    # No name for the stage: a failure's frames would hold its message.
+                    functools.partial(self._workers.transfer, _stage(upload, request, answer, is_first=is_first))
+                )
                 yield answer
                 if request.action == wire.COMMIT:
                     break

@@ -18,9 +18,10 @@ from imagestore.containerd import adoption, handler_images
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
-from imagestore.containerd.calls import answered, namespace_of
+from imagestore.containerd.calls import answered, lease_of, namespace_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.handler_images import existing_image, foreign_labels
+from imagestore.containerd.spaces import space_of
 from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
@@ -30,7 +31,7 @@ from imagestore.errors import (
     InvalidInputError,
     PreconditionError,
 )
-from imagestore.gc_labels import checked
+from imagestore.gc_labels import EXPIRE, checked
 from imagestore.metadata.namespace_api import HOME, NamedImage
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class ImagesService(ImagesServicer):
             with store.metadata.exclusive():
                 if handler_images.image(store, image.namespace, image.name) is not None:
                     raise AlreadyExistsError(f"image {image.name!r} exists already")
+                _lease_expiring(store, image, lease_of(context))
                 return _put(store, replace(image, created_at=now, updated_at=now))
 
         with self._workers.hold() as lent:
@@ -113,6 +115,7 @@ class ImagesService(ImagesServicer):
             with store.metadata.exclusive():
                 before = existing_image(store, namespace, request.image.name)
                 after = replace(change(before), updated_at=_moment(request))
+                _lease_expiring(store, after, lease_of(context))
                 is_moved = after.target.digest != before.target.digest
                 record = handler_images.find(store, before.name) if namespace == HOME else None
                 is_target_given = not paths or "target" in paths
@@ -206,6 +209,13 @@ class _Update:
 
 def _as_it_is(image: NamedImage) -> NamedImage:
     return image
+
+
+def _lease_expiring(store: ImageStore, image: NamedImage, lease: str) -> None:
+    """Put an image with gc.expire under the caller's lease; others need none (containerd, core/metadata)."""
+    if lease and EXPIRE in image.labels:
+        key = space_of(image.namespace).lease_key(lease)
+        store.metadata.lease_image(key, image.name, store.config.default_handler)
 
 
 def _put(store: ImageStore, image: NamedImage) -> NamedImage:

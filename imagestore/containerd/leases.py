@@ -17,7 +17,7 @@ from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.spaces import space_of
 from imagestore.containerd.wire import checked_key, timestamp
 from imagestore.digest import Digest
-from imagestore.errors import LeaseNotFoundError, NotFoundError, UnsupportedError
+from imagestore.errors import InvalidInputError, LeaseNotFoundError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from imagestore.store import ImageStore
 
 _CONTENT: Final = "content"
+_IMAGES: Final = "images"
 _INGESTS: Final = "ingests"
+_TYPES: Final = (_CONTENT, _IMAGES, _INGESTS)
 
 
 class LeasesService(LeasesServicer):
@@ -85,14 +87,20 @@ class LeasesService(LeasesServicer):
         return await answered(context, self._workers.transfer(work))
 
     async def AddResource(self, request: wire.AddResourceRequest, context: Context) -> Empty:  # noqa: N802
-        """Put content or an unfinished write under a lease."""
+        """Put content, the name of an image or an unfinished write under a lease."""
 
         def work(store: ImageStore) -> Empty:
             space, resource = space_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
                 lease = _get(store, space, request.id)
-                if _is_content(resource):
+                _check_type(resource)
+                if resource.type == _CONTENT:
                     store.metadata.lease_content(lease.id, [Digest.parse(resource.id)])
+                elif resource.type == _IMAGES:
+                    if not resource.id:
+                        raise InvalidInputError("a lease resource of type 'images' needs the name of an image")
+                    checked_key(f"image {resource.id[:100]!r}", resource.id)
+                    store.metadata.lease_image(lease.id, resource.id, store.config.default_handler)
                 elif not store.metadata.lease_ingest(space.owner, space.ref_on_disk(resource.id), lease.id):
                     raise NotFoundError(f"no unfinished write {resource.id!r} to lease")
             return Empty()
@@ -106,8 +114,11 @@ class LeasesService(LeasesServicer):
             space, resource = space_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
                 lease = _get(store, space, request.id)
-                if _is_content(resource):
+                _check_type(resource)
+                if resource.type == _CONTENT:
                     store.metadata.unlease_content(lease.id, [Digest.parse(resource.id)])
+                elif resource.type == _IMAGES:
+                    store.metadata.unlease_image(lease.id, resource.id)
                 else:
                     on_disk = space.ref_on_disk(resource.id)
                     _, holder = store.metadata.ingests(space.owner).get(on_disk, ("", ""))
@@ -127,11 +138,13 @@ class LeasesService(LeasesServicer):
         def work(store: ImageStore) -> wire.ListResourcesResponse:
             space = space_of(namespace_of(context))
             lease = _get(store, space, request.id)
-            content = [wire.Resource(id=str(each), type=_CONTENT) for each in store.metadata.leased_content(lease.id)]
+            content = map(str, store.metadata.leased_content(lease.id))
+            images = store.metadata.leased_images(lease.id)
             writes = store.metadata.ingests(space.owner).items()
             held = sorted(space.ref_of(ref) or ref for ref, (_, holder) in writes if holder == lease.id)
+            listed = ((_CONTENT, content), (_IMAGES, images), (_INGESTS, held))
             return wire.ListResourcesResponse(
-                resources=[*content, *(wire.Resource(id=ref, type=_INGESTS) for ref in held)]
+                resources=[wire.Resource(id=name, type=kind) for kind, names in listed for name in names]
             )
 
         return await answered(context, self._workers.quick(work))
@@ -144,12 +157,13 @@ def _get(store: ImageStore, space: Space, name: str) -> Lease:
     raise LeaseNotFoundError(f"lease {name!r} is not in namespace {space.owner}")
 
 
-def _is_content(resource: wire.Resource) -> bool:
-    if resource.type not in (_CONTENT, _INGESTS):
-        raise UnsupportedError(
-            f"lease resource type {resource.type!r}: this store has {_CONTENT!r} and {_INGESTS!r} to lease"
-        )
-    return resource.type == _CONTENT
+def _check_type(resource: wire.Resource) -> None:
+    if resource.type in _TYPES:
+        return
+    known, slash, _ = resource.type.partition("/")
+    if slash and known in _TYPES:
+        raise InvalidInputError(f"lease resource type {resource.type!r}: expected {known!r}")
+    raise UnsupportedError(f"lease resource type {resource.type!r}: this store has {', '.join(_TYPES)} to lease")
 
 
 def _new_id() -> str:

@@ -27,7 +27,7 @@ from imagestore.containerd._proto.namespaces_pb2_grpc import add_NamespacesServi
 from imagestore.containerd._proto.snapshots_pb2_grpc import add_SnapshotsServicer_to_server
 from imagestore.containerd._proto.version_pb2_grpc import add_VersionServicer_to_server
 from imagestore.containerd.about import IntrospectionService, VersionService
-from imagestore.containerd.absent import SnapshotsService, absent_services
+from imagestore.containerd.absent import SnapshotsService, absent_services, no_containers
 from imagestore.containerd.collector import Collector
 from imagestore.containerd.content import ContentService
 from imagestore.containerd.images import ImagesService
@@ -62,7 +62,7 @@ def add_containerd(
     add_VersionServicer_to_server(VersionService(), server)
     add_IntrospectionServicer_to_server(IntrospectionService(workers), server)
     add_SnapshotsServicer_to_server(SnapshotsService(), server)
-    server.add_generic_rpc_handlers((absent_services(),))
+    server.add_generic_rpc_handlers((no_containers(), absent_services()))
     files = (
         content_pb2,
         images_pb2,

@@ -55,7 +55,7 @@ class Space:
         return on_disk.removeprefix(prefix) if on_disk.startswith(prefix) else None
 
     def lease_key(self, name: str) -> str:
-        """The id of the owner's lease in the database; empty without a lease."""
+        """The id of the owner's lease in the database; empty without a lease, or where leases count for nothing."""
         return lease_key(self.owner, name) if name else ""
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
@@ -176,6 +176,10 @@ class ProxySpace(Space):
     def ref_on_disk(self, ref: str) -> str:
         """With the proxy's name before what containerd calls it."""
         return f"{self.owner}/{ref}"
+
+    def lease_key(self, name: str) -> str:
+        """Never a lease: those that callers name are kept by the containerd in front."""
+        return ""
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
         """A blob of the store, claimed: found here, containerd doesn't fetch it, and never says that it uses it."""

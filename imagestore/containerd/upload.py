@@ -113,7 +113,7 @@ class Upload:
 
         Raises:
             InvalidInputError: no name, or one too long.
-            StoreBusyError: another writer has it.
+            IngestLockedError: another writer has it; may be called again with the same message.
             AlreadyExistsError: the owner has the expected content.
             LeaseNotFoundError: there is no such lease.
             PreconditionError: the stream has ended already.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.disk import translated
 from imagestore.content.ingest_folder import ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
-from imagestore.errors import InvalidInputError, StoreBusyError, StoreError
+from imagestore.errors import IngestLockedError, InvalidInputError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,14 +103,14 @@ class Ingests:
                     shutil.rmtree(folder)  # says why it can't
             return True
 
-    def _busy(self, ref: str) -> StoreBusyError:
+    def _busy(self, ref: str) -> IngestLockedError:
         """As containerd says it: which, since when, and for how long."""
         message = f"ingest {ref!r} is locked by another writer"
         status = self.status(ref)
         if status is not None:
             since = datetime.datetime.fromtimestamp(status.started_at, datetime.UTC).isoformat(timespec="seconds")
             message = f"{message}; begun {max(0.0, time.time() - status.started_at):.1f} s ago, at {since}"
-        return StoreBusyError(message, hint="try again when it ended")
+        return IngestLockedError(message, hint="try again when it ended")
 
     def _locked(self, ref: str, cancel: CancelToken, on_wait: Callable[[], None] | None) -> tuple[str, FileLock]:
         if not ref:

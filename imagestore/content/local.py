@@ -300,7 +300,7 @@ class LocalContentStore(Ingests):
             total: its size in bytes, 0 when unknown.
 
         Raises:
-            StoreBusyError: another writer holds it.
+            IngestLockedError: another writer holds it.
             InvalidInputError: no name, or an algorithm that can't be verified.
         """
         if not ref:

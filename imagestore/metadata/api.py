@@ -201,7 +201,7 @@ class MetadataStore(Protocol):
         """Replace the edges that start at each parent."""
 
     def expire(self) -> int:
-        """Delete expired leases (in batches), and records whose gc.expire label is past; return how many."""
+        """Delete expired leases (in batches), and images whose gc.expire label is past and that no lease names."""
 
     def sweep_namespaces(self) -> tuple[str, ...]:
         """Drop content records that nothing in their namespace keeps; names the unfinished writes that are over."""

@@ -17,6 +17,7 @@ from imagestore.gc import climb, in_order, mark
 from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.database import Database
 from imagestore.metadata.images import insert_edges
+from imagestore.metadata.named_images import IS_ALIVE
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Holder, HolderKind
 
@@ -28,8 +29,8 @@ _EDGES: Final = "SELECT parent, child FROM edge UNION ALL SELECT parent, child F
 _LEASED: Final = "SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND"
 _ROOTED: Final = "SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root"
 _NAMED: Final = (
-    "SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"
-    " WHERE namespace = 'k8s.io' AND expires_at > :now"
+    "SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"  # noqa: S608 - constants
+    f" WHERE namespace = 'k8s.io' AND {IS_ALIVE}"
 )
 _DEEP_ROOTS: Final = f"{_ROOTED} UNION ALL {_LEASED} NOT flat UNION ALL {_NAMED}"
 #: What holds a digest and nothing below it.
@@ -44,12 +45,13 @@ _PARENTS: Final = (
 )
 #: Whether something keeps a digest and all it points at.
 _IS_ROOT: Final = (
-    "EXISTS (SELECT 1 FROM image_root r WHERE r.digest = {0})"
+    "EXISTS (SELECT 1 FROM image_root r WHERE r.digest = {0})"  # noqa: S608 - constants
     " OR EXISTS (SELECT 1 FROM content_root c WHERE c.digest = {0})"
     " OR EXISTS (SELECT 1 FROM lease_content l JOIN lease ON l.lease = lease.id"
     " WHERE l.digest = {0} AND expires_at > :now AND NOT flat)"
     " OR EXISTS (SELECT 1 FROM named_image_root n JOIN named_image USING (namespace, name)"
-    " WHERE n.digest = {0} AND namespace = 'k8s.io' AND expires_at > :now)"
+    " WHERE n.digest = {0} AND namespace = 'k8s.io'"
+    f" AND {IS_ALIVE})"
 )
 #: Labels are few: looking for each one's root is cheaper than collecting all roots again.
 _BELOW_ROOTS: Final = (
@@ -258,9 +260,9 @@ class GraphTables(Database):
             ).fetchall()
             labels = [name for name in self.content_labels(digest) if name.startswith(gc_labels.ROOT)]
             named = db.execute(
-                "SELECT name FROM named_image_root r JOIN named_image USING (namespace, name)"
-                " WHERE r.digest = ? AND namespace = ? AND expires_at > ? ORDER BY name",
-                (key, HOME, self._clock()),
+                "SELECT name FROM named_image_root r JOIN named_image USING (namespace, name)"  # noqa: S608 - constants
+                f" WHERE r.digest = :key AND namespace = :home AND {IS_ALIVE} ORDER BY name",
+                {"key": key, "home": HOME, "now": self._clock()},
             ).fetchall()
             owners = db.execute(
                 "SELECT owner FROM namespace_content WHERE digest = ? ORDER BY owner", (key,)

@@ -20,7 +20,7 @@ from imagestore.metadata.records import Everything
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from imagestore.metadata.records import ImageRecord
 
@@ -255,7 +255,8 @@ class ImageTables(Database):
         except (StoreBusyError, StoreFullError, StoreReadOnlyError) as error:
             log.debug("the use of an image can't be noted: %s", error, extra={"reference": reference})
 
-    def _expire_images(self) -> int:
+    def _expire_images(self, leased: Callable[[], frozenset[str]]) -> int:
+        """Remove records whose gc.expire label is past; not those that leases name, as ``reference@handler``."""
         with self._reading_apart() as db, self._damage_named():
             found = db.execute(_query("labels LIKE ?"), [f'%"{EXPIRE}"%'])
             expired = [record for record in map(rows.to_record, found) if self._has_expired(record)]
@@ -265,7 +266,12 @@ class ImageTables(Database):
             # What was put anew meanwhile is looked at again.
             keys = [(each.reference, each.handler) for each in expired]
             current = [record for key in keys if (record := self.get_image(*key)) is not None]
-            gone = [(each.reference, each.handler) for each in current if self._has_expired(each)]
+            spared = leased()
+            gone = [
+                (each.reference, each.handler)
+                for each in current
+                if self._has_expired(each) and f"{each.reference}@{each.handler}" not in spared
+            ]
             return len(self.remove_images(gone))
 
     def _has_expired(self, record: ImageRecord) -> bool:

@@ -108,6 +108,55 @@ class LeaseTables(Database):
                 number = self._number_change()
                 self._after_commit.append(functools.partial(self._journal.unlease, number, lease.id, tuple(digests)))
 
+    def lease_image(self, lease_id: str, name: str, handler: str) -> None:
+        """Put the name of an image under a lease, which needs no image of that name.
+
+        As long as the lease lasts, neither gc.expire nor a policy takes the image. A removal does, as in containerd.
+
+        Args:
+            lease_id: which.
+            name: of an image in the lease's namespace.
+            handler: whose record a name without a handler means, in the store's own namespace.
+
+        Raises:
+            LeaseNotFoundError: it is gone.
+        """
+        with self._writing() as db:
+            _check_lease(db, lease_id)
+            db.execute("INSERT OR REPLACE INTO lease_image VALUES (?, ?, ?)", (lease_id, name, handler))
+
+    def unlease_image(self, lease_id: str, name: str) -> None:
+        """Take the name of an image off a lease; one that it doesn't list is no error.
+
+        Raises:
+            LeaseNotFoundError: it is gone.
+        """
+        with self._removing() as db:
+            _check_lease(db, lease_id)
+            db.execute("DELETE FROM lease_image WHERE lease = ? AND name = ?", (lease_id, name))
+
+    def leased_images(self, lease_id: str) -> tuple[str, ...]:
+        """The names of images that a lease lists.
+
+        Raises:
+            LeaseNotFoundError: it is gone.
+        """
+        with self._snapshot() as db:
+            _check_lease(db, lease_id)
+            found = db.execute("SELECT name FROM lease_image WHERE lease = ? ORDER BY name", (lease_id,))
+            return tuple(name for (name,) in found.fetchall())
+
+    def leased_records(self) -> frozenset[str]:
+        """What unexpired leases of the store's own namespace name, as ``reference@handler`` each."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT name, lease_image.handler FROM lease_image JOIN lease ON lease = id"
+                " WHERE namespace = ? AND expires_at > ?",
+                (HOME, self._clock()),
+            ).fetchall()
+        # A name may have a handler behind it already.
+        return frozenset(text for name, handler in rows for text in (name, f"{name}@{handler}"))
+
     def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
         """Release a lease; say whether it was there."""
         with self._writing() if is_of_work else self._removing() as db:

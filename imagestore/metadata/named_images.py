@@ -16,6 +16,13 @@ from imagestore.metadata.namespace_api import HOME, NamedImage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_IS_LEASED: Final = (
+    "EXISTS (SELECT 1 FROM lease_image i JOIN lease l ON i.lease = l.id WHERE i.name = named_image.name"
+    " AND l.namespace = named_image.namespace AND l.expires_at > :now{})"
+)
+#: Whether a named image keeps content: it has not expired, or a lease that isn't flat names it.
+IS_ALIVE: Final = f"(named_image.expires_at > :now OR {_IS_LEASED.format(' AND NOT l.flat')})"
+_HAS_ENDED: Final = f"named_image.expires_at <= :now AND NOT {_IS_LEASED.format('')}"
 _COLUMNS: Final = "namespace, name, media_type, digest, size, annotations, labels, created_at, updated_at"
 _FOUND: Final = (
     f"SELECT {_COLUMNS}, (SELECT json_group_array(digest) FROM named_image_root r WHERE r.namespace = i.namespace"  # noqa: S608 - constants
@@ -116,7 +123,7 @@ class NamedImageTables(Database):
 
     def _expire_named_images(self) -> int:
         with self._writing() as db:
-            return db.execute("DELETE FROM named_image WHERE expires_at <= ?", (self._clock(),)).rowcount
+            return db.execute(f"DELETE FROM named_image WHERE {_HAS_ENDED}", {"now": self._clock()}).rowcount  # noqa: S608 - a constant
 
 
 def _image(row: Sequence[Any]) -> NamedImage:

@@ -16,6 +16,7 @@ from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.gc import mark
 from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.graph import GraphTables
+from imagestore.metadata.named_images import IS_ALIVE
 from imagestore.metadata.namespace_api import HOME, PROXY, ContentRecord
 
 if TYPE_CHECKING:
@@ -256,8 +257,8 @@ def _live(db: sqlite3.Connection, owner: str, now: float) -> set[str]:
     """What a namespace's own roots reach along its own edges."""
     given = {"owner": owner, "now": now}
     roots = db.execute(
-        "SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"
-        " WHERE namespace = :owner AND expires_at > :now"
+        "SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"  # noqa: S608 - constants
+        f" WHERE namespace = :owner AND {IS_ALIVE}"
         " UNION SELECT digest FROM namespace_content WHERE owner = :owner AND is_root"
         " UNION SELECT expected FROM namespace_ingest WHERE owner = :owner"
         " UNION SELECT digest FROM lease_content JOIN lease ON lease = id"

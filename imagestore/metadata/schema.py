@@ -161,6 +161,16 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         f"""INSERT OR IGNORE INTO named_image_root
             SELECT namespace, name, l.value, 1 FROM named_image, {_LABELS} WHERE {_IS_REFERENCE}""",  # noqa: S608
     ),
+    # Leases name images; a name without a handler means the record of the handler that was the default one then.
+    (
+        """CREATE TABLE lease_image (
+            lease TEXT NOT NULL REFERENCES lease (id) ON DELETE CASCADE,
+            name TEXT NOT NULL,
+            handler TEXT NOT NULL,
+            PRIMARY KEY (lease, name)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX lease_image_by_name ON lease_image (name)",
+    ),
 )
 
 CURRENT: Final = len(STEPS)

@@ -138,9 +138,9 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         return self._journal.prepared(number, self._records(db), self._all_labels(db), self._lasting_leases(db))
 
     def expire(self) -> int:
-        """Delete expired leases, and images whose gc.expire label is past; return how many."""
+        """Delete expired leases, and images whose gc.expire label is past and that no lease names; return how many."""
         with self._freeing():
-            return self._expire_images() + self._expire_named_images() + self._expire_leases()
+            return self._expire_images(self.leased_records) + self._expire_named_images() + self._expire_leases()
 
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need, and keep some space back again."""

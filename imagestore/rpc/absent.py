@@ -19,11 +19,13 @@ class AbsentMethods(grpc.GenericRpcHandler):
     Args:
         prefix: how the methods begin, ``/package.``.
         missing: says of a method, named ``/package.Service/Method``, what isn't here.
+        ends_in_class: as for ``text_of``.
     """
 
-    def __init__(self, prefix: str, missing: Callable[[str], str]) -> None:
+    def __init__(self, prefix: str, missing: Callable[[str], str], *, ends_in_class: bool = False) -> None:
         self._prefix = prefix
         self._missing = missing
+        self._ends_in_class = ends_in_class
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         """A handler that refuses; None for calls elsewhere."""
@@ -33,6 +35,6 @@ class AbsentMethods(grpc.GenericRpcHandler):
 
         async def refusing(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
             error = UnsupportedError(f"{method.lstrip('/')} is not served here: {self._missing(method)}")
-            await context.abort(code_of(error), text_of(error))
+            await context.abort(code_of(error), text_of(error, ends_in_class=self._ends_in_class))
 
         return grpc.stream_stream_rpc_method_handler(refusing)

@@ -39,15 +39,23 @@ def code_of(error: ImageStoreError) -> grpc.StatusCode:
 MOST_TEXT_BYTES: Final = 4096
 
 
-def text_of(error: ImageStoreError) -> str:
-    """The message with its mend, one line, cut to what a status may carry."""
+def text_of(error: ImageStoreError, *, ends_in_class: bool = False) -> str:
+    """The message with its hint, one line, cut to what a status may carry.
+
+    Args:
+        error: what failed.
+        ends_in_class: add a colon and the words of the error's class. containerd's clients cut them off, and put their
+            own error of that class in their place (containerd, errdefs).
+    """
+    ending = f": {error.category.value}" if ends_in_class else ""
     text = f"{error} ({error.hint})" if error.hint else str(error)
-    if len(text) <= MOST_TEXT_BYTES and _encoded_bytes(text) <= MOST_TEXT_BYTES:
-        return text
-    shown = text[:MOST_TEXT_BYTES]
-    while _encoded_bytes(shown) > MOST_TEXT_BYTES - 3:
+    most = MOST_TEXT_BYTES - len(ending)
+    if len(text) <= most and _encoded_bytes(text) <= most:
+        return text + ending
+    shown = text[:most]
+    while _encoded_bytes(shown) > most - 3:
         shown = shown[: len(shown) * 9 // 10]
-    return shown + "..."
+    return f"{shown}...{ending}"
 
 
 def _encoded_bytes(text: str) -> int:

@@ -208,8 +208,9 @@ class Upkeep(abc.ABC):
         return why.explain(self.metadata, digest)
 
     def evict(self, rules: Policy, *, dry_run: bool = False) -> EvictionReport:
-        """Remove the records that a policy lets go, and free their content; what the configuration pins is spared too.
+        """Remove the records that a policy lets go, and free their content.
 
+        What the configuration pins, and what a lease names, is spared too.
         What the next collection frees anyway counts as free already: no image goes for the sake of garbage.
 
         Args:
@@ -229,7 +230,7 @@ class Upkeep(abc.ABC):
         if rules.high_percent is not None:
             garbage = collect.collect(self.metadata, self.content, dry_run=True, clock=self._clock).bytes_freed
             disk = accounting.Disk(disk.total_bytes, disk.free_bytes + garbage)
-        chosen = policy.choose(self._with_pins(usage.images), disk, rules, now=self._clock())
+        chosen = policy.choose(self._with_spared(usage.images), disk, rules, now=self._clock())
         if dry_run:
             gone = {(each.record.reference, each.record.handler) for each in chosen}
             staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in gone]
@@ -243,8 +244,9 @@ class Upkeep(abc.ABC):
             some = chosen[start : start + _AT_ONCE]
             self.metadata.give_way()
             with self.metadata.exclusive():
-                # What was pinned, pulled or used since the choice stays.
-                going = [each for each in some if self._is_unchanged(each.record)]
+                # What was pinned, pulled, used or leased since the choice stays.
+                leased = self.metadata.leased_records()
+                going = [each for each in some if self._is_unchanged(each.record) and _name(each.record) not in leased]
                 keys = [(each.record.reference, each.record.handler) for each in going]
                 self.metadata.remove_images(keys)
                 roots.update(lookup.drop_hidden(self.metadata, keys, self.config.default_handler))
@@ -381,11 +383,17 @@ class Upkeep(abc.ABC):
         """For modules that are imported in mid-work: the system may have no descriptor left to read them."""
         return translated("load what works on it", self.root)
 
-    def _with_pins(self, images: Iterable[ImageUsage]) -> list[ImageUsage]:
-        """What the configuration pins (the pause image), CRI's clients see as pinned; so no policy may take it."""
-        pinned = lookup.pinned_by(self.config)
+    def _with_spared(self, images: Iterable[ImageUsage]) -> list[ImageUsage]:
+        """Images with those marked as pinned that no policy may take.
+
+        CRI's clients see what the configuration pins (the pause image) as pinned. A lease
+        keeps the images that it names.
+        """
+        pinned, leased = lookup.pinned_by(self.config), self.metadata.leased_records()
         return [
-            replace(each, record=replace(each.record, is_pinned=True)) if each.record.reference in pinned else each
+            replace(each, record=replace(each.record, is_pinned=True))
+            if each.record.reference in pinned or _name(each.record) in leased
+            else each
             for each in images
         ]
 
@@ -398,6 +406,10 @@ class Upkeep(abc.ABC):
         if not changed:
             raise _missing(name, handler)
         return tuple((record.reference, record.handler) for record in changed)
+
+
+def _name(record: ImageRecord) -> str:
+    return f"{record.reference}@{record.handler}"
 
 
 def _missing(name: str, handler: str | None) -> ImageNotFoundError:

@@ -1,4 +1,4 @@
-"""Debian's ctr at our socket, beside the same at a real containerd; and a containerd that keeps its content here."""
+"""Debian's ctr at our socket, compared with the same at a real containerd; and a containerd with our content store."""
 
 from __future__ import annotations
 
@@ -135,6 +135,25 @@ def registry(image: Image) -> Iterator[str]:
         yield server.server.reference(IMAGE)
 
 
+@contextlib.contextmanager
+def begun(ctr: Ctr, part: bytes, digest: str, size: int) -> Iterator[None]:
+    """A ctr that sends some of an ingest "half" and is killed at the end of the block."""
+    line = [need("ctr"), "--address", str(ctr.socket), "--namespace", ctr.namespace, "content", "ingest"]
+    line += ["--expected-digest", digest, "--expected-size", str(size), "half"]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as sender:
+        assert sender.stdin is not None
+        sender.stdin.write(part)
+        sender.stdin.flush()
+        for _ in range(200):
+            if ctr.rows("content", "active") and ctr.rows("content", "active")[0][1] != "0B":
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("nothing arrived")
+        yield
+        sender.kill()
+
+
 def without_times(table: str) -> str:
     """A table whose ages and random ids are made equal."""
     return re.sub(r"(Less than a second|[0-9]+ seconds?|About a minute|[0-9]+ minutes?)", "AGE", table)
@@ -195,25 +214,59 @@ def shown(ctr: Ctr, folder: Path, reference: str) -> list[str]:
     return [without_times(line) for line in lines]
 
 
-def test_a_session_prints_what_it_prints_with_containerd(tmp_path: Path, registry: str) -> None:
-    for part in ("ours", "theirs"):
-        (tmp_path / part).mkdir()
-    with ours(tmp_path / "ours") as ctr:
-        mine = shown(ctr, tmp_path / "ours", registry)
+@contextlib.contextmanager
+def proxied(folder: Path, store: ImageStore, *, disabled: str = "", more: str = "") -> Iterator[Ctr]:
+    """A containerd with our store as its content store; the store is closed at the end."""
+    faces: dict[Path, Add] = {folder / "proxy": add_proxy_content, folder / "ours": add_containerd}
+    with (
+        served(store, faces),
+        theirs(folder, disabled=', "io.containerd.content.v1.content"' + disabled, more=PROXY + more) as ctr,
+    ):
+        yield ctr
+
+
+@pytest.fixture(params=["imagestore", "containerd-with-proxy"])
+def judged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ctr]:
+    """ctr at what must behave as a containerd with a content store of its own."""
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    if request.param == "imagestore":
+        with ours(folder) as ctr:
+            yield ctr
+    else:
+        with proxied(folder, opened(folder), more=LATE_COLLECTOR) as ctr:
+            yield ctr
+
+
+def test_a_session_prints_what_it_prints_with_containerd(judged: Ctr, tmp_path: Path, registry: str) -> None:
+    (tmp_path / "theirs").mkdir()
+    found = shown(judged, tmp_path / "ours", registry)
     with theirs(tmp_path / "theirs", more=LATE_COLLECTOR) as ctr:
-        expected = shown(ctr, tmp_path / "theirs", registry)
-    assert mine == expected
+        assert found == shown(ctr, tmp_path / "theirs", registry)
 
 
-def test_labels_of_fetched_content_are_those_containerd_keeps(tmp_path: Path, registry: str) -> None:
-    for part in ("ours", "theirs"):
-        (tmp_path / part).mkdir()
+def test_labels_of_fetched_content_are_those_containerd_keeps(judged: Ctr, tmp_path: Path, registry: str) -> None:
+    (tmp_path / "theirs").mkdir()
     found = []
-    for folder, face in ((tmp_path / "ours", ours), (tmp_path / "theirs", theirs)):
-        with face(folder) as ctr:
+    with theirs(tmp_path / "theirs") as containerd:
+        for ctr in (judged, containerd):
             ctr("content", "fetch", "--plain-http", registry)
             found.append(ctr.content())
     assert found[0] == found[1]
+
+
+def test_an_ingest_that_is_reopened_continues(judged: Ctr) -> None:
+    raw = os.urandom(3_000_000)
+    digest = str(Digest.of(raw))
+    with begun(judged, raw[:2_000_000], digest, len(raw)):
+        pass
+    # At once: the first stream may not have ended yet.
+    judged("content", "ingest", "--expected-digest", digest, "--expected-size", str(len(raw)), "half", data=raw)
+    assert judged.run("content", "get", digest).stdout == raw
+
+
+def test_no_container_uses_an_image(judged: Ctr) -> None:
+    assert judged.rows("containers", "ls") == []
 
 
 def test_a_handlers_records_are_images_that_name_it(tmp_path: Path, registry: str, image: Image) -> None:
@@ -248,7 +301,7 @@ def test_a_handlers_records_are_images_that_name_it(tmp_path: Path, registry: st
 
 def test_what_is_not_here_says_so(tmp_path: Path, registry: str) -> None:
     with ours(tmp_path) as ctr:
-        assert "runs no containers" in ctr.fails("containers", "ls")
+        assert "runs no containers" in ctr.fails("containers", "info", "any")
         assert "runs no containers" in ctr.fails("tasks", "ls")
         assert "publishes no events" in ctr.fails("events")
         assert "without unpacking" in ctr.fails("images", "pull", "--plain-http", registry)
@@ -283,34 +336,13 @@ def test_an_import_needs_no_registry_and_an_export_gives_the_bytes_back(tmp_path
 def test_a_long_ingest_is_continued_by_the_next_client(tmp_path: Path) -> None:
     raw = os.urandom(9_000_000)
     digest = str(Digest.of(raw))
-    with ours(tmp_path) as ctr:
-        line = [need("ctr"), "--address", str(ctr.socket), "content", "ingest"]
-        line += ["--expected-digest", digest, "--expected-size", str(len(raw)), "half"]
-        with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as sender:
-            assert sender.stdin is not None
-            sender.stdin.write(raw[:5_000_000])
-            sender.stdin.flush()
-            for _ in range(200):
-                if (ctr.rows("content", "active") or [["", "0B"]])[0][1].startswith(("4", "5")):
-                    break
-                time.sleep(0.05)
-            sender.kill()
+    with ours(tmp_path) as ctr, begun(ctr, raw[:5_000_000], digest, len(raw)):
+        pass
     with ours(tmp_path) as ctr:
         assert ctr.rows("content", "active")[0][0] == "half"
         ctr("content", "ingest", "--expected-digest", digest, "--expected-size", str(len(raw)), "half", data=raw)
         assert ctr.run("content", "get", digest).stdout == raw
         assert ctr.rows("content", "active") == []
-
-
-@contextlib.contextmanager
-def proxied(folder: Path, store: ImageStore, *, disabled: str = "") -> Iterator[Ctr]:
-    """A containerd with our store as its content store; the store is closed at the end."""
-    faces: dict[Path, Add] = {folder / "proxy": add_proxy_content, folder / "ours": add_containerd}
-    with (
-        served(store, faces),
-        theirs(folder, disabled=', "io.containerd.content.v1.content"' + disabled, more=PROXY) as ctr,
-    ):
-        yield ctr
 
 
 def test_a_containerd_pulls_unpacks_and_collects_over_our_store(tmp_path: Path, registry: str, image: Image) -> None:
@@ -353,17 +385,11 @@ def test_a_proxied_ingest_survives_both_processes(tmp_path: Path) -> None:
     digest = str(Digest.of(raw))
     # Its collector, that runs soon after the start, takes what no lease holds; ctr leases no ingest.
     no_collector = ', "io.containerd.gc.v1.scheduler"'
-    with proxied(tmp_path, opened(tmp_path), disabled=no_collector) as ctr:
-        line = [need("ctr"), "--address", str(ctr.socket), "content", "ingest", "--expected-digest", digest]
-        with subprocess.Popen([*line, "--expected-size", "3000000", "half"], stdin=subprocess.PIPE) as sender:
-            assert sender.stdin is not None
-            sender.stdin.write(raw[:2_000_000])
-            sender.stdin.flush()
-            for _ in range(200):
-                if ctr.rows("content", "active") and ctr.rows("content", "active")[0][1] != "0B":
-                    break
-                time.sleep(0.05)
-            sender.kill()
+    with (
+        proxied(tmp_path, opened(tmp_path), disabled=no_collector) as ctr,
+        begun(ctr, raw[:2_000_000], digest, len(raw)),
+    ):
+        pass
     with proxied(tmp_path, opened(tmp_path), disabled=no_collector) as ctr:
         assert ctr.rows("content", "active")[0][0] == "half"
         ctr("content", "ingest", "--expected-digest", digest, "--expected-size", "3000000", "half", data=raw)

@@ -1,4 +1,6 @@
-"""What Kubernetes' conformance suite asks of an image service, asked of ours and, side by side, of Debian's containerd.
+"""What Kubernetes' conformance suite asks of an image service, asked of ours and of Debian's containerd.
+
+containerd is asked twice: with its own content store, and with ours as its proxy content store.
 
 The tests are the suite's image tests by their rules, with the client of this package over a socket and a real registry
 behind the server. Where containerd 1.6 is known to differ, the test says how.
@@ -6,6 +8,7 @@ behind the server. Where containerd 1.6 is known to differ, the test says how.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -20,6 +23,7 @@ import pytest
 
 from imagestore import platforms
 from imagestore.cancel import CancelToken
+from imagestore.containerd.service import add_proxy_content
 from imagestore.cri.client import CriImageService
 from imagestore.errors import DeadlineExceededError, ImageStoreError
 from imagestore.image_service import ImageSpec, ServedImage
@@ -29,6 +33,8 @@ from imagestore.testing.images.builders import Image
 from tests.support.containerd_cri import containerd_cri
 from tests.support.cri_server import cri_server
 from tests.support.peers import DockerRegistry, docker_registry, need
+from tests.support.rpc_server import served
+from tests.support.server import short_folder
 
 T = TypeVar("T")
 
@@ -74,14 +80,28 @@ def registries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registries]
         yield Registries(first, second)
 
 
-@pytest.fixture(scope="module", params=["imagestore", "containerd"])
+@contextlib.contextmanager
+def containerd_with_proxy(store: ImageStore) -> Iterator[str]:
+    """The endpoint of a containerd that keeps its content in our store."""
+    with (
+        short_folder() as folder,
+        served(store, {folder / "content.sock": add_proxy_content}),
+        containerd_cri(folder / "content.sock") as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module", params=["imagestore", "containerd", "containerd-with-proxy"])
 def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "containerd":
-        with containerd_cri() as running:
-            yield running
-        return
-    with cri_server(ImageStore(tmp_path_factory.mktemp("store")), has_containerd=True) as server:
-        yield server.endpoint
+    with contextlib.ExitStack() as stack:
+        if request.param == "containerd":
+            yield stack.enter_context(containerd_cri())
+            return
+        store = ImageStore(tmp_path_factory.mktemp("store"))
+        if request.param == "containerd-with-proxy":
+            yield stack.enter_context(containerd_with_proxy(store))
+        else:
+            yield stack.enter_context(cri_server(store, has_containerd=True)).endpoint
 
 
 @pytest.fixture
@@ -237,7 +257,7 @@ def test_a_verbose_status_tells_chain_and_config(client: CriImageService, regist
 
 
 def ctr(endpoint: str, *arguments: str) -> str:
-    """Debian's ctr beside CRI, in the namespace of CRI's images."""
+    """Debian's ctr at the same endpoint, in the namespace of CRI's images."""
     line = [need("ctr"), "--address", endpoint.removeprefix("unix://"), "--namespace", "k8s.io", *arguments]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, (arguments, done.stderr)

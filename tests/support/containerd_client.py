@@ -239,9 +239,18 @@ def offsets(answers: Iterable[content_pb2.WriteContentResponse]) -> Sequence[int
     return [each.offset for each in answers]
 
 
+@dataclass
+class Refusal:
+    """How a call ended, once it has."""
+
+    text: str = ""
+
+
 @contextlib.contextmanager
-def refused(expected: grpc.StatusCode, text: str = "") -> Iterator[None]:
+def refused(expected: grpc.StatusCode, text: str = "") -> Iterator[Refusal]:
     """A call in the block must end with a status, and say something."""
+    refusal = Refusal()
     with pytest.raises(grpc.RpcError) as caught:
-        yield
-    assert (code(caught.value), text in details(caught.value)) == (expected, True), details(caught.value)
+        yield refusal
+    refusal.text = details(caught.value)
+    assert (code(caught.value), text in refusal.text) == (expected, True), refusal.text

@@ -1,14 +1,18 @@
-"""Debian's containerd with its CRI plugin, on a folder and a socket of its own; no network plugin, no sandboxes."""
+"""Debian's containerd with its CRI plugin, on a folder and a socket of its own; no network plugin, no sandboxes.
+
+It keeps its content itself, or in our store, configured as the README says.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.cri.client import CriImageService
 from imagestore.errors import ImageStoreError
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 _CONFIG = """
 version = 2
+imports = [{imports}]
 root = "{folder}/root"
 state = "{folder}/state"
 disabled_plugins = [
@@ -36,17 +41,41 @@ snapshotter = "native"
 """
 
 
+_README: Final = Path(__file__).parents[2] / "README.md"
+_README_SOCKET: Final = "/run/imagestore/content.sock"
+
+
+def readme_proxy(socket: Path) -> str:
+    """The README's configuration for a containerd that keeps its content here, with another socket."""
+    (block,) = [
+        block
+        for block in re.findall(r"^```toml\n(.*?)^```", _README.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+        if "[proxy_plugins.imagestore]" in block
+    ]
+    assert block.count(_README_SOCKET) == 1
+    return str(block.replace(_README_SOCKET, str(socket)))
+
+
 @contextlib.contextmanager
-def containerd_cri() -> Iterator[str]:
-    """The endpoint of a running containerd."""
+def containerd_cri(content: Path | None = None) -> Iterator[str]:
+    """The endpoint of a running containerd.
+
+    Args:
+        content: socket of the proxy content store that it uses instead of its own.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ctd-"))
     config, endpoint = folder / "config.toml", f"unix://{folder}/c.sock"
-    config.write_text(_CONFIG.format(folder=folder))
+    proxy = folder / "proxy.toml"
+    if content is not None:
+        proxy.write_text(readme_proxy(content))
+    config.write_text(_CONFIG.format(folder=folder, imports=f'"{proxy}"' if content is not None else ""))
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen([need("containerd"), "--config", str(config)], stdout=log, stderr=log)
     try:
         _wait_for(endpoint, process, folder / "log")
         yield endpoint
+        own = folder / "root" / "io.containerd.content.v1.content"
+        assert own.exists() == (content is None), "its content is not where the configuration says"
     finally:
         process.terminate()
         process.wait(timeout=10)

@@ -181,7 +181,7 @@ def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
     digest, _ = line.layer()
     made = line.json("leases", "create", "mine", "--content", digest, "--expires", "2h", "--flat", "--label", "a=b")
     assert made["labels"] == {"a": "b", "containerd.io/gc.flat": "true"}
-    assert (made["id"], made["flat"], made["content"]) == ("mine", True, [digest])
+    assert (made["id"], made["flat"], made["content"], made["images"]) == ("mine", True, [digest], [])
     assert line.json("leases", "renew", "mine", "--expires", "0")["expiresAt"] is None
     assert re.search(r"^mine +.* never +1 +yes$", line("leases", "list"), re.MULTILINE)
     line("rmi", line.python, "--gc")

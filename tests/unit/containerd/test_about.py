@@ -64,10 +64,22 @@ def test_there_is_never_a_snapshot(client: Client) -> None:
         list(stub.List(snapshots_pb2.ListSnapshotsRequest()))
 
 
+@pytest.mark.parametrize("method", ["List", "ListStream"])
+def test_lists_of_containers_are_empty(client: Client, method: str) -> None:
+    call: grpc.UnaryStreamMultiCallable[bytes, bytes] = client.channel.unary_stream(
+        f"/containerd.services.containers.v1.Containers/{method}"
+    )
+    answers = list(call(b"\n\x09id==other", metadata=client.headers))
+    assert b"".join(answers) == b""
+    assert len(answers) == (method == "List")
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, "namespace is required"):
+        list(call(b""))
+
+
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        ("containerd.services.containers.v1.Containers/List", "runs no containers"),
+        ("containerd.services.containers.v1.Containers/Create", "runs no containers"),
         ("containerd.services.snapshots.v1.Snapshots/Prepare", "unpacks no layers"),
         ("containerd.services.transfer.v1.Transfer/Transfer", "--local"),
         ("containerd.services.something.v9.Something/New", "this store doesn't have it"),
@@ -77,8 +89,9 @@ def test_what_is_not_here_says_so(client: Client, method: str, says: str) -> Non
     call = client.channel.unary_unary(
         f"/{method}", request_serializer=Empty.SerializeToString, response_deserializer=Empty.FromString
     )
-    with refused(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served here: ") as _:
+    with refused(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served here: ") as refusal:
         call(Empty(), metadata=client.headers)
+    assert refusal.text.endswith(": not implemented")
     with refused(grpc.StatusCode.UNIMPLEMENTED, says):
         call(Empty(), metadata=client.headers)
 

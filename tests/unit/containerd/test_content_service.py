@@ -153,7 +153,7 @@ def test_a_total_that_comes_late_and_is_too_small_costs_no_byte(client: Client) 
     client.write(message(COMMIT, "r", offset=1500, total=1500))
 
 
-def test_a_second_writer_is_sent_away_at_once(client: Client) -> None:
+def test_a_second_writer_is_refused_while_the_first_goes_on(client: Client) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def first() -> None:

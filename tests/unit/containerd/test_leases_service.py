@@ -143,6 +143,93 @@ def test_leased_writes_are_listed_taken_off_and_missing_ones_named(client: Clien
         client.add_resource("mine", "nonsense")
     with refused(UNIMPLEMENTED, "snapshots/overlayfs"):
         client.add_resource("mine", "key", "snapshots/overlayfs")
+    for name, kind in (("r", "ingests/x"), ("n", "images/x"), ("", "images"), ("n" * 32_769, "images")):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT):
+            client.add_resource("mine", name, kind)
+
+
+@pytest.mark.parametrize("namespace", ["default", "k8s.io"])
+def test_a_lease_takes_names_of_images_that_need_not_be_there(client: Client, namespace: str) -> None:
+    mine = client.within(namespace)
+    mine.create_lease("mine")
+    for name in ("x.example/b:1", "x.example/a:1@kata", "any name", "x.example/b:1"):
+        mine.add_resource("mine", name, "images")
+    mine.add_resource("mine", HELLO)
+    expected = [("images", name) for name in ("any name", "x.example/a:1@kata", "x.example/b:1")]
+    assert mine.resources("mine") == [("content", HELLO), *expected]
+    mine.delete_resource("mine", "any name", "images")
+    mine.delete_resource("mine", "nothing", "images")
+    assert mine.resources("mine") == [("content", HELLO), *expected[1:]]
+    mine.delete_lease("mine")
+    mine.create_lease("mine")
+    assert mine.resources("mine") == []
+
+
+@pytest.mark.parametrize("namespace", ["default", "k8s.io"])
+def test_a_leased_image_outlives_its_expiry_with_its_content(client: Client, store: ImageStore, namespace: str) -> None:
+    mine = client.within(namespace)
+    child = mine.ingest(b"child", ref="child")
+    parent = mine.ingest(b"parent", ref="parent", labels={"containerd.io/gc.ref.content.config": child})
+    mine.create_lease("mine")
+    mine.add_resource("mine", "n", "images")
+    client.within("other").create_lease("theirs")
+    client.within("other").add_resource("theirs", "unleased here", "images")
+    for name in ("n", "unleased here"):
+        mine.create_image(name, parent, labels={"containerd.io/gc.expire": PAST})
+    store.collect_garbage()
+    assert (mine.image_names(), mine.digests()) == (["n"], sorted([parent, child]))
+    mine.delete_resource("mine", "n", "images")
+    store.collect_garbage()
+    assert (mine.image_names(), mine.digests()) == ([], [])
+
+
+@pytest.mark.parametrize("namespace", ["default", "k8s.io"])
+def test_an_expiring_image_that_is_made_under_a_lease_is_listed_there(
+    client: Client, store: ImageStore, namespace: str
+) -> None:
+    mine = client.within(namespace)
+    mine.create_lease("mine")
+    leased = mine.leasing("mine")
+    digest = mine.ingest(b"hello")
+    leased.create_image("n", digest, labels={"containerd.io/gc.expire": PAST})
+    leased.create_image("lasting", digest)
+    changed = leased.create_image("changed", digest)
+    changed.labels["containerd.io/gc.expire"] = PAST
+    leased.update_image(changed, "labels")
+    assert mine.resources("mine") == [("images", "changed"), ("images", "n")]
+    store.collect_garbage()
+    assert mine.image_names() == ["changed", "lasting", "n"]
+    with refused(NOT_FOUND, "lease"):
+        mine.leasing("nobody").create_image("other", digest, labels={"containerd.io/gc.expire": PAST})
+    assert mine.image_names() == ["changed", "lasting", "n"]
+
+
+def test_a_flat_lease_keeps_an_image_without_its_content(client: Client, store: ImageStore) -> None:
+    digest = client.ingest(b"hello")
+    client.create_image("n", digest, labels={"containerd.io/gc.expire": PAST})
+    client.create_lease("flat", flat="x")
+    client.add_resource("flat", "n", "images")
+    store.collect_garbage()
+    assert (client.image_names(), client.digests()) == (["n"], [])
+
+
+def test_a_lease_is_no_reason_against_a_removal(client: Client, store: ImageStore) -> None:
+    digest = client.ingest(b"hello")
+    client.create_image("n", digest)
+    client.create_lease("mine")
+    client.add_resource("mine", "n", "images")
+    client.delete_image("n")
+    assert (client.image_names(), client.digests()) == ([], [])
+    assert client.resources("mine") == [("images", "n")]
+
+
+def test_an_expired_lease_keeps_no_image(client: Client, store: ImageStore) -> None:
+    digest = client.ingest(b"hello")
+    client.create_image("n", digest, labels={"containerd.io/gc.expire": PAST})
+    client.create_lease("past", expire=PAST)
+    client.add_resource("past", "n", "images")
+    store.collect_garbage()
+    assert (client.image_names(), client.digests()) == ([], [])
 
 
 def test_a_commit_ends_the_writes_place_in_its_lease(client: Client) -> None:

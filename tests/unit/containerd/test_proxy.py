@@ -26,6 +26,24 @@ def test_calls_need_no_namespace_and_a_given_one_means_nothing(proxied: Client) 
     assert proxied.within("a b").bytes_of(HELLO) == b"hello"
 
 
+@pytest.mark.parametrize("lease", ["123-abcd", "known", "\u00e4".encode().hex() * 400])
+def test_the_lease_of_the_containerd_in_front_means_nothing(proxied: Client, store: ImageStore, lease: str) -> None:
+    store.metadata.create_lease("known", lifetime_seconds=3600)
+    caller = proxied.within("k8s.io").leasing(lease)
+    caller.write(message(WRITE, "k8s.io/1/r", data=b"hel"))
+    assert (caller.status("k8s.io/1/r").offset, caller.statuses()) == (3, ["k8s.io/1/r"])
+    caller.abort("k8s.io/1/r")
+    assert caller.statuses() == []
+    assert caller.ingest(b"hello", ref="k8s.io/1/r") == HELLO
+    with refused(grpc.StatusCode.ALREADY_EXISTS):
+        caller.write(message(STAT, "k8s.io/2/r", expected=HELLO))
+    assert (caller.bytes_of(HELLO), caller.digests(), caller.info(HELLO).size) == (b"hello", [HELLO], 5)
+    assert caller.label(HELLO, {"a": "b"}) == {"a": "b"}
+    assert store.metadata.leased_content("known") == ()
+    caller.delete(HELLO)
+    assert list(store.content.walk()) == []
+
+
 def test_its_content_is_never_collected_by_the_store(proxied: Client, store: ImageStore) -> None:
     proxied.ingest(b"hello", ref="default/1/r")
     proxied.write(message(WRITE, "default/1/half", data=b"hel"))

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,41 @@ def test_a_record_with_a_past_expiry_label_goes(store: SqliteMetadataStore, cloc
     clock.now += 10
     assert store.expire() == 1
     assert [each.reference for each in store.find_images()] == ["registry.example/b:1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("registry.example/a:1", ["runc"]),
+        ("registry.example/a:1@kata", ["kata"]),
+        ("registry.example/other:1", []),
+    ],
+)
+def test_a_leased_record_outlives_its_expiry_until_the_lease_ends(
+    store: SqliteMetadataStore, clock: Clock, name: str, kept: list[str]
+) -> None:
+    for handler in ("runc", "kata"):
+        expiring = record("registry.example/a:1", labels={gc_labels.EXPIRE: "2023-11-14T22:13:30Z"})
+        store.put_image(replace(expiring, handler=handler), {})
+    store.create_lease("l", lifetime_seconds=60)
+    store.lease_image("l", name, "runc")
+    store.lease_image("l", name, "runc")
+    clock.now += 10
+    assert store.expire() == 2 - len(kept)
+    assert [each.handler for each in store.find_images()] == kept
+    clock.now += 60
+    store.expire()
+    store.expire()
+    assert store.find_images() == []
+    with pytest.raises(LeaseNotFoundError):
+        store.leased_images("l")
+
+
+def test_a_missing_lease_takes_no_image(store: SqliteMetadataStore) -> None:
+    with pytest.raises(LeaseNotFoundError):
+        store.lease_image("gone", "a", "")
+    with pytest.raises(LeaseNotFoundError):
+        store.unlease_image("gone", "a")
 
 
 def test_a_record_whose_expiry_was_put_off_meanwhile_stays(tmp_path: Path) -> None:

@@ -86,6 +86,17 @@ def version_3(path: Path) -> None:
     db.close()
 
 
+def version_4(path: Path) -> None:
+    """A database as the fourth schema wrote it: what labels name is held, and a lease lasts."""
+    version_3(path)
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in schema.STEPS[3]:
+        db.execute(statement)
+    db.execute("INSERT INTO lease (id, created_at, expires_at) VALUES ('l', 1.0, 9e9)")
+    db.execute("PRAGMA user_version = 4")
+    db.close()
+
+
 def tables(path: Path) -> set[tuple[str, str]]:
     """Columns of every table, and the indexes."""
     db = sqlite3.connect(path)
@@ -123,6 +134,15 @@ def test_version_2_keeps_what_it_has_and_its_leases_are_the_stores_own(tmp_path:
         assert [(lease.id, lease.namespace, lease.name) for lease in store.leases()] == [("l", "k8s.io", "l")]
         assert store.namespaces() == {"k8s.io": {}}
         assert store.is_home(Digest.parse(CONFIG))
+
+
+def test_a_lease_of_version_4_takes_names_of_images(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    version_4(path)
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert (store.leased_content("l"), store.leased_images("l")) == ((Digest.parse(LAYER),), ())
+        store.lease_image("l", "registry.example/a:1", "runc")
+        assert store.leased_images("l") == ("registry.example/a:1",)
 
 
 def test_an_older_database_beside_its_journal_is_not_taken_for_one_that_is_gone(tmp_path: Path) -> None:

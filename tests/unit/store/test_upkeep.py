@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from imagestore.platforms import Platform
 from imagestore.store import ImageStore
 from imagestore.testing import Entry, build_artifact, build_image, build_index
 from imagestore.testing.images.bodies import BytesBody
+from imagestore.upkeep import policy
 from imagestore.upkeep.check import CheckOptions, CheckProgress, FaultKind
 from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
@@ -177,6 +179,34 @@ def test_eviction_spares_pins_and_a_dry_run_says_the_same(here: Node) -> None:
         done.blobs_freed,
     )
     assert [each.runtime_handler for each in here.store.list()] == [HYPERV]
+
+
+@pytest.mark.parametrize(("name", "gone"), [(PYTHON, [HYPERV]), (f"{PYTHON}@{HYPERV}", [PROCESS]), ("other", None)])
+def test_eviction_spares_images_that_a_lease_names(here: Node, name: str, gone: list[str] | None) -> None:
+    both(here)
+    here.store.metadata.create_lease("l", lifetime_seconds=60)
+    here.store.metadata.lease_image("l", name, PROCESS)
+    rules = Policy(unused_seconds=0)
+    planned = here.store.evict(rules, dry_run=True)
+    done = here.store.evict(rules)
+    assert sorted(each.record.handler for each in done.evicted) == sorted(gone or [PROCESS, HYPERV])
+    assert planned.evicted == done.evicted
+
+
+def test_an_image_that_was_leased_since_the_choice_is_not_evicted(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = here.store.pull(PYTHON).reference
+    metadata = here.store.metadata
+    choose = policy.choose
+
+    def leased_afterwards(*given: Any, **named: Any) -> Any:
+        chosen = choose(*given, **named)
+        metadata.create_lease("l", lifetime_seconds=60)
+        metadata.lease_image("l", reference, PROCESS)
+        return chosen
+
+    monkeypatch.setattr(policy, "choose", leased_afterwards)
+    assert here.store.evict(Policy(unused_seconds=0)).evicted == ()
+    assert len(list(here.store.list())) == 1
 
 
 def test_nobody_can_pin_an_image_between_the_last_look_and_its_eviction(
