@@ -17,6 +17,7 @@ from imagestore.config.declared import complete, parse_text
 from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.handlers import Isolation
 from imagestore.config.known import WASM_SYSTEMS
+from imagestore.config.location import BUILT_IN
 from imagestore.config.mends import assignment, place
 from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.errors import InvalidPlatformError
@@ -177,7 +178,8 @@ def _wrong_node(handler: RuntimeHandler, host: Platform) -> Finding | None:
 def _runhcs(handler: RuntimeHandler, platform: Platform, host: Platform, *, is_host: bool) -> Iterator[Finding]:
     is_hypervisor = handler.isolation is Isolation.HYPERVISOR
     if is_host:
-        if is_hypervisor and host.os_version:
+        # A built-in handler that no file names is no setting of the operator.
+        if is_hypervisor and host.os_version and handler.location != BUILT_IN:
             text = f"chooses images for the host's build ({host.os_version}), though Hyper-V could run older ones"
             mend = "add guest_platform with the OSVersion of the guest to choose an older build"
             yield _finding(handler, "", text, mend, Severity.NOTE)

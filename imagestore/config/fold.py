@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.config import known, names
 from imagestore.config.findings import Finding, Severity, dotted
 from imagestore.config.merge import deep
-from imagestore.config.tree import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -146,7 +145,7 @@ def _fold_guest(table: Table) -> Table:
     for name, entry in table.items():
         target = known.normal_member(name)
         if target != name and target not in table and target not in folded:
-            folded[target] = Entry(entry.value, entry.location, name)
+            folded[target] = replace(entry, spelling=name)
         else:
             folded[name] = entry
     return folded

@@ -13,6 +13,7 @@ read) is understood.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import Finding, Severity, dotted
@@ -110,7 +111,7 @@ def _name_plugins(table: Table) -> Table:
         entry = table.get(name)
         if entry is not None and isinstance(entry.value, list):
             names = [full_name(item) if isinstance(item, str) else item for item in entry.value]
-            table[name] = Entry(list(names), entry.location)
+            table[name] = replace(entry, value=list(names))
     return _with_plugins(table, {full_name(name): entry for name, entry in child(table, "plugins").items()})
 
 
@@ -118,7 +119,7 @@ def _with_plugins(table: Table, plugins: Table) -> Table:
     entry = table.get("plugins")
     if entry is None or not isinstance(entry.value, dict):
         return table  # nothing to migrate, or something that the reader will refuse
-    return {**table, "plugins": Entry(plugins, entry.location)}
+    return {**table, "plugins": replace(entry, value=plugins)}
 
 
 def _split_cri(table: Table, version: int, findings: list[Finding]) -> Table:
@@ -152,11 +153,11 @@ def _runtime_keys(old: Table, findings: list[Finding]) -> Table:
     moved = {name: entry for name, entry in old.items() if name not in elsewhere}
     cni = moved.get("cni")
     if cni is not None and isinstance(cni.value, dict):
-        moved["cni"] = Entry(_plural_bin_dir(cni.value), cni.location)
+        moved["cni"] = replace(cni, value=_plural_bin_dir(cni.value))
     containerd = moved.get("containerd")
     if containerd is not None and isinstance(containerd.value, dict):
         kept = {name: entry for name, entry in containerd.value.items() if name not in IMAGES_KEYS_OF_CONTAINERD}
-        moved["containerd"] = Entry(_handlers(kept, findings), containerd.location)
+        moved["containerd"] = replace(containerd, value=_handlers(kept, findings))
     return moved
 
 
@@ -165,7 +166,7 @@ def _plural_bin_dir(cni: Table) -> Table:
     if single is None or not isinstance(single.value, str):
         return cni
     rest = {name: entry for name, entry in cni.items() if name != "bin_dir"}
-    return {"bin_dirs": Entry([single.value], single.location), **rest}
+    return {"bin_dirs": replace(single, value=[single.value]), **rest}
 
 
 def _handlers(containerd: Table, findings: list[Finding]) -> Table:
@@ -187,7 +188,7 @@ def _handlers(containerd: Table, findings: list[Finding]) -> Table:
             kept["default_runtime_name"] = Entry(handler, entry.location)
     for name, entry in runtimes.items():
         if isinstance(entry.value, dict):
-            runtimes[name] = Entry(_sandboxer(entry.value), entry.location)
+            runtimes[name] = replace(entry, value=_sandboxer(entry.value))
     if runtimes:
         first = next(iter(runtimes.values())).location
         kept["runtimes"] = Entry(runtimes, kept["runtimes"].location if "runtimes" in kept else first)

@@ -35,7 +35,9 @@ version = 2
 def test_a_dump_loads_to_the_same_handlers(path: Path, host: Platform) -> None:
     loaded = config.load(path, host=host)
     again = config.loads(config.dumps(loaded), host=host)
-    assert (list(again.handlers), again.default_handler) == (list(loaded.handlers), loaded.default_handler)
+    assert again.default_handler == loaded.default_handler
+    # What is dumped has at least version 3, whose built-in handlers are always there.
+    assert set(again.handlers) == set(loaded.handlers) | set(config.loads("version = 3", host=host).handlers)
     assert again.settings == loaded.settings
     for name in loaded.handlers:
         assert again.handler_platform(name).platform == loaded.handler_platform(name).platform
@@ -49,7 +51,8 @@ def test_a_dump_loads_to_the_same_handlers(path: Path, host: Platform) -> None:
 def test_the_built_in_default_can_be_dumped(host: Platform) -> None:
     text = config.dumps(config.default(host))
     assert text.startswith("# Effective configuration of built-in defaults\n")
-    assert list(config.loads(text, host=host).handlers) == list(config.default(host).handlers)
+    again, built_in = config.loads(text, host=host).handler(""), config.default(host).handler("")
+    assert (again.name, again.options, again.isolation) == (built_in.name, built_in.options, built_in.isolation)
 
 
 def test_the_first_line_names_the_files_without_control_characters() -> None:

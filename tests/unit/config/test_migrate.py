@@ -134,6 +134,7 @@ def test_old_handler_tables_become_handlers_with_a_warning() -> None:
     assert {name: handler.runtime_type for name, handler in loaded.handlers.items()} == {
         "default": "d",
         "untrusted": "u",
+        "runc": "io.containerd.runc.v2",
     }
     assert [finding.location.line for finding in loaded.findings] == [3, 5]
 

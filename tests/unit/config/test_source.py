@@ -72,7 +72,7 @@ BAD_TEXT = {
     ),
     "default handler missing": (
         f'version = 3\n{RUNTIMES}.default_runtime_name = "kata"',
-        "f:2: containerd.default_runtime_name: expected one of the configured handlers (none), got 'kata'",
+        "f:2: containerd.default_runtime_name: expected one of the configured handlers (runc), got 'kata'",
     ),
     "default handler of the wrong type": (
         f"version = 3\n{RUNTIMES}.default_runtime_name = 3",
