@@ -34,6 +34,11 @@ def with_built_in(runtimes: Table, host: Platform, names: Collection[str]) -> Ta
     return completed | added
 
 
+def is_of_runtimes(entry: Entry) -> bool:
+    """Whether a handler's table stands in a table of runtimes; else it is built in, or older than such tables."""
+    return [part.lower() for part in entry.path[-2:-1]] == ["runtimes"]
+
+
 def _completed(entry: Entry, known: Table) -> Entry:
     """A handler's table with what it leaves to the built-in one; of another shim only the name is the same."""
     if not known or not isinstance(entry.value, dict):

@@ -17,6 +17,7 @@ from imagestore.config.globs import expand
 from imagestore.config.location import Location
 from imagestore.config.merge import merge
 from imagestore.config.migrate import migrate
+from imagestore.config.plugin_names import foreign_names
 from imagestore.config.source import parse, read_bytes
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class LoadedFiles:
     def _add(self, source: SourceFile) -> None:
         self.names.append(source.name)
         self.newest_version = max(self.newest_version, source.version)
+        self._findings.extend(foreign_names(source))
         migrated = migrate(source.table, source.version, self.version, self._findings)
         self.table = merge(self.table, migrated, self._findings)
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.config.built_in import with_built_in
+from imagestore.config.built_in import is_of_runtimes, with_built_in
 from imagestore.config.defaults import built_in_tables, default_name
 from imagestore.config.durations import parse_duration
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show
@@ -85,6 +85,7 @@ class Reading:
         host: completes partial platforms.
         is_merged: whether containerd merges the files into its built-in handlers whatever they write; else these count
             only where no handler is written.
+        version: of the main file.
         findings: gets what is found.
 
     Attributes:
@@ -94,11 +95,11 @@ class Reading:
     """
 
     def __init__(
-        self, table: Table, name: str, host: Platform, findings: list[Finding], *, is_merged: bool = True
+        self, table: Table, name: str, host: Platform, findings: list[Finding], *, is_merged: bool, version: int
     ) -> None:
         self._host = host
         self._findings = findings
-        top = Section(Entry(table, Location(name, 0)), (), TOP_LEVEL, findings)
+        top = Section(Entry(table, Location(name, 0)), (), TOP_LEVEL, findings, version=version)
         plugins = top.section("plugins", None)
         _check_plugin_names(plugins)
         plugins.section(CRI_PLUGIN, None)
@@ -117,10 +118,13 @@ class Reading:
         self._image_side = self._runtime_platforms(images)
         runtimes = containerd.section("runtimes", None, path=("runtimes",))
         self.default_handler = self.default_name.text or default_name(host)
-        is_written = any("runtimes" in entry.path for entry in runtimes.table.values())
+        is_written = any(is_of_runtimes(entry) for entry in runtimes.table.values())
         unwritten = built_in_tables(host) if is_merged or not is_written else {self.default_handler}
         runtimes.table = with_built_in(runtimes.table, host, unwritten)
-        self.handlers = {name: self._handler(name, runtimes.section(name, HANDLER)) for name in runtimes.table}
+        self.handlers = {}
+        for name, entry in runtimes.table.items():
+            path = ("runtimes", name) if is_of_runtimes(entry) or not entry.path else entry.path[-1:]
+            self.handlers[name] = self._handler(name, runtimes.section(name, HANDLER, path=path))
         for handler, section in self._image_side.items():
             if handler not in self.handlers:
                 text = "there is no runtime handler of this name"
@@ -240,6 +244,9 @@ def _verifier(section: Section) -> VerifierSettings:
 
 def _settings(images: Section, verifier: VerifierSettings | None, registry: RegistrySettings) -> Settings:
     pinned = images.section("pinned_images", None)
+    for use, entry in pinned.table.items():
+        if not isinstance(entry.value, str):
+            pinned.report(Severity.ERROR, use, f"expected a text, got {show(entry.value)}")
     return Settings(
         snapshotter=images.text("snapshotter"),
         pinned_images={use: pinned.text(use) for use in pinned.table if pinned.text(use)},

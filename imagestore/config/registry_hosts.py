@@ -51,8 +51,8 @@ def examine(host: str, document: Table) -> RegistryHosts:
     known = mirrors(document)
     name = host if host in known else _WILDCARD
     entry = child(known, name).get("endpoint")
-    endpoints = _endpoints(entry, name) if entry is not None else []
-    found = tuple(_host(url, entry, name, document) for url in endpoints if entry is not None)
+    endpoints = _endpoints(entry) if entry is not None else []
+    found = tuple(_host(url, entry, document) for url in endpoints if entry is not None)
     own = next((each for each in found if each.base.split("/")[2] == api_host(host)), None)
     if own is not None:
         # The registry isn't asked in another way than this: it is how people write that one speaks plain http.
@@ -79,18 +79,16 @@ def _below(document: Table, name: str) -> Table:
     return table
 
 
-def _endpoints(entry: Entry, name: str) -> list[str]:
+def _endpoints(entry: Entry) -> list[str]:
     value = entry.value
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise refusal(entry.location, dotted((*_PATH, "mirrors", name, "endpoint")), "expected a list of URLs")
+        raise refusal(entry.location, dotted(entry.path), "expected a list of URLs")
     return [item for item in value if isinstance(item, str)]
 
 
-def _host(url: str, entry: Entry, name: str, document: Table) -> HostConfig:
+def _host(url: str, entry: Entry, document: Table) -> HostConfig:
     def refuse(text: str, mend: str = "") -> Exception:
-        return refusal(
-            entry.location, dotted((*_PATH, "mirrors", name, "endpoint")), f"{show(without_secrets(url))}: {text}", mend
-        )
+        return refusal(entry.location, dotted(entry.path), f"{show(without_secrets(url))}: {text}", mend)
 
     # A path is taken as it stands here; only without one the API's own is meant.
     base = base_url(_with_scheme(url), override_path=True, refuse=refuse)
@@ -118,7 +116,7 @@ def _tls(host: str, document: Table) -> ConnectionSettings:
     def text(key: str) -> str:
         entry = table.get(key)
         if entry is not None and not isinstance(entry.value, str):
-            raise refusal(entry.location, dotted((*_PATH, "configs", host, "tls", key)), "expected a file name")
+            raise refusal(entry.location, dotted(entry.path), "expected a file name")
         return str(entry.value) if entry is not None else ""
 
     skip = table.get("insecure_skip_verify")
