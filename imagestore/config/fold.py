@@ -45,7 +45,18 @@ _CONTAINERD: Final = Shape(
 _CNI: Final = Shape(known.CNI_KEYS)
 _SIDES: Final = Shape(each=Shape(known.RUNTIME_PLATFORM))
 _IMAGES_INSIDE: Final = {
-    "registry": Shape(known.REGISTRY_SECTION),
+    "registry": Shape(
+        known.REGISTRY_SECTION,
+        {
+            "mirrors": Shape(each=Shape(known.REGISTRY_MIRROR)),
+            "configs": Shape(
+                each=Shape(
+                    known.REGISTRY_CONFIG, {"tls": Shape(known.REGISTRY_TLS), "auth": Shape(known.REGISTRY_LOGIN)}
+                )
+            ),
+            "auths": Shape(each=Shape(known.REGISTRY_LOGIN)),
+        },
+    ),
     "runtime_platforms": _SIDES,
     "runtime_platform": _SIDES,
 }

@@ -63,18 +63,19 @@ def examine(host: str, document: Table) -> RegistryHosts:
 
 def mirrors(document: Table) -> Table:
     """The configured mirrors by registry host."""
-    return _below(document, "mirrors")
+    return child(registry_table(document), "mirrors")
 
 
 def certificates(document: Table) -> Table:
     """The configured hosts that have a table of certificates."""
-    found = _below(document, "configs")
+    found = child(registry_table(document), "configs")
     return {host: entry for host, entry in found.items() if child(child(found, host), "tls")}
 
 
-def _below(document: Table, name: str) -> Table:
+def registry_table(document: Table) -> Table:
+    """The images section's table ``registry``."""
     table = document
-    for each in (*_PATH, name):
+    for each in _PATH:
         table = child(table, each)
     return table
 
@@ -101,17 +102,20 @@ def _with_scheme(url: str) -> str:
     """As containerd completes it: plain http on this machine itself, else https."""
     if "://" in url:
         return url
-    host = url.partition("/")[0].rpartition("@")[2]
+    return f"{'http' if is_local(url.partition('/')[0].rpartition('@')[2]) else 'https'}://{url}"
+
+
+def is_local(host: str) -> bool:
+    """Whether a host, perhaps with a port, is literally this machine itself."""
     name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
     try:
-        is_local = name == "localhost" or ipaddress.ip_address(name).is_loopback
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
-        is_local = False
-    return f"{'http' if is_local else 'https'}://{url}"
+        return False
 
 
 def _tls(host: str, document: Table) -> ConnectionSettings:
-    table = child(child(_below(document, "configs"), host), "tls")
+    table = child(child(child(registry_table(document), "configs"), host), "tls")
 
     def text(key: str) -> str:
         entry = table.get(key)
@@ -120,8 +124,11 @@ def _tls(host: str, document: Table) -> ConnectionSettings:
         return str(entry.value) if entry is not None else ""
 
     skip = table.get("insecure_skip_verify")
-    places = {str(entry.value): str(entry.location) for key, entry in table.items() if key in ("ca_file", "cert_file")}
+    places = {str(entry.value): entry.location for key, entry in table.items() if key in ("ca_file", "cert_file")}
     authority, certificate, key = text("ca_file"), text("cert_file"), text("key_file")
+    if key and not certificate:
+        entry = table["key_file"]
+        raise refusal(entry.location, dotted(entry.path), "expected the certificate's cert_file next to it")
     return ConnectionSettings(
         ca_files=(authority,) if authority else (),
         client_pairs=((certificate, key),) if certificate else (),

@@ -9,13 +9,12 @@ for containerd: a file that works as ``ca`` there works here.
 from __future__ import annotations
 
 import os
-import stat
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from imagestore.config import certificates
 from imagestore.config.connection import ConnectionSettings
-from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
     import ssl
@@ -92,48 +91,12 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
         import certifi
 
         context.load_verify_locations(certifi.where())
-    for path in settings.ca_files:
-        try:
-            _check_regular(path)
-            context.load_verify_locations(path)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"{settings.named(path)}ca {path}: not a readable PEM file of certificates: {_reason(error, path)}"
-            ) from error
-    for certificate, key in settings.client_pairs:
-        try:
-            _check_regular(certificate)
-            if key:
-                _check_regular(key)
-            # An empty password: a key that needs one fails instead of asking on the terminal.
-            context.load_cert_chain(certificate, key or None, password="")
-        except (OSError, ssl.SSLError, ValueError) as error:
-            named = f"{certificate} with key {key}" if key else certificate
-            where = settings.named(certificate)
-            raise ConfigError(f"{where}client certificate {named}: can't be used: {_reason(error, named)}") from error
+    for _, fault in certificates.load(context, settings):
+        raise fault
     if settings.skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _reason(error: Exception, told: str) -> str:
-    """What went wrong, without the number of a system's error; ``told`` is the one file that is named already."""
-    import ssl
-
-    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or error.strerror is None:
-        return str(error)
-    return error.strerror if error.filename in (None, told) else f"{error.filename}: {error.strerror}"
-
-
-def _check_regular(path: str) -> None:
-    """OpenSSL would wait for who writes into a FIFO, and read a device for ever.
-
-    Raises:
-        OSError: there is no such file, or it is of another kind.
-    """
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError("no regular file")
 
 
 def quick_roots() -> str:
