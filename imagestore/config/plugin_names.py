@@ -17,8 +17,8 @@ from imagestore.config.tree import child
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.config.location import Location
     from imagestore.config.source import SourceFile
+    from imagestore.config.tree import Entry, Table
 
 _V1_NAMES: Final = {
     "cri": CRI_PLUGIN,
@@ -56,38 +56,52 @@ def full_name(plugin: str) -> str:
 
 def foreign_names(source: SourceFile) -> Iterator[Finding]:
     """A finding for each name of a plugin that the file's version doesn't have, wherever it stands."""
-    for name, entry in child(source.table, "plugins").items():
+    plugins = child(source.table, "plugins")
+    for name, entry in plugins.items():
         # Unquoted dots: told where the tables are read.
         if name != "io":
-            yield from _judge(name, source.version, entry.location, dotted(entry.path), "the table")
+            yield from _judge(name, source.version, entry, "the table", _raises_version(plugins, source.version))
     for key in _LISTS:
         listed = source.table.get(key)
         if listed is None or not isinstance(listed.value, list):
             continue
         for item in listed.value:
             if isinstance(item, str):
-                yield from _judge(item, source.version, listed.location, dotted(listed.path), "this entry")
+                yield from _judge(item, source.version, listed, "this entry", False)
 
 
-def _judge(name: str, version: int, location: Location, key: str, what: str) -> Iterator[Finding]:
+def _raises_version(plugins: Table, version: int) -> bool:
+    """Whether the file may say a later version: no table in it would lose its meaning."""
+    own = CRI_PLUGIN in plugins if version > 1 else any("." not in name for name in plugins)
+    return not own
+
+
+def _judge(name: str, version: int, entry: Entry, what: str, may_raise: bool) -> Iterator[Finding]:
     since = next((later for start, later in _LATER if name.startswith(start)), 2 if "." in name else 1)
-    if version == 1 and since > 1:
+    has = f"{show(name)} is a name of version {since}, and the file has version {version}: "
+    if since > version:
         if name == REGISTRY_PLUGIN:
             return
-        text = f"{show(name)} is a name of version {since}, and the file has version 1: containerd 1 ignores {what}"
-        mend = f"write version = {since}" if what == "the table" else f"write {show(name.rpartition('.')[2])}"
-    elif since > version:
-        text = f"{show(name)} is a name of version {since}, and the file has version {version}: an older containerd"
-        text, mend = f"{text} ignores {what}", f"write version = {since}, or the name of version {version}"
+        reader = "containerd 1" if version == 1 else "a containerd that doesn't know it"
+        text = f"{has}{reader} ignores {what}"
+        mend = f"write version = {since}" if may_raise else f"write {_older(name, version)}"
     elif version > 1 and len(name.split(".")) < _PARTS_OF_A_FULL_NAME:
-        text = f"{show(name)} is a name of version 1, and the file has version {version}: containerd 1 doesn't start, "
-        text, mend = f"{text}containerd 2 ignores {what}", f"write {_meant(name, version, what)}"
+        text = f"{has}containerd 1 doesn't start, containerd 2 ignores {what}"
+        mend = f"write {_newer(name, version, what)}"
     else:
         return
-    yield Finding(Severity.WARNING, location, key, text, mend)
+    yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, mend)
 
 
-def _meant(name: str, version: int, what: str) -> str:
+def _older(name: str, version: int) -> str:
+    """The name that an older version has for the same."""
+    if name.startswith(_LATER[0][0]) or name == CRI_PLUGIN:
+        return show("cri" if version == 1 else CRI_PLUGIN)
+    short = next((short for short, full in _V1_NAMES.items() if full == name), name.rpartition(".")[2])
+    return show(short) if version == 1 else f"the name of version {version}"
+
+
+def _newer(name: str, version: int, what: str) -> str:
     if name == "cri" and version >= 3 and what == "the table":
         return f"{show(RUNTIME_PLUGIN)} for handlers, {show(IMAGES_PLUGIN)} for images and registries"
     return show(full_name(name))

@@ -167,8 +167,12 @@ def test_each_key_that_loses_against_the_other_generation_is_told() -> None:
         (f"[plugins.'{CRI}']", 1, f'plugins."{CRI}"', "write version = 2"),
         (f"[plugins.'{IMAGES}']", 1, f'plugins."{IMAGES}"', "write version = 3"),
         (f"disabled_plugins = ['{CRI}']", 1, "disabled_plugins", "write 'cri'"),
-        (f"version = 2\n[plugins.'{IMAGES}']", 2, f'plugins."{IMAGES}"', "write version = 3, or the name of version 2"),
-        ("version = 3\n[plugins.'io.containerd.server.v1.grpc']", 2, "", "write version = 4, or the name of version 3"),
+        (f"disabled_plugins = ['{IMAGES}']", 1, "disabled_plugins", "write 'cri'"),
+        ("disabled_plugins = ['io.containerd.gc.v1.scheduler']", 1, "disabled_plugins", "write 'scheduler'"),
+        (f"[plugins.'{CRI}']\n[plugins.bolt]", 1, f'plugins."{CRI}"', "write 'cri'"),
+        (f"version = 2\n[plugins.'{IMAGES}']\n[plugins.'{CRI}']", 2, f'plugins."{IMAGES}"', f"write '{CRI}'"),
+        (f"version = 2\n[plugins.'{IMAGES}']", 2, f'plugins."{IMAGES}"', "write version = 3"),
+        ("version = 3\n[plugins.'io.containerd.server.v1.grpc']", 2, "", "write version = 4"),
     ],
 )
 def test_a_name_that_the_files_version_does_not_have_is_told(text: str, line: int, key: str, mend: str) -> None:
