@@ -84,7 +84,7 @@ def default(host_text: str | None, output: str) -> None:
 @output_option
 @pass_app
 def dump(app: App, file: Path | None, host_text: str | None, output: str) -> None:
-    """Print the configuration in effect: imports merged, older versions migrated, registry secrets redacted."""
+    """Print the configuration in effect: imports merged, older versions migrated, what looks like a secret redacted."""
     from imagestore.config import dumps, effective, load
 
     if host_text is not None:

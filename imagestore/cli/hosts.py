@@ -87,7 +87,7 @@ def _print(reference: Reference, configured: RegistryHosts, endpoints: Sequence[
         for note in _notes(endpoint, known):
             print(f"{render.printable(endpoint.host)}: {render.printable(note)}")
     for remark in configured.remarks:
-        print(f"ignored: {render.printable(str(remark))}")
+        print(f"remark: {render.printable(str(remark))}")
 
 
 def _row(position: int, endpoint: Endpoint, reference: Reference) -> tuple[str, ...]:
@@ -114,14 +114,19 @@ def _notes(endpoint: Endpoint, known: _Known) -> list[str]:
 
     shown_to = {} if endpoint.is_upstream else known.mirror_credentials
     settings, proxy = endpoint.connection, known.proxies.proxy_for(endpoint.origin)
+    # Over plain http no certificate is shown, and none is checked.
+    is_encrypted = endpoint.origin.scheme == "https"
     fault = known.faults.get(endpoint.base)
     told = {
         "could not be reached and is left out for up to a minute": endpoint.base in known.resting,
         "not encrypted: plain http": endpoint.origin.scheme == "http",
-        "certificates are not checked: skip_verify": settings.skip_verify,
+        "certificates are not checked: skip_verify": settings.skip_verify and is_encrypted,
         f"can't be asked: {fault}": fault is not None,
-        f"trusts authorities in {', '.join(settings.ca_files)}": bool(settings.ca_files) and fault is None,
+        f"trusts authorities in {', '.join(settings.ca_files)}": bool(settings.ca_files)
+        and is_encrypted
+        and fault is None,
         f"shows client certificate {', '.join(pair[0] for pair in settings.client_pairs)}": bool(settings.client_pairs)
+        and is_encrypted
         and fault is None,
         f"sends header fields {', '.join(dict.fromkeys(name for name, _ in endpoint.headers))}": bool(endpoint.headers),
         f"through proxy {urls.shown(proxy)}": bool(proxy),

@@ -107,8 +107,8 @@ class Fields:
             },
         )
 
-    def _place(self, member: str) -> str:
-        return str(Location(self.file, self.lines.find((*self.path, member))))
+    def _place(self, member: str) -> Location:
+        return Location(self.file, self.lines.find((*self.path, member)))
 
     def _texts(self, member: str) -> tuple[str, ...]:
         """A text or a list of texts."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.declared import PlatformSource
+from imagestore.config.declared import PlatformSource, is_same_kind, sandbox_of
 from imagestore.config.handlers import Isolation
 from imagestore.config.mends import sentence
 from imagestore.config.names import RUNHCS_TYPE
+from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import format, format_all, normalize, windows  # noqa: A004 - our public name
 from imagestore.platforms.normalize import normalize_architecture, normalize_os
 from imagestore.platforms.requirement import exact_requirement
@@ -49,6 +50,9 @@ def advise(wanted: ResolvedPlatform, selection: Selection) -> str:
     """
     if selection.chosen is not None or selection.hint:
         return selection.hint
+    other = _about_sandbox(wanted)
+    if other:
+        return other
     refused = [verdict for verdict in selection.real if verdict.rule in _STAGES]
     if not refused:
         return ""
@@ -68,6 +72,9 @@ def remarks(wanted: ResolvedPlatform, selection: Selection) -> tuple[str, ...]:
     """
     if selection.chosen is None and not wanted.is_declared and [each.position for each in selection.verdicts] == [()]:
         return ("a pull takes it all the same, with a warning, since no platform is declared for this handler",)
+    other = _about_sandbox(wanted)
+    if selection.chosen is not None and other:
+        return (other,)
     is_open = wanted.handler.isolation is Isolation.HYPERVISOR and not wanted.is_declared
     host = wanted.host_version
     if selection.chosen is None or not is_open or host is None:
@@ -77,6 +84,17 @@ def remarks(wanted: ResolvedPlatform, selection: Selection) -> tuple[str, ...]:
         f"Hyper-V isolation could run build {describe(build)} too: {_declare_build(wanted, build)} to choose it"
         for build in sorted(older, reverse=True)[:_SHOWN]
     )
+
+
+def _about_sandbox(wanted: ResolvedPlatform) -> str:
+    """For a handler whose option names another platform than the host's, which it is given without a declared one."""
+    try:
+        sandbox = sandbox_of(wanted.handler, host=wanted.host)
+    except InvalidPlatformError:
+        return ""
+    if wanted.is_declared or sandbox is None or is_same_kind(sandbox, normalize(wanted.platform, host=wanted.host)):
+        return ""
+    return f"its sandbox runs {format(sandbox)} (options.SandboxPlatform): {_declare(wanted, sandbox)}"
 
 
 def _builds(wanted: ResolvedPlatform, selection: Selection) -> list[int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from imagestore.config.location import Location
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -23,14 +25,18 @@ class ConnectionSettings:
         client_pairs: (certificate file, key file); the key file is empty when the certificate's file holds it too.
         skip_verify: take any certificate; only where the operator said so.
         dial_timeout_seconds: how long to wait for a connection; None for the default.
-        places: file and line that name a file of certificates, by its path, for people.
+        places: where a file of certificates is named, by its path.
     """
 
     ca_files: tuple[str, ...] = ()
     client_pairs: tuple[tuple[str, str], ...] = ()
     skip_verify: bool = False
     dial_timeout_seconds: float | None = None
-    places: Mapping[str, str] = field(default_factory=dict, compare=False)
+    places: Mapping[str, Location] = field(default_factory=dict, compare=False)
+
+    def place(self, path: str) -> Location:
+        """Where a file is named; the file itself where no line does."""
+        return self.places.get(path) or Location(path, 0)
 
     def named(self, path: str) -> str:
         """The place that names a file, to begin an error with; empty where no line does."""

@@ -13,23 +13,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.config.declared import complete, parse_text
-from imagestore.config.findings import Finding, Severity, dotted, show
+from imagestore.config.declared import complete, is_same_kind, parse_text, sandbox_of
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show
 from imagestore.config.handlers import Isolation
 from imagestore.config.known import WASM_SYSTEMS
+from imagestore.config.location import BUILT_IN
 from imagestore.config.mends import assignment, place
 from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows, windows_releases
 from imagestore.platforms.normalize import normalize_architecture
+from imagestore.platforms.spec import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.config.handlers import RuntimeHandler
-    from imagestore.platforms.spec import Platform
     from imagestore.platforms.windows import WindowsVersion
 
+#: A build for examples: the oldest that is still served.
+_EXAMPLE: Final = 17763
 #: Variants that Go's toolchain and images use, in normal form, by architecture; others have none.
 _VARIANTS: Final = {
     "amd64": r"v[1-4]",
@@ -57,9 +60,9 @@ def contradictions(handler: RuntimeHandler, platform: Platform, *, host: Platfor
         yield from _wasm(handler, platform)
         return
     yield from _fits_nothing(handler, platform, host)
-    yield from _sandbox_platform(handler, platform, host)
+    yield from _sandbox_platform(handler, platform, host, is_host=is_host)
     if not is_host:
-        yield from _windows_version(handler, platform)
+        yield from _windows_version(handler, platform, host)
     misplaced = _wrong_node(handler, host)
     if misplaced is not None:
         yield misplaced
@@ -134,34 +137,70 @@ def _fits_nothing(handler: RuntimeHandler, platform: Platform, host: Platform) -
     yield _finding(handler, "variant", text, mend)
 
 
-def _sandbox_platform(handler: RuntimeHandler, platform: Platform, host: Platform) -> Iterator[Finding]:
+def _sandbox_platform(
+    handler: RuntimeHandler, platform: Platform, host: Platform, *, is_host: bool
+) -> Iterator[Finding]:
     option = handler.sandbox_platform
     if option is None:
         return
     key = dotted(["runtimes", handler.name, "options", "SandboxPlatform"])
     try:
-        sandbox = platforms.normalize(platforms.parse(option.text, host=host), host=host)
+        sandbox = sandbox_of(handler, host=host)
     except InvalidPlatformError as error:
         yield Finding(Severity.WARNING, option.location, key, str(error), "write windows/amd64 or linux/amd64")
         return
-    wanted = platforms.normalize(platform, host=host)
-    if (sandbox.os, sandbox.architecture) != (wanted.os, wanted.architecture):
-        text = f"the sandbox runs {option.text}, but images are chosen for {platforms.format_all(platform)}"
+    wanted, own = platforms.normalize(platform, host=host), platforms.normalize(host, host=host)
+    if sandbox is None or is_same_kind(sandbox, wanted):
+        return
+    text = f"the sandbox runs {option.text}, but images are chosen for {platforms.format_all(platform)}"
+    # What the host's processor runs, or any on a node that this handler isn't meant for.
+    runs = own.architecture if own.os == "windows" else sandbox.architecture
+    if is_host or wanted.architecture != runs or wanted.os not in ("windows", "linux"):
+        version = own.os_version if sandbox.os == own.os == "windows" else ""
+        better = Platform(sandbox.os, runs, os_version=platform.os_version if sandbox.os == platform.os else version)
+        mend = f"write {assignment(handler, platform, better)}"
+        if sandbox.architecture != runs:
+            mend += f' and SandboxPlatform = "{sandbox.os}/{runs}"'
+    else:
         mend = f'write SandboxPlatform = "{wanted.os}/{wanted.architecture}", or change the platform of its images'
-        yield Finding(Severity.WARNING, option.location, key, text, mend)
+    yield Finding(Severity.WARNING, option.location, key, text, mend)
 
 
-def _windows_version(handler: RuntimeHandler, platform: Platform) -> Iterator[Finding]:
+def _windows_version(handler: RuntimeHandler, platform: Platform, host: Platform) -> Iterator[Finding]:
     if platform.os == "windows" and not platform.os_version:
         text = "a Windows platform without a version takes images of every build, also those that can't run"
-        written = assignment(handler, platform, replace(platform, os_version="10.0.17763"))
+        written = assignment(handler, platform, replace(platform, os_version=_version_that_runs(handler, host)))
         yield _finding(handler, "os_version", text, f"set the build, for example {written}")
+    elif platform.os == "windows":
+        yield from _unknown_build(handler, platform, host)
     elif platform.os != "windows" and platform.os_version:
         text = f"a version has no effect on {platform.os} images"
         mend = "remove it"
         if handler.guest_platform is None:
             mend = f"write {assignment(handler, platform, replace(platform, os_version=''))}"
         yield _finding(handler, "os_version", text, mend, Severity.NOTE)
+
+
+def _version_that_runs(handler: RuntimeHandler, host: Platform) -> str:
+    """An example of a version, which this handler's isolation runs on this host."""
+    ours = windows.parse_version(host.os_version) if host.os == "windows" else None
+    is_older = handler.isolation is not Isolation.PROCESS and ours is not None and ours.build >= _EXAMPLE
+    return f"10.0.{_EXAMPLE}" if ours is None or is_older else f"{ours.major}.{ours.minor}.{ours.build}"
+
+
+def _unknown_build(handler: RuntimeHandler, platform: Platform, host: Platform) -> Iterator[Finding]:
+    """A slip in the build's number makes a handler that no image fits."""
+    version = windows.parse_version(platform.os_version)
+    ours = windows.parse_version(host.os_version) if host.os == "windows" else None
+    if version is None or version.build in windows_releases.RELEASES or (ours and ours.build == version.build):
+        return
+    near = nearest(str(version.build), map(str, windows_releases.RELEASES), likeness=0.7)
+    mend = "compare it with the os.version of the images"
+    if near:
+        better = replace(platform, os_version=f"{version.major}.{version.minor}.{near}")
+        mend = f"did you mean {assignment(handler, platform, better)} ({windows_releases.name_of(int(near))})?"
+    text = f"{version.build} is the build of no release of Windows that is known here"
+    yield _finding(handler, "os_version", text, mend, Severity.NOTE)
 
 
 def _wrong_node(handler: RuntimeHandler, host: Platform) -> Finding | None:
@@ -177,7 +216,9 @@ def _wrong_node(handler: RuntimeHandler, host: Platform) -> Finding | None:
 def _runhcs(handler: RuntimeHandler, platform: Platform, host: Platform, *, is_host: bool) -> Iterator[Finding]:
     is_hypervisor = handler.isolation is Isolation.HYPERVISOR
     if is_host:
-        if is_hypervisor and host.os_version:
+        # A built-in handler that no file names is no setting of the operator.
+        is_windows = handler.sandbox_platform is None or handler.sandbox_platform.text.lower().startswith("windows")
+        if is_hypervisor and is_windows and host.os_version and handler.location != BUILT_IN:
             text = f"chooses images for the host's build ({host.os_version}), though Hyper-V could run older ones"
             mend = "add guest_platform with the OSVersion of the guest to choose an older build"
             yield _finding(handler, "", text, mend, Severity.NOTE)
@@ -190,7 +231,7 @@ def _runhcs(handler: RuntimeHandler, platform: Platform, host: Platform, *, is_h
     if platform.os != "windows":
         if not is_hypervisor and handler.sandbox_platform is None:
             text = f"{platform.os} images need a virtual machine, but the handler has process isolation"
-            yield _finding(handler, "os", text, 'set options.SandboxPlatform = "linux/amd64"')
+            yield _finding(handler, "os", text, f'set options.SandboxPlatform = "linux/{own.architecture}"')
         return
     theirs, ours = windows.parse_version(platform.os_version), windows.parse_version(host.os_version)
     if theirs is not None and ours is not None:

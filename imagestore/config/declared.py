@@ -55,6 +55,23 @@ class ResolvedPlatform:
         return windows.parse_version(self.host.os_version) if is_windows else None
 
 
+def sandbox_of(handler: RuntimeHandler, *, host: Platform) -> Platform | None:
+    """The platform that a handler's option SandboxPlatform names, in normal form; None without one.
+
+    Raises:
+        InvalidPlatformError: it can't be read.
+    """
+    option = handler.sandbox_platform
+    if option is None:
+        return None
+    return platforms.normalize(platforms.parse(option.text, host=host), host=host)
+
+
+def is_same_kind(one: Platform, other: Platform) -> bool:
+    """Whether two platforms in normal form have the same operating system and architecture."""
+    return (one.os, one.architecture) == (other.os, other.architecture)
+
+
 def complete(guest: GuestPlatform, *, host: Platform) -> tuple[Platform, Origin]:
     """Complete a ``guest_platform`` table from the host, in normal form, with the origin of each member set."""
     architecture, variant = guest.architecture, guest.variant

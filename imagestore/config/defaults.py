@@ -10,6 +10,7 @@ from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
+    from imagestore.config.tree import Plain
     from imagestore.platforms.spec import Platform
 
 RUNC: Final = "runc"
@@ -27,16 +28,22 @@ def default_name(host: Platform) -> str:
     return RUNHCS_PROCESS if host.os == "windows" else RUNC
 
 
-def built_in_handlers(host: Platform) -> dict[str, RuntimeHandler]:
-    """The handlers containerd knows on a host without being told, by name."""
+def built_in_tables(host: Platform) -> dict[str, dict[str, Plain]]:
+    """The tables of the handlers that containerd knows on a host without being told, by name.
+
+    As in its DefaultRuntimeConfig (internal/cri/config of containerd 2).
+    """
     if host.os != "windows":
-        return {RUNC: RuntimeHandler(RUNC, RUNC_TYPE)}
-    isolation = {"SandboxIsolation": 1}
+        return {RUNC: {"runtime_type": RUNC_TYPE}}
+    common: dict[str, Plain] = {"runtime_type": RUNHCS_TYPE, "container_annotations": ["io.microsoft.container.*"]}
+    hypervisor: dict[str, Plain] = {"ScrubLogs": True, "SandboxIsolation": 1, "ScaleCpuLimitsToSandbox": True}
     return {
-        RUNHCS_PROCESS: RuntimeHandler(RUNHCS_PROCESS, RUNHCS_TYPE, isolation=Isolation.PROCESS),
-        RUNHCS_HYPERVISOR: RuntimeHandler(
-            RUNHCS_HYPERVISOR, RUNHCS_TYPE, options=isolation, isolation=Isolation.HYPERVISOR
-        ),
+        RUNHCS_PROCESS: {**common, "options": {"ScrubLogs": True}},
+        RUNHCS_HYPERVISOR: {
+            **common,
+            "pod_annotations": ["io.microsoft.virtualmachine.*"],
+            "options": hypervisor,
+        },
     }
 
 
@@ -52,11 +59,19 @@ def default(host: Platform | None = None) -> Config:
     """
     host = host or host_module.detect()
     name = default_name(host)
-    return Config({name: built_in_handlers(host)[name]}, name, host)
+    table = built_in_tables(host)[name]
+    options = table.get("options")
+    handler = RuntimeHandler(
+        name,
+        str(table["runtime_type"]),
+        options=options if isinstance(options, dict) else {},
+        isolation=Isolation.PROCESS if host.os == "windows" else None,
+    )
+    return Config({name: handler}, name, host)
 
 
 def default_text(host: Platform) -> str:
-    """A complete, commented configuration for a host; loading it gives what having no file gives.
+    """A complete, commented configuration for a host; loading it gives the default handler that having no file gives.
 
     Args:
         host: the node's platform; decides between the Windows and the other text.

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import without_secrets
-from imagestore.config.names import IMAGES_PLUGIN, RUNTIME_PLUGIN
+from imagestore.config.fold import FILE
+from imagestore.config.names import RUNTIME_PLUGIN
 from imagestore.config.tree import plain
 
 if TYPE_CHECKING:
+    from imagestore.config.fold import Shape
     from imagestore.config.model import Config
     from imagestore.config.tree import Plain
 
 #: Stands where a secret was, so that a dump can be shown around.
 REDACTED: Final = "<redacted>"
-_SECRET_KEYS: Final = frozenset({"password", "auth", "identitytoken", "registrytoken"})
+#: Known keys whose values are secrets.
+_SECRET_KEYS: Final = frozenset({"password", "auth", "identitytoken", "registrytoken", "headers"})
+#: Known keys that only look like it: names of files, and a model.
+_OPEN_KEYS: Final = frozenset(
+    {"key_model", "key_file", "tls_key", "tls_key_file", "tcp_tls_key", "x509_key_pair_streaming", "auths"}
+)
+#: What the name of a secret holds anywhere, and how it ends.
+_SECRET_WORD: Final = re.compile(
+    r"passw|passphrase|pwd|secret|token|credential|bearer|cookie|apikey|accesskey|privatekey", re.IGNORECASE
+)
+_SECRET_END: Final = re.compile(r".*(?:keys?|auth|authorization|pass)", re.IGNORECASE)
+_ASSIGNED: Final = re.compile(r"(?P<name>-{0,2}[A-Za-z][A-Za-z0-9_.-]*)=(?P<value>.+)", re.DOTALL)
 
 
 def effective(config: Config) -> dict[str, Plain]:
-    """The merged and migrated keys as plain values, without ``imports``; registry secrets, logins too, are redacted.
+    """The merged and migrated keys as plain values, without ``imports``; what looks like a secret is redacted.
 
     Args:
         config: as loaded; the built-in default gives its handler's table.
     """
     document = plain(config.document) if config.document else _of_handlers(config)
     document.pop("imports", None)
-    plugins = document.get("plugins")
-    images = plugins.get(IMAGES_PLUGIN) if isinstance(plugins, dict) else None
-    registry = images.get("registry") if isinstance(images, dict) else None
-    if isinstance(images, dict) and registry is not None:
-        images["registry"] = _redacted(registry, is_secret=False)
-    return document
+    return _table(document, FILE)
 
 
 def dumps(config: Config) -> str:
-    """The effective configuration as TOML; reading it gives the same handlers and platforms."""
+    """The effective configuration as TOML; reading it gives the same handlers and platforms.
+
+    What is dumped has at least version 3, and with that always the built-in handlers.
+    """
     import tomli_w
 
     sources = ", ".join(ascii(name)[1:-1] for name in config.files) or "built-in defaults"
@@ -49,16 +61,46 @@ def _of_handlers(config: Config) -> dict[str, Plain]:
     return {"version": config.version, "plugins": {RUNTIME_PLUGIN: {"containerd": containerd}}}
 
 
-def _redacted(value: Plain, *, is_secret: bool) -> Plain:
+def _table(table: dict[str, Plain], shape: Shape | None) -> dict[str, Plain]:
+    """A table without its secrets: known keys are what they are, and other names are judged by their words."""
+    names = {name.lower() for name in shape.names} if shape is not None else set()
+    found: dict[str, Plain] = {}
+    for name, value in table.items():
+        inner = None if shape is None else shape.inside.get(name, shape.each)
+        is_known = name.lower() in names or (shape is not None and (name in shape.inside or shape.each is not None))
+        if name.lower() in _SECRET_KEYS:
+            # A table ``auth`` has members that are none; header values may be secrets under any name.
+            is_secret = name.lower() == "headers" or not isinstance(value, dict)
+        else:
+            is_secret = not is_known and _looks_secret(name, value)
+        found[name] = _hidden(value) if is_secret else _value(value, inner)
+    return found
+
+
+def _looks_secret(name: str, value: Plain) -> bool:
+    if name.lower() in _OPEN_KEYS or isinstance(value, bool):
+        return False
+    if isinstance(value, dict) and name.lower() in _SECRET_KEYS:
+        return False
+    return _SECRET_WORD.search(name) is not None or _SECRET_END.fullmatch(name) is not None
+
+
+def _hidden(value: Plain) -> Plain:
     if isinstance(value, dict):
-        return {name: _redacted(inner, is_secret=is_secret or _is_secret(name, inner)) for name, inner in value.items()}
+        return {name: _hidden(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_redacted(inner, is_secret=is_secret) for inner in value]
-    if is_secret and value != "":
-        return REDACTED
-    return without_secrets(value) if isinstance(value, str) and "://" in value else value
+        return [_hidden(inner) for inner in value]
+    return value if value == "" or isinstance(value, bool) else REDACTED
 
 
-def _is_secret(name: str, value: Plain) -> bool:
-    """Header values may carry tokens under any name; a table ``auth`` has members that are none."""
-    return name.lower() == "headers" or (name.lower() in _SECRET_KEYS and not isinstance(value, dict))
+def _value(value: Plain, shape: Shape | None) -> Plain:
+    if isinstance(value, dict):
+        return _table(value, shape)
+    if isinstance(value, list):
+        return [_value(inner, None) for inner in value]
+    if not isinstance(value, str):
+        return value
+    assigned = _ASSIGNED.fullmatch(value)
+    if assigned is not None and _looks_secret(assigned["name"], assigned["value"]):
+        return f"{assigned['name']}={REDACTED}"
+    return without_secrets(value) if "://" in value else value

@@ -84,6 +84,12 @@ def shorten(text: str) -> str:
     return cut(text, _SHOWN_CHARACTERS)
 
 
+def byte_order_mark(file: str) -> Finding:
+    """A TOML file begins with a mark that some editors for Windows write: it is read here, and not by containerd 2."""
+    text = "begins with a byte-order mark, which containerd 2 refuses"
+    return Finding(Severity.WARNING, Location(file, 1), "", text, "save the file as UTF-8 without one (BOM)")
+
+
 def without_secrets(address: str) -> str:
     """An address for messages and dumps: a login in it, and a query, may be what nobody else should read.
 

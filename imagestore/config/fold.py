@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.config import known, names
 from imagestore.config.findings import Finding, Severity, dotted
 from imagestore.config.merge import deep
-from imagestore.config.tree import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,9 +43,24 @@ _CONTAINERD: Final = Shape(
     {"runtimes": Shape(each=_HANDLER), "default_runtime": _HANDLER, "untrusted_workload_runtime": _HANDLER},
 )
 _CNI: Final = Shape(known.CNI_KEYS)
+#: Names that people give, with values of their own.
+_NAMED: Final = Shape(each=Shape())
 _SIDES: Final = Shape(each=Shape(known.RUNTIME_PLATFORM))
 _IMAGES_INSIDE: Final = {
-    "registry": Shape(known.REGISTRY_SECTION),
+    "registry": Shape(
+        known.REGISTRY_SECTION,
+        {
+            "mirrors": Shape(each=Shape(known.REGISTRY_MIRROR)),
+            "configs": Shape(
+                each=Shape(
+                    known.REGISTRY_CONFIG, {"tls": Shape(known.REGISTRY_TLS), "auth": Shape(known.REGISTRY_LOGIN)}
+                )
+            ),
+            "auths": Shape(each=Shape(known.REGISTRY_LOGIN)),
+        },
+    ),
+    "pinned_images": _NAMED,
+    "image_decryption": Shape(("key_model",)),
     "runtime_platforms": _SIDES,
     "runtime_platform": _SIDES,
 }
@@ -63,12 +77,19 @@ _PLUGINS: Final = Shape(
         names.RUNTIME_PLUGIN: Shape(known.RUNTIME_SECTION, _RUNTIME_INSIDE),
         names.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
         names.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
-        names.REGISTRY_PLUGIN: Shape(known.REGISTRY_PLUGIN_SECTION),
+        names.REGISTRY_PLUGIN: Shape(
+            known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
+        ),
     }
 )
-_FILE: Final = Shape(
+#: A whole file.
+FILE: Final = Shape(
     known.TOP_LEVEL,
-    {"plugins": _PLUGINS, **{name: Shape(keys) for name, keys in known.DAEMON_SECTIONS.items()}},
+    {
+        "plugins": _PLUGINS,
+        **dict.fromkeys(("proxy_plugins", "stream_processors", "timeouts"), _NAMED),
+        **{name: Shape(keys) for name, keys in known.DAEMON_SECTIONS.items()},
+    },
 )
 
 
@@ -79,7 +100,7 @@ def fold_file(table: Table, findings: list[Finding]) -> Table:
         table: as read.
         findings: gets a warning for each key that is given in two spellings.
     """
-    return _fold(table, _FILE, (), findings)
+    return _fold(table, FILE, (), findings)
 
 
 def fold_names(table: Table, names: Iterable[str], path: Path, findings: list[Finding]) -> Table:
@@ -146,7 +167,7 @@ def _fold_guest(table: Table) -> Table:
     for name, entry in table.items():
         target = known.normal_member(name)
         if target != name and target not in table and target not in folded:
-            folded[target] = Entry(entry.value, entry.location, name)
+            folded[target] = replace(entry, spelling=name)
         else:
             folded[name] = entry
     return folded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import os
 import posixpath
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from imagestore import regular_files
-from imagestore.config._certs import read_folder
 from imagestore.config._hosts_fields import Fields
+from imagestore.config.certificates import read_folder
 from imagestore.config.connection import HostConfig, RegistryHosts
-from imagestore.config.findings import RefusalError, Severity, refusal
+from imagestore.config.findings import RefusalError, Severity, byte_order_mark, nearest, refusal
 from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
 from imagestore.errors import ConfigError
@@ -30,6 +31,8 @@ _HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
 # The parser overlooks what stands behind a bracket.
 _NETLOC: Final = re.compile(r"[^\[\]]*|\[[^\[\]]*\](?::[0-9]*)?")
 _PATH: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
+_SCHEMES: Final = ("https", "http")
+_SLIP: Final = re.compile(r"(?P<scheme>[A-Za-z]{0,7})(?P<mark>[:;.]?[/\\]*)(?P<rest>[^:;/\\].*)")
 _MEMBERS: Final = frozenset({"capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"})
 
 
@@ -51,15 +54,18 @@ def examine(folder: str) -> RegistryHosts:
     Raises:
         RefusalError: it can't be used.
     """
-    text = _read(os.path.join(folder, _FILE_NAME))
-    if text is None or not text.strip():
+    path = os.path.join(folder, _FILE_NAME)
+    raw = _read(path)
+    text = "" if raw is None else _decode(raw, path)
+    marked = [byte_order_mark(path)] if raw is not None and raw.startswith(codecs.BOM_UTF8) else []
+    if not text.strip():
         server = HostConfig(connection=read_folder(folder), location=folder)
-        return RegistryHosts(server=server, folder=folder)
-    return _parse(text, folder)
+        return RegistryHosts(server=server, folder=folder, remarks=tuple(marked))
+    return _parse(text, folder, marked)
 
 
-def _read(path: str) -> str | None:
-    """The file's text; None when there is none."""
+def _read(path: str) -> bytes | None:
+    """The file's bytes; None when there is none."""
     try:
         raw = regular_files.read(path, _MAX_FILE_BYTES)
     except FileNotFoundError:
@@ -68,7 +74,11 @@ def _read(path: str) -> str | None:
         raise refusal(Location(path, 0), "", f"can't be read: {error.strerror}") from error
     if len(raw) > _MAX_FILE_BYTES:
         raise refusal(Location(path, 0), "", f"is larger than the {_MAX_FILE_BYTES} bytes allowed")
-    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    return raw
+
+
+def _decode(raw: bytes, path: str) -> str:
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
         return raw.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -76,7 +86,7 @@ def _read(path: str) -> str | None:
         raise refusal(Location(path, line), "", "is not UTF-8", "save the file as UTF-8") from error
 
 
-def _parse(text: str, folder: str) -> RegistryHosts:
+def _parse(text: str, folder: str, remarks: list[Finding]) -> RegistryHosts:
     path = os.path.join(folder, _FILE_NAME)
     lines = KeyLines(text, path)
     import tomllib
@@ -92,7 +102,8 @@ def _parse(text: str, folder: str) -> RegistryHosts:
     tables = document.get("host", {})
     if not isinstance(tables, dict):
         raise root.refuse("host", 'expected tables named by a URL, [host."https://…"]')
-    mirrors, remarks = [], _unknown(root, _MEMBERS | {"server", "host"})
+    mirrors = []
+    remarks += _unknown(root, _MEMBERS | {"server", "host"})
     for url, table in tables.items():
         if not isinstance(table, dict):
             raise Fields(tables, ("host",), folder, path, lines).refuse(url, "expected a table")
@@ -137,11 +148,12 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
         port = parts.port
     except ValueError as error:
         # The parser's own words repeat what may be a part of a login.
-        raise refuse("expected a URL whose host and port can be read") from error
+        raise refuse("expected a URL whose host and port can be read", _about_slip(url)) from error
     host = parts.hostname or ""
     is_plain = url.isprintable() and _NETLOC.fullmatch(parts.netloc) is not None
-    if parts.scheme not in {"http", "https"} or not is_plain or not _HOST.fullmatch(host) or port == 0:
-        raise refuse("expected an http or https URL with a host")
+    is_host = _HOST.fullmatch(host) is not None and host not in _SCHEMES
+    if parts.scheme not in _SCHEMES or not is_plain or not is_host or port == 0:
+        raise refuse("expected an http or https URL with a host", _about_slip(url))
     if "@" in parts.netloc:
         raise refuse("a URL with a login in it is not allowed", "log in to the host instead")
     if parts.query or parts.fragment or not _PATH.fullmatch(parts.path):
@@ -153,9 +165,44 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
     return f"{parts.scheme}://{shown}" + (f":{port}" if port is not None else "") + (f"/{path}" if path else "")
 
 
+def _about_slip(url: str) -> str:
+    meant = meant_url(url)
+    return f"did you mean {meant}?" if meant else ""
+
+
+def meant_url(url: str) -> str:
+    """The URL that was probably meant by one with a slip before its host; empty where there is none.
+
+    >>> meant_url("https:/m.example"), meant_url("htps://m.example/a"), meant_url("ftp://m.example")
+    ('https://m.example', 'https://m.example/a', '')
+    """
+    found = _SLIP.fullmatch(url)
+    if found is None or "@" in url:
+        return ""
+    scheme, mark, rest = found["scheme"].lower(), found["mark"], found["rest"]
+    inner = _SLIP.fullmatch(rest)
+    if inner is not None and inner["scheme"].lower() in _SCHEMES and inner["mark"]:
+        return meant_url(rest)
+    if scheme not in _SCHEMES:
+        scheme = nearest(scheme, _SCHEMES, likeness=0.7) if scheme else "https" if mark.endswith("//") else ""
+    host = re.match(r"[^:/?#]*", rest.lower())
+    is_host = host is not None and _HOST.fullmatch(host[0]) is not None and host[0] not in _SCHEMES
+    if not scheme or not mark or not is_host or rest.isdecimal():
+        return ""
+    return f"{scheme}://{rest.partition('?')[0]}"
+
+
+def _near(name: str, known: frozenset[str]) -> str:
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else ""
+
+
 def _unknown(fields: Fields, known: frozenset[str]) -> list[Finding]:
     return [
-        replace(fields.refuse(name, "is not known, and has no effect").finding, severity=Severity.WARNING)
+        replace(
+            fields.refuse(name, "is not known, and has no effect", _near(name, known)).finding,
+            severity=Severity.WARNING,
+        )
         for name in fields.table
         if name not in known
     ]

@@ -17,6 +17,7 @@ from imagestore.config.globs import expand
 from imagestore.config.location import Location
 from imagestore.config.merge import merge
 from imagestore.config.migrate import migrate
+from imagestore.config.plugin_names import foreign_names
 from imagestore.config.source import parse, read_bytes
 
 if TYPE_CHECKING:
@@ -40,11 +41,12 @@ class LoadedFiles:
         table: merged keys, migrated to ``version``.
         version: 3, or 4 when the main file says so.
         main_version: what the main file says.
+        newest_version: the latest that any of the files has.
         names: files in the order in which they were read.
     """
 
     def __init__(self, main: SourceFile, findings: list[Finding]) -> None:
-        self.main_version = main.version
+        self.main_version = self.newest_version = main.version
         self.version = max(BASE_VERSION, main.version)
         self.names: list[str] = []
         self.table: Table = {}
@@ -55,6 +57,8 @@ class LoadedFiles:
 
     def _add(self, source: SourceFile) -> None:
         self.names.append(source.name)
+        self.newest_version = max(self.newest_version, source.version)
+        self._findings.extend(foreign_names(source))
         migrated = migrate(source.table, source.version, self.version, self._findings)
         self.table = merge(self.table, migrated, self._findings)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.config.defaults import built_in_handlers, default_name
+from imagestore.config.built_in import is_of_runtimes, with_built_in
+from imagestore.config.defaults import built_in_tables, default_name
 from imagestore.config.durations import parse_duration
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show
 from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
@@ -83,6 +83,9 @@ class Reading:
         table: merged keys of version 3 or later.
         name: of the main file.
         host: completes partial platforms.
+        is_merged: whether containerd merges the files into its built-in handlers whatever they write; else these count
+            only where no handler is written.
+        version: of the main file.
         findings: gets what is found.
 
     Attributes:
@@ -91,10 +94,12 @@ class Reading:
         default_name: ``default_runtime_name``, empty when not set, and where.
     """
 
-    def __init__(self, table: Table, name: str, host: Platform, findings: list[Finding]) -> None:
+    def __init__(
+        self, table: Table, name: str, host: Platform, findings: list[Finding], *, is_merged: bool, version: int
+    ) -> None:
         self._host = host
         self._findings = findings
-        top = Section(Entry(table, Location(name, 0)), (), TOP_LEVEL, findings)
+        top = Section(Entry(table, Location(name, 0)), (), TOP_LEVEL, findings, version=version)
         plugins = top.section("plugins", None)
         _check_plugin_names(plugins)
         plugins.section(CRI_PLUGIN, None)
@@ -112,16 +117,14 @@ class Reading:
         )
         self._image_side = self._runtime_platforms(images)
         runtimes = containerd.section("runtimes", None, path=("runtimes",))
-        self.handlers = {name: self._handler(name, runtimes.section(name, HANDLER)) for name in runtimes.table}
         self.default_handler = self.default_name.text or default_name(host)
-        usual = built_in_handlers(host).get(self.default_handler)
-        if usual is not None and usual.name not in self.handlers:
-            image_side = self._image_side.get(usual.name)
-            self.handlers[usual.name] = replace(
-                usual,
-                snapshotter=_snapshotter(None, image_side, self.settings),
-                runtime_platform=self._runtime_platform(image_side),
-            )
+        is_written = any(is_of_runtimes(entry) for entry in runtimes.table.values())
+        unwritten = built_in_tables(host) if is_merged or not is_written else {self.default_handler}
+        runtimes.table = with_built_in(runtimes.table, host, unwritten)
+        self.handlers = {}
+        for name, entry in runtimes.table.items():
+            path = ("runtimes", name) if is_of_runtimes(entry) or not entry.path else entry.path[-1:]
+            self.handlers[name] = self._handler(name, runtimes.section(name, HANDLER, path=path))
         for handler, section in self._image_side.items():
             if handler not in self.handlers:
                 text = "there is no runtime handler of this name"
@@ -246,6 +249,9 @@ def _seconds(section: Section, key: str) -> float | None:
 
 def _settings(images: Section, verifier: VerifierSettings | None, registry: RegistrySettings) -> Settings:
     pinned = images.section("pinned_images", None)
+    for use, entry in pinned.table.items():
+        if not isinstance(entry.value, str):
+            pinned.report(Severity.ERROR, use, f"expected a text, got {show(entry.value)}")
     return Settings(
         snapshotter=images.text("snapshotter"),
         pinned_images={use: pinned.text(use) for use in pinned.table if pinned.text(use)},
@@ -257,10 +263,10 @@ def _settings(images: Section, verifier: VerifierSettings | None, registry: Regi
     )
 
 
-def _snapshotter(handler: Section | None, image_side: Section | None, settings: Settings) -> str:
+def _snapshotter(handler: Section, image_side: Section | None, settings: Settings) -> str:
     """containerd hands a handler's own snapshotter to the images section where that names none."""
     explicit = image_side.text("snapshotter") if image_side is not None else ""
-    own = handler.text("snapshotter") if handler is not None else ""
+    own = handler.text("snapshotter")
     return explicit or own or settings.snapshotter
 
 

@@ -74,6 +74,17 @@ SERVER_KEYS: Final = frozenset(
 )
 #: What versions 1 and 2 have under ``containerd`` and version 3 in the images section.
 IMAGES_KEYS_OF_CONTAINERD: Final = frozenset({"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"})
+#: What they have in the CRI plugin's own table and version 3 in the images section.
+IMAGES_KEYS_OF_CRI: Final = frozenset(
+    {
+        "registry",
+        "image_decryption",
+        "max_concurrent_downloads",
+        "image_pull_progress_timeout",
+        "image_pull_with_sync_fs",
+        "stats_collect_period",
+    }
+)
 CNI_KEYS: Final = (
     *("bin_dir", "bin_dirs", "conf_dir", "conf_template", "ip_pref", "max_conf_num", "setup_serially"),
     "use_internal_loopback",
@@ -90,6 +101,8 @@ RUNTIME_SECTION: Final = {
     "disable_proc_mount": _BOOLEAN,
     "drain_exec_sync_io_timeout": _TEXT,
     "enable_cdi": _BOOLEAN,
+    "enable_checkpoint_restore": _BOOLEAN,
+    "enable_criu": _BOOLEAN,
     "enable_selinux": _BOOLEAN,
     "enable_unprivileged_icmp": _BOOLEAN,
     "enable_unprivileged_ports": _BOOLEAN,
@@ -99,6 +112,7 @@ RUNTIME_SECTION: Final = {
     "netns_mounts_under_state_dir": _BOOLEAN,
     "restrict_oom_score_adj": _BOOLEAN,
     "selinux_category_range": _INTEGER,
+    "stats_collect_period": _TEXT,
     "stats_retention_period": _TEXT,
     "systemd_cgroup": _BOOLEAN,
     "tolerate_missing_hugetlb_controller": _BOOLEAN,
@@ -178,6 +192,16 @@ REGISTRY_SECTION: Final = {
     "auths": _TABLE,
     "headers": _TABLE,
 }
+
+REGISTRY_MIRROR: Final = {"endpoint": _TEXTS}
+REGISTRY_CONFIG: Final = {"auth": _TABLE, "tls": _TABLE}
+REGISTRY_TLS: Final = {
+    "insecure_skip_verify": _BOOLEAN,
+    "ca_file": _TEXT,
+    "cert_file": _TEXT,
+    "key_file": _TEXT,
+}
+REGISTRY_LOGIN: Final = {"username": _TEXT, "password": _TEXT, "auth": _TEXT, "identitytoken": _TEXT}
 
 RUNTIME_PLATFORM: Final = {"platform": _TEXT, "snapshotter": _TEXT}
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
-from imagestore.config.imports import load_files
+from imagestore.config.imports import BASE_VERSION, load_files
 from imagestore.config.interpret import Reading
 from imagestore.config.location import Location
 from imagestore.config.model import Config
@@ -68,7 +68,8 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
         loaded = load_files(raw, name, findings)
     except RefusalError as error:
         return None, [*findings, error.finding]
-    reading = Reading(loaded.table, name, host, findings)
+    is_merged = loaded.newest_version >= BASE_VERSION
+    reading = Reading(loaded.table, name, host, findings, is_merged=is_merged, version=loaded.main_version)
     handlers, wanted = reading.handlers, reading.default_handler
     if wanted not in handlers:
         known = ", ".join(sorted(handlers)) or "none"

@@ -109,5 +109,5 @@ def _warn_of_spelling(before: Entry, entry: Entry, path: Path, findings: list[Fi
     ours, theirs = entry.spelling or path[-1], before.spelling or path[-1]
     if ours != theirs:
         text = f"is spelled {theirs} at {before.location}; spelling doesn't tell keys apart, and this one is used"
-        key = dotted((*path[:-1], ours))
+        key = dotted(entry.path or (*path[:-1], ours))
         findings.append(Finding(Severity.WARNING, entry.location, key, text, f"spell it {path[-1]} in both places"))

@@ -13,46 +13,19 @@ read) is understood.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
-from imagestore.config.findings import Finding, Severity, dotted
+from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.known import (
     IMAGES_KEYS_OF_CONTAINERD,
+    IMAGES_KEYS_OF_CRI,
     SERVER_KEYS,
 )
-from imagestore.config.merge import merge
 from imagestore.config.names import CRI_PLUGIN, IMAGES_PLUGIN, RUNTIME_PLUGIN
-from imagestore.config.tree import Entry, Table, child
+from imagestore.config.plugin_names import full_name
+from imagestore.config.tree import Entry, Table, child, plain_value
 
-if TYPE_CHECKING:
-    from imagestore.config.location import Location
-
-_V1_NAMES: Final = {
-    "cri": CRI_PLUGIN,
-    "cgroups": "io.containerd.monitor.v1.cgroups",
-    "linux": "io.containerd.runtime.v1.linux",
-    "scheduler": "io.containerd.gc.v1.scheduler",
-    "bolt": "io.containerd.metadata.v1.bolt",
-    "task": "io.containerd.runtime.v2.task",
-    "opt": "io.containerd.internal.v1.opt",
-    "restart": "io.containerd.internal.v1.restart",
-    "tracing": "io.containerd.internal.v1.tracing",
-    "otlp": "io.containerd.tracing.processor.v1.otlp",
-    **{
-        name: f"io.containerd.snapshotter.v1.{name}"
-        for name in ("aufs", "btrfs", "devmapper", "native", "overlayfs", "zfs", "windows", "windows-lcow")
-    },
-}
-_IMAGES_KEYS: Final = frozenset(
-    {
-        "registry",
-        "image_decryption",
-        "max_concurrent_downloads",
-        "image_pull_progress_timeout",
-        "image_pull_with_sync_fs",
-        "stats_collect_period",
-    }
-)
 _OLD_HANDLERS: Final = {"default_runtime": "default", "untrusted_workload_runtime": "untrusted"}
 _SOCKET_KEYS: Final = {"address": "address", "uid": "uid", "gid": "gid"}
 _MESSAGE_SIZES: Final = {
@@ -92,33 +65,24 @@ def migrate(table: Table, version: int, target: int, findings: list[Finding]) ->
     return _move_server(table) if target >= 4 > version else table
 
 
-def full_name(plugin: str) -> str:
-    """Version 2's name of a plugin of version 1; names with a dot are full already.
-
-    >>> full_name("cri"), full_name("x-service"), full_name("io.containerd.grpc.v1.cri")
-    ('io.containerd.grpc.v1.cri', 'io.containerd.service.v1.x-service', 'io.containerd.grpc.v1.cri')
-    """
-    if "." in plugin:
-        return plugin
-    kind = "service" if plugin.endswith("-service") else "grpc"
-    return _V1_NAMES.get(plugin, f"io.containerd.{kind}.v1.{plugin}")
-
-
 def _name_plugins(table: Table) -> Table:
     table = dict(table)
     for name in ("disabled_plugins", "required_plugins"):
         entry = table.get(name)
         if entry is not None and isinstance(entry.value, list):
             names = [full_name(item) if isinstance(item, str) else item for item in entry.value]
-            table[name] = Entry(list(names), entry.location)
-    return _with_plugins(table, {full_name(name): entry for name, entry in child(table, "plugins").items()})
+            table[name] = replace(entry, value=list(names))
+    plugins = child(table, "plugins")
+    # Of a plugin under both names the short one counts: version 1 has no other.
+    in_order = sorted(plugins, key=lambda name: "." not in name)
+    return _with_plugins(table, {full_name(name): plugins[name] for name in in_order})
 
 
 def _with_plugins(table: Table, plugins: Table) -> Table:
     entry = table.get("plugins")
     if entry is None or not isinstance(entry.value, dict):
         return table  # nothing to migrate, or something that the reader will refuse
-    return {**table, "plugins": Entry(plugins, entry.location)}
+    return {**table, "plugins": replace(entry, value=plugins)}
 
 
 def _split_cri(table: Table, version: int, findings: list[Finding]) -> Table:
@@ -131,32 +95,82 @@ def _split_cri(table: Table, version: int, findings: list[Finding]) -> Table:
         text = f"has keys of version 2 in a file of version {version}; containerd before 2.3 ignores them"
         mend = f"move them to {RUNTIME_PLUGIN} and {IMAGES_PLUGIN}"
         findings.append(Finding(Severity.WARNING, entry.location, dotted(["plugins", CRI_PLUGIN]), text, mend))
-    runtime, images = _runtime_keys(old, findings), _image_keys(old)
     split = {name: value for name, value in plugins.items() if name != CRI_PLUGIN}
     server = {name: value for name, value in old.items() if name in SERVER_KEYS}
-    for name, moved in ((CRI_PLUGIN, server), (RUNTIME_PLUGIN, runtime), (IMAGES_PLUGIN, images)):
-        if moved:
-            split[name] = _under(moved, split.get(name), entry.location)
+    if server:
+        split[CRI_PLUGIN] = replace(entry, value=server)
+    runtime, images = _runtime_keys(old, findings), _image_keys(old)
+    if runtime:
+        split[RUNTIME_PLUGIN] = _beneath(runtime, split.get(RUNTIME_PLUGIN), entry, findings)
+    if images:
+        split[IMAGES_PLUGIN] = _above(images, split.get(IMAGES_PLUGIN), entry, findings)
     return _with_plugins(table, split)
 
 
-def _under(moved: Table, existing: Entry | None, location: Location) -> Entry:
-    """Moved keys, below those that are in their new place already."""
+def _beneath(moved: Table, existing: Entry | None, entry: Entry, findings: list[Finding]) -> Entry:
+    """Handlers' keys of version 2 and those of version 3 in one file: the later ones count, as in containerd 2.
+
+    Only the tables ``containerd`` and ``cni`` are joined key by key, so one table of handlers replaces the other.
+    """
     if existing is None or not isinstance(existing.value, dict):
-        return Entry(moved, location) if existing is None else existing
-    return Entry(merge(moved, existing.value, []), existing.location)
+        return existing or replace(entry, value=moved)
+    joined = dict(existing.value)
+    for name, held in moved.items():
+        before = joined.get(name)
+        if before is None:
+            joined[name] = held
+        elif name in ("containerd", "cni") and isinstance(before.value, dict) and isinstance(held.value, dict):
+            joined[name] = replace(before, value={**held.value, **before.value})
+            for key, inner in held.value.items():
+                if key in before.value:
+                    _report_unused(inner, before.value[key], findings)
+        else:
+            _report_unused(held, before, findings)
+    return replace(existing, value=joined)
+
+
+def _above(moved: Table, existing: Entry | None, entry: Entry, findings: list[Finding]) -> Entry:
+    """Images' keys of version 2, which count more than those of version 3 in one file: containerd 2 moves them over."""
+    if existing is None or not isinstance(existing.value, dict):
+        return existing or replace(entry, value=moved)
+    joined = dict(existing.value)
+    for name, held in moved.items():
+        before = joined.get(name)
+        joined[name] = held
+        if before is None:
+            continue
+        if name == "pinned_images" and isinstance(before.value, dict) and isinstance(held.value, dict):
+            joined[name] = replace(before, value={**before.value, **held.value})
+            for use, inner in held.value.items():
+                if use in before.value:
+                    _report_unused(before.value[use], inner, findings)
+        else:
+            _report_unused(before, held, findings)
+    return replace(existing, value=joined)
+
+
+def _report_unused(unused: Entry, used: Entry, findings: list[Finding]) -> None:
+    if plain_value(unused) == plain_value(used):
+        return
+    lost = ""
+    if isinstance(unused.value, dict) and isinstance(used.value, dict):
+        names = [name for name in unused.value if name not in used.value]
+        lost = f", and so {', '.join(map(show, names))} isn't there" if names else ""
+    counts = f"{dotted(used.path)} ({used.location}) counts where a file has both generations of tables{lost}"
+    mend = "keep one of the two"
+    findings.append(Finding(Severity.WARNING, unused.location, dotted(unused.path), f"isn't used: {counts}", mend))
 
 
 def _runtime_keys(old: Table, findings: list[Finding]) -> Table:
-    elsewhere = SERVER_KEYS | _IMAGES_KEYS | {"sandbox_image"}
+    elsewhere = SERVER_KEYS | IMAGES_KEYS_OF_CRI | {"sandbox_image"}
     moved = {name: entry for name, entry in old.items() if name not in elsewhere}
     cni = moved.get("cni")
     if cni is not None and isinstance(cni.value, dict):
-        moved["cni"] = Entry(_plural_bin_dir(cni.value), cni.location)
+        moved["cni"] = replace(cni, value=_plural_bin_dir(cni.value))
     containerd = moved.get("containerd")
     if containerd is not None and isinstance(containerd.value, dict):
         kept = {name: entry for name, entry in containerd.value.items() if name not in IMAGES_KEYS_OF_CONTAINERD}
-        moved["containerd"] = Entry(_handlers(kept, findings), containerd.location)
+        moved["containerd"] = replace(containerd, value=_handlers(kept, findings))
     return moved
 
 
@@ -165,7 +179,7 @@ def _plural_bin_dir(cni: Table) -> Table:
     if single is None or not isinstance(single.value, str):
         return cni
     rest = {name: entry for name, entry in cni.items() if name != "bin_dir"}
-    return {"bin_dirs": Entry([single.value], single.location), **rest}
+    return {"bin_dirs": replace(single, value=[single.value]), **rest}
 
 
 def _handlers(containerd: Table, findings: list[Finding]) -> Table:
@@ -184,13 +198,13 @@ def _handlers(containerd: Table, findings: list[Finding]) -> Table:
         if handler not in runtimes:
             runtimes[handler] = entry
         if old_name == "default_runtime":
-            kept["default_runtime_name"] = Entry(handler, entry.location)
+            kept["default_runtime_name"] = replace(entry, value=handler)
     for name, entry in runtimes.items():
         if isinstance(entry.value, dict):
-            runtimes[name] = Entry(_sandboxer(entry.value), entry.location)
+            runtimes[name] = replace(entry, value=_sandboxer(entry.value))
     if runtimes:
-        first = next(iter(runtimes.values())).location
-        kept["runtimes"] = Entry(runtimes, kept["runtimes"].location if "runtimes" in kept else first)
+        first = next(iter(runtimes.values()))
+        kept["runtimes"] = replace(kept.get("runtimes", first), value=runtimes)
     return kept
 
 
@@ -202,12 +216,12 @@ def _sandboxer(handler: Table) -> Table:
 
 
 def _image_keys(old: Table) -> Table:
-    moved = {name: entry for name, entry in old.items() if name in _IMAGES_KEYS}
+    moved = {name: entry for name, entry in old.items() if name in IMAGES_KEYS_OF_CRI}
     containerd = child(old, "containerd")
     moved.update({name: entry for name, entry in containerd.items() if name in IMAGES_KEYS_OF_CONTAINERD})
     pause = old.get("sandbox_image")
     if pause is not None:
-        moved["pinned_images"] = Entry({"sandbox": pause}, pause.location)
+        moved["pinned_images"] = replace(pause, value={"sandbox": pause})
     return moved
 
 

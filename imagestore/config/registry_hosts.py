@@ -51,8 +51,8 @@ def examine(host: str, document: Table) -> RegistryHosts:
     known = mirrors(document)
     name = host if host in known else _WILDCARD
     entry = child(known, name).get("endpoint")
-    endpoints = _endpoints(entry, name) if entry is not None else []
-    found = tuple(_host(url, entry, name, document) for url in endpoints if entry is not None)
+    endpoints = _endpoints(entry) if entry is not None else []
+    found = tuple(_host(url, entry, document) for url in endpoints if entry is not None)
     own = next((each for each in found if each.base.split("/")[2] == api_host(host)), None)
     if own is not None:
         # The registry isn't asked in another way than this: it is how people write that one speaks plain http.
@@ -63,34 +63,33 @@ def examine(host: str, document: Table) -> RegistryHosts:
 
 def mirrors(document: Table) -> Table:
     """The configured mirrors by registry host."""
-    return _below(document, "mirrors")
+    return child(registry_table(document), "mirrors")
 
 
 def certificates(document: Table) -> Table:
     """The configured hosts that have a table of certificates."""
-    found = _below(document, "configs")
+    found = child(registry_table(document), "configs")
     return {host: entry for host, entry in found.items() if child(child(found, host), "tls")}
 
 
-def _below(document: Table, name: str) -> Table:
+def registry_table(document: Table) -> Table:
+    """The images section's table ``registry``."""
     table = document
-    for each in (*_PATH, name):
+    for each in _PATH:
         table = child(table, each)
     return table
 
 
-def _endpoints(entry: Entry, name: str) -> list[str]:
+def _endpoints(entry: Entry) -> list[str]:
     value = entry.value
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise refusal(entry.location, dotted((*_PATH, "mirrors", name, "endpoint")), "expected a list of URLs")
+        raise refusal(entry.location, dotted(entry.path), "expected a list of URLs")
     return [item for item in value if isinstance(item, str)]
 
 
-def _host(url: str, entry: Entry, name: str, document: Table) -> HostConfig:
+def _host(url: str, entry: Entry, document: Table) -> HostConfig:
     def refuse(text: str, mend: str = "") -> Exception:
-        return refusal(
-            entry.location, dotted((*_PATH, "mirrors", name, "endpoint")), f"{show(without_secrets(url))}: {text}", mend
-        )
+        return refusal(entry.location, dotted(entry.path), f"{show(without_secrets(url))}: {text}", mend)
 
     # A path is taken as it stands here; only without one the API's own is meant.
     base = base_url(_with_scheme(url), override_path=True, refuse=refuse)
@@ -103,27 +102,33 @@ def _with_scheme(url: str) -> str:
     """As containerd completes it: plain http on this machine itself, else https."""
     if "://" in url:
         return url
-    host = url.partition("/")[0].rpartition("@")[2]
+    return f"{'http' if is_local(url.partition('/')[0].rpartition('@')[2]) else 'https'}://{url}"
+
+
+def is_local(host: str) -> bool:
+    """Whether a host, perhaps with a port, is literally this machine itself."""
     name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
     try:
-        is_local = name == "localhost" or ipaddress.ip_address(name).is_loopback
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
-        is_local = False
-    return f"{'http' if is_local else 'https'}://{url}"
+        return False
 
 
 def _tls(host: str, document: Table) -> ConnectionSettings:
-    table = child(child(_below(document, "configs"), host), "tls")
+    table = child(child(child(registry_table(document), "configs"), host), "tls")
 
     def text(key: str) -> str:
         entry = table.get(key)
         if entry is not None and not isinstance(entry.value, str):
-            raise refusal(entry.location, dotted((*_PATH, "configs", host, "tls", key)), "expected a file name")
+            raise refusal(entry.location, dotted(entry.path), "expected a file name")
         return str(entry.value) if entry is not None else ""
 
     skip = table.get("insecure_skip_verify")
-    places = {str(entry.value): str(entry.location) for key, entry in table.items() if key in ("ca_file", "cert_file")}
+    places = {str(entry.value): entry.location for key, entry in table.items() if key in ("ca_file", "cert_file")}
     authority, certificate, key = text("ca_file"), text("cert_file"), text("key_file")
+    if key and not certificate:
+        entry = table["key_file"]
+        raise refusal(entry.location, dotted(entry.path), "expected the certificate's cert_file next to it")
     return ConnectionSettings(
         ca_files=(authority,) if authority else (),
         client_pairs=((certificate, key),) if certificate else (),

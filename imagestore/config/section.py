@@ -12,6 +12,7 @@ from imagestore.config.findings import Finding, Severity, dotted, nearest, show
 from imagestore.config.fold import fold_names
 from imagestore.config.known import Kind
 from imagestore.config.location import Location
+from imagestore.config.places import generation, place_of
 from imagestore.config.tree import Entry, Table
 
 if TYPE_CHECKING:
@@ -32,24 +33,34 @@ class Section:
         path: its key path, for findings.
         known: names and types it may have; None when any key is fine.
         findings: gets what is found.
+        version: of the main file.
 
     Attributes:
-        path: its key path.
+        path: its key path, as findings call it.
+        version: of the file, where the table's own path doesn't tell it.
         location: of the table.
         table: its keys in their known spelling; those of a wrong type are left out.
     """
 
     def __init__(
-        self, entry: Entry | None, path: Path, known: Mapping[str, Kind] | None, findings: list[Finding]
+        self,
+        entry: Entry | None,
+        path: Path,
+        known: Mapping[str, Kind] | None,
+        findings: list[Finding],
+        *,
+        version: int = 3,
     ) -> None:
         self.path = path
+        self.version = version
+        self._written = entry.path if entry is not None else ()
         self.findings = findings
         self.location = entry.location if entry is not None else Location("", 0)
         self.table: Table = {}
         if entry is None:
             return
         if not isinstance(entry.value, dict):
-            self.report(Severity.ERROR, "", f"expected a table, got {show(entry.value)}", "", entry.location)
+            self.report(Severity.ERROR, "", f"expected a table, got {show(entry.value)}", "", entry)
             return
         self.table = entry.value
         if known is not None:
@@ -65,7 +76,7 @@ class Section:
             elif not is_kind(entry, kind):
                 value = entry.value
                 came = "a table" if isinstance(value, dict) else show(value)
-                self.report(Severity.ERROR, name, f"expected {kind.value}, got {came}", "", entry.location)
+                self.report(Severity.ERROR, name, f"expected {kind.value}, got {came}", "", entry)
                 continue
             checked[name] = entry
         self._report_unknown(unknown, known)
@@ -75,19 +86,42 @@ class Section:
         for number, (name, entry) in enumerate(unknown.items()):
             if number == _MAX_UNKNOWN:
                 text = f"has {len(unknown) - number} unknown keys more"
-                self.report(Severity.WARNING, "", text, "", entry.location)
+                self.findings.append(Finding(Severity.WARNING, entry.location, dotted(self._path_of("", None)), text))
                 return
-            near = nearest(name, known)
-            mend = f"did you mean {near}?" if near else "remove it if nothing else reads it"
-            self.report(Severity.WARNING, name, "is not a known key; it is kept and not used", mend, entry.location)
+            self.report(Severity.WARNING, name, *self._about_unknown(name, entry, known), entry)
 
-    def report(
-        self, severity: Severity, name: str, text: str, mend: str = "", location: Location | None = None
-    ) -> None:
-        """Add a finding about a key of this table, or about the table when ``name`` is empty."""
-        where = location or self.location_of(name)
-        path = (*self.path, name) if name else self.path
-        self.findings.append(Finding(severity, where, dotted(path), text, mend))
+    def _about_unknown(self, name: str, entry: Entry, known: Mapping[str, Kind]) -> tuple[str, str]:
+        """What is wrong with a key that this table doesn't have, and what to do."""
+        place = place_of(name, self._path_of("", None), generation(entry.path, self.version))
+        if place:
+            return "is not a key of this table; it is kept and not used", f"write it as {dotted(place)}"
+        near = nearest(name, known)
+        mend = f"did you mean {near}?" if near else "remove it if nothing else reads it"
+        return "is not a known key; it is kept and not used", mend
+
+    def report(self, severity: Severity, name: str, text: str, mend: str = "", entry: Entry | None = None) -> None:
+        """Add a finding about a key of this table, or about the table when ``name`` is empty.
+
+        Args:
+            severity: of the finding.
+            name: the key.
+            text: what is wrong.
+            mend: what to change.
+            entry: of the key, where the table doesn't have it any more.
+        """
+        entry = entry or self.table.get(name)
+        where = self.location if entry is None else entry.location
+        self.findings.append(Finding(severity, where, dotted(self._path_of(name, entry)), text, mend))
+
+    def _path_of(self, name: str, entry: Entry | None) -> Path:
+        """A key's path as it stands in its file: migrating and folding case have changed ours."""
+        if self.path[:1] == ("plugins",):
+            written = entry.path if entry is not None else self._written
+            if written:
+                return written if entry is not None or not name else (*written, name)
+        if not name:
+            return self.path
+        return (*self.path, (entry.spelling if entry is not None else "") or name)
 
     def location_of(self, name: str) -> Location:
         """Where a key is set; the table's place when it isn't."""
@@ -121,7 +155,9 @@ class Section:
             known: names and types of its keys.
             path: how findings call it, when its full path would only puzzle a reader of an older version's file.
         """
-        return Section(self.table.get(name), (*self.path, name) if path is None else path, known, self.findings)
+        entry = self.table.get(name)
+        here = (*self.path, name) if path is None else path
+        return Section(entry, here, known, self.findings, version=self.version)
 
 
 def is_kind(entry: Entry, kind: Kind) -> bool:

@@ -6,12 +6,13 @@ decoder (go-toml) refuses, an integer beyond 64 bits for instance, is refused he
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore import regular_files
-from imagestore.config.findings import dotted, refusal, show
+from imagestore.config.findings import byte_order_mark, dotted, refusal, show
 from imagestore.config.fold import fold_file
 from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
@@ -86,6 +87,8 @@ def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
     Raises:
         RefusalError: not UTF-8, not TOML, nested too deeply, numbers out of range, or an unknown version.
     """
+    if raw.startswith(codecs.BOM_UTF8):
+        findings.append(byte_order_mark(name))
     text = _decode(raw, name)
     lines = KeyLines(text, name)
     document = _parse_toml(text, name)
@@ -100,8 +103,8 @@ def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
 
 
 def _decode(raw: bytes, name: str) -> str:
-    # Windows editors write the mark; containerd reads past it, tomllib doesn't.
-    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    # Windows editors write the mark; containerd 1 reads past it, tomllib and containerd 2 don't.
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -7,7 +7,7 @@ that a message about the merged result still points at the line a person has to 
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ class Entry:
         value: scalar, list, or a table of entries.
         location: of the key, or of the table's header.
         spelling: the key as written, where that differs from its known name; else empty.
+        path: the whole key as it stands in its file, in whatever version that is; empty for what no file holds.
     """
 
     value: Scalar | list[Plain] | Table
     location: Location
     spelling: str = ""
+    path: Path = field(default=(), compare=False)
 
 
 def build(document: Mapping[str, Plain], locate: Callable[[Path], Location], path: Path = ()) -> Table:
@@ -49,7 +51,8 @@ def build(document: Mapping[str, Plain], locate: Callable[[Path], Location], pat
     table: Table = {}
     for name, value in document.items():
         here = (*path, name)
-        table[name] = Entry(build(value, locate, here) if isinstance(value, dict) else value, locate(here))
+        inner = build(value, locate, here) if isinstance(value, dict) else value
+        table[name] = Entry(inner, locate(here), path=here)
     return table
 
 

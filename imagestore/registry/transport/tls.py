@@ -13,9 +13,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import regular_files
+from imagestore.config import certificates
 from imagestore.config.connection import ConnectionSettings
-from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
     import ssl
@@ -92,38 +91,12 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
         import certifi
 
         context.load_verify_locations(certifi.where())
-    for path in settings.ca_files:
-        try:
-            regular_files.check(path)
-            context.load_verify_locations(path)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"{settings.named(path)}ca {path}: not a readable PEM file of certificates: {_reason(error, path)}"
-            ) from error
-    for certificate, key in settings.client_pairs:
-        try:
-            regular_files.check(certificate)
-            if key:
-                regular_files.check(key)
-            # An empty password: a key that needs one fails instead of asking on the terminal.
-            context.load_cert_chain(certificate, key or None, password="")
-        except (OSError, ssl.SSLError, ValueError) as error:
-            named = f"{certificate} with key {key}" if key else certificate
-            where = settings.named(certificate)
-            raise ConfigError(f"{where}client certificate {named}: can't be used: {_reason(error, named)}") from error
+    for _, fault in certificates.load(context, settings):
+        raise fault
     if settings.skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _reason(error: Exception, told: str) -> str:
-    """What went wrong, without the number of a system's error; ``told`` is the one file that is named already."""
-    import ssl
-
-    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or error.strerror is None:
-        return str(error)
-    return error.strerror if error.filename in (None, told) else f"{error.filename}: {error.strerror}"
 
 
 def quick_roots() -> str:

@@ -32,7 +32,7 @@ def test_check_lists_handlers_with_the_origin_of_every_member(capsys: pytest.Cap
     assert status == 0
     assert rows[0] == ["HANDLER", "PLATFORM", "MEMBER", "VALUE", "FROM"]
     assert ["runc", "(default)", "windows(10.0.20348)/amd64", "os", "windows", "host"] in rows
-    line = f"{ROOT}/config.toml.example:50"
+    line = f"{ROOT}/config.toml.example:54"
     assert ["os_version", "10.0.17763", "guest_platform", "at", line] in rows
 
 
@@ -42,7 +42,7 @@ def test_check_shows_warnings_with_place_and_mend_and_succeeds(capsys: pytest.Ca
     )
     assert status == 0
     assert "warning: " in out
-    assert "config.toml.example:65: runtime_platforms.runhcs-wcow-process.platform: guest build 20348" in out
+    assert "config.toml.example:69: runtime_platforms.runhcs-wcow-process.platform: guest build 20348" in out
     assert '  mend: write platform = "windows(10.0.17763)/amd64"' in out
 
 
@@ -78,7 +78,7 @@ def test_check_as_json_has_the_same_facts(capsys: pytest.CaptureFixture[str]) ->
         "guest_platform",
         "hypervisor",
     )
-    assert hypervisor["origin"]["os"] == f"guest_platform at {ROOT}/config.toml.example:48"
+    assert hypervisor["origin"]["os"] == f"guest_platform at {ROOT}/config.toml.example:52"
     assert [row["severity"] for row in document["findings"]] == ["note"]
 
 

@@ -111,7 +111,7 @@ def test_the_mend_for_a_guest_newer_than_the_host_mends(isolation: int, build: i
 @pytest.mark.parametrize(
     ("platform", "host", "mend"),
     [
-        ("windows/amd64", windows(20348), 'set the build, for example platform = "windows(10.0.17763)/amd64"'),
+        ("windows/amd64", windows(20348), 'set the build, for example platform = "windows(10.0.20348)/amd64"'),
         ("windows(10.0.26100)/amd64", windows(20348), 'write platform = "windows(10.0.20348)/amd64"'),
         ("windows(10.0.20348)/arm64", windows(20348), 'write platform = "windows(10.0.20348)/amd64"'),
         ("wasm", windows(20348), 'write platform = "wasi/wasm"'),

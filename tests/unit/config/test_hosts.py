@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,9 +55,54 @@ def test_the_first_root_with_any_fitting_folder_wins(tmp_path: Path) -> None:
     assert find_folder("registry.example", roots) == str(tmp_path / "a" / "_default")
 
 
-def test_a_file_of_an_editor_that_marks_its_encoding_says_the_same(tmp_path: Path) -> None:
+def test_a_file_of_an_editor_that_marks_its_encoding_says_the_same_with_a_remark(tmp_path: Path) -> None:
     text = 'server = "https://other.example"\r\n'
-    assert read(tmp_path, f"\ufeff{text}") == read(tmp_path, text)
+    marked = read(tmp_path, f"\ufeff{text}")
+    [remark] = marked.remarks
+    assert "byte-order mark" in remark.text
+    assert replace(marked, remarks=()) == read(tmp_path, text)
+
+
+URLS_WITH_A_SLIP = [
+    ("https:/m.example", "https://m.example"),
+    ("http:/m.example/a", "http://m.example/a"),
+    ("https//m.example", "https://m.example"),
+    ("https/m.example", "https://m.example"),
+    ("https:m.example", "https://m.example"),
+    ("https:///m.example", "https://m.example"),
+    ("htps://m.example:5000", "https://m.example:5000"),
+    ("ttp://m.example", "http://m.example"),
+    ("HTTPS:/m.example", "https://m.example"),
+    ("https;//m.example", "https://m.example"),
+    ("https:\\\\\\\\m.example", "https://m.example"),
+    ("//m.example", "https://m.example"),
+    ("://m.example", "https://m.example"),
+    ("https://https://m.example", "https://m.example"),
+    ("https://http:/m.example", "http://m.example"),
+    ("https://https", ""),
+    ("http://http:5000", ""),
+    ("ftp://m.example", ""),
+    ("https:/user:word@m.example", ""),
+]
+
+
+@pytest.mark.parametrize(("url", "meant"), URLS_WITH_A_SLIP)
+@pytest.mark.parametrize("text", ['server = "{}"', '[host."{}"]'])
+def test_a_url_with_a_slip_before_its_host_is_refused_with_the_one_that_was_meant(
+    tmp_path: Path, url: str, meant: str, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"hosts\.toml:1: ") as caught:
+        read(tmp_path, text.format(url))
+    assert caught.value.hint == (f"did you mean {meant}?" if meant else "")
+    assert "word" not in f"{caught.value}{caught.value.hint}"
+
+
+def test_an_endpoint_with_a_slip_is_refused_as_a_host_is() -> None:
+    table = 'plugins."io.containerd.cri.v1.images".registry.mirrors."a.example"'
+    loaded = config.loads(f'version = 3\n[{table}]\nendpoint = ["https:/m.example"]', host=HOST)
+    with pytest.raises(ConfigError) as caught:
+        reader_for(loaded)("a.example")
+    assert caught.value.hint == "did you mean https://m.example?"
 
 
 def test_a_folder_that_cannot_be_looked_into_is_not_taken_for_missing(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from imagestore import config
-from imagestore.config.migrate import full_name
+from imagestore.config.plugin_names import full_name
 from imagestore.errors import ConfigError
 from imagestore.platforms import Platform
 
@@ -87,7 +88,7 @@ version = 2
     }
 
 
-def test_keys_already_in_their_new_place_win() -> None:
+def test_handlers_already_in_their_new_place_win_as_a_whole() -> None:
     text = f"""
 version = 2
 [plugins."{CRI}"]
@@ -95,14 +96,119 @@ version = 2
   [plugins."{CRI}".containerd.runtimes.k]
     runtime_type = "old"
     snapshotter = "old"
+  [plugins."{CRI}".containerd.runtimes.lost]
+    runtime_type = "old"
 [plugins."{RUNTIME}"]
   enable_selinux = false
   [plugins."{RUNTIME}".containerd.runtimes.k]
     runtime_type = "new"
 """
-    loaded = config.loads(text, host=LINUX)
-    assert (loaded.handler("k").runtime_type, loaded.handler("k").snapshotter) == ("new", "old")
+    loaded = config.loads(text, filename="f", host=LINUX)
+    assert (loaded.handler("k").runtime_type, loaded.handler("k").snapshotter) == ("new", "")
+    assert "lost" not in loaded.handlers
+    told = [str(finding) for finding in loaded.findings if "isn't used" in finding.text]
+    assert told[0].startswith(
+        f'f:4: plugins."{CRI}".enable_selinux: isn\'t used: plugins."{RUNTIME}".enable_selinux (f:11)'
+    )
+    assert told[1].startswith(f'f:5: plugins."{CRI}".containerd.runtimes: isn\'t used: ')
+    assert "'lost' isn't there" in told[1]
     assert "enable_selinux = false" in config.dumps(loaded)
+
+
+BOTH = f"""
+version = 2
+[plugins."{CRI}"]
+  sandbox_image = "old:1"
+  max_concurrent_downloads = 5
+  registry.config_path = "/old"
+  containerd.snapshotter = "old"
+  cni.bin_dir = "/old"
+  cni.conf_dir = "/old"
+[plugins."{IMAGES}"]
+  pinned_images = {{ sandbox = "new:1", other = "new:2" }}
+  max_concurrent_downloads = 5
+  registry = {{ config_path = "/new", mirrors = {{}} }}
+  snapshotter = "new"
+  image_pull_progress_timeout = "1m"
+[plugins."{RUNTIME}"]
+  cni.conf_dir = "/new"
+"""
+
+
+def test_images_keys_in_their_old_place_win() -> None:
+    loaded = config.loads(BOTH, filename="f", host=LINUX)
+    expected = config.Settings("old", {"sandbox": "old:1", "other": "new:2"}, "/old", 5)
+    assert loaded.settings == dataclasses.replace(expected, image_pull_progress_timeout=60.0)
+    found = plugins(BOTH)
+    assert isinstance(found, dict)
+    assert found[RUNTIME]["cni"] == {"conf_dir": "/new", "bin_dirs": ["/old"]}
+    assert found[IMAGES]["image_pull_progress_timeout"] == "1m"
+
+
+def test_each_key_that_loses_against_the_other_generation_is_told() -> None:
+    told = [
+        finding for finding in config.loads(BOTH, filename="f", host=LINUX).findings if "isn't used" in finding.text
+    ]
+    assert [(finding.location.line, finding.key) for finding in told] == [
+        (9, f'plugins."{CRI}".cni.conf_dir'),
+        (13, f'plugins."{IMAGES}".registry'),
+        (14, f'plugins."{IMAGES}".snapshotter'),
+        (11, f'plugins."{IMAGES}".pinned_images.sandbox'),
+    ]
+    assert f'plugins."{CRI}".sandbox_image (f:4) counts' in told[-1].text
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "mend"),
+    [
+        ("version = 2\n[plugins.cri]", 2, "plugins.cri", f"write '{CRI}'"),
+        ('version = 3\n[plugins."cri".registry]', 2, "plugins.cri", f"write '{RUNTIME}' for handlers, '{IMAGES}' for"),
+        ("version = 4\n[plugins.opt]\npath = '/x'", 2, "plugins.opt", "write 'io.containerd.internal.v1.opt'"),
+        ("version = 2\ndisabled_plugins = ['cri']", 2, "disabled_plugins", f"write '{CRI}'"),
+        ("version = 3\nrequired_plugins = ['cri', 'zfs']", 2, "required_plugins", f"write '{CRI}'"),
+        (f"[plugins.'{CRI}']", 1, f'plugins."{CRI}"', "write version = 2"),
+        (f"[plugins.'{IMAGES}']", 1, f'plugins."{IMAGES}"', "write version = 3"),
+        (f"disabled_plugins = ['{CRI}']", 1, "disabled_plugins", "write 'cri'"),
+        (f"disabled_plugins = ['{IMAGES}']", 1, "disabled_plugins", "write 'cri'"),
+        ("disabled_plugins = ['io.containerd.gc.v1.scheduler']", 1, "disabled_plugins", "write 'scheduler'"),
+        (f"[plugins.'{CRI}']\n[plugins.bolt]", 1, f'plugins."{CRI}"', "write 'cri'"),
+        (f"version = 2\n[plugins.'{IMAGES}']\n[plugins.'{CRI}']", 2, f'plugins."{IMAGES}"', f"write '{CRI}'"),
+        (f"version = 2\n[plugins.'{IMAGES}']", 2, f'plugins."{IMAGES}"', "write version = 3"),
+        ("version = 3\n[plugins.'io.containerd.server.v1.grpc']", 2, "", "write version = 4"),
+    ],
+)
+def test_a_name_that_the_files_version_does_not_have_is_told(text: str, line: int, key: str, mend: str) -> None:
+    finding = config.loads(text, filename="f", host=LINUX).findings[0]
+    assert (finding.severity, finding.location.line) == (config.Severity.WARNING, line)
+    assert finding.key.startswith(key)
+    assert finding.mend.startswith(mend)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "disabled_plugins = ['cri', 'zfs']\n[plugins.cri]\n[plugins.devmapper]",
+        f"version = 2\nrequired_plugins = ['{CRI}']\n[plugins.'{CRI}']\n[plugins.'io.containerd.nri.v1.nri']",
+        f"version = 3\ndisabled_plugins = ['{CRI}']\n[plugins.'{IMAGES}']\n[plugins.'io.imagestore.registry.v1']",
+        "version = 4\n[plugins.'io.containerd.server.v1.grpc']",
+        "[plugins.'io.imagestore.registry.v1']",
+    ],
+)
+def test_names_that_the_files_version_has_are_left_in_peace(text: str) -> None:
+    assert config.loads(text, host=LINUX).findings == ()
+
+
+def test_a_name_is_judged_by_the_version_of_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "old.toml").write_text("[plugins.cri]\n")
+    (tmp_path / "new.toml").write_text("version = 2\n[plugins.cri]\n")
+    (tmp_path / "main.toml").write_text("version = 3\nimports = ['old.toml', 'new.toml']\n")
+    [finding] = config.load(tmp_path / "main.toml", host=LINUX).findings
+    assert finding.location.file.endswith("new.toml")
+
+
+def test_of_a_plugin_under_both_names_in_version_1_the_short_one_counts() -> None:
+    text = f"[plugins.cri.containerd.runtimes.short]\n[plugins.'{CRI}'.containerd.runtimes.full]\n"
+    assert "short" in config.loads(text, host=LINUX).handlers
 
 
 def test_the_old_section_in_a_version_3_file_is_read_with_a_warning() -> None:
@@ -134,6 +240,7 @@ def test_old_handler_tables_become_handlers_with_a_warning() -> None:
     assert {name: handler.runtime_type for name, handler in loaded.handlers.items()} == {
         "default": "d",
         "untrusted": "u",
+        "runc": "io.containerd.runc.v2",
     }
     assert [finding.location.line for finding in loaded.findings] == [3, 5]
 

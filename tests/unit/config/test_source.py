@@ -72,7 +72,7 @@ BAD_TEXT = {
     ),
     "default handler missing": (
         f'version = 3\n{RUNTIMES}.default_runtime_name = "kata"',
-        "f:2: containerd.default_runtime_name: expected one of the configured handlers (none), got 'kata'",
+        "f:2: containerd.default_runtime_name: expected one of the configured handlers (runc), got 'kata'",
     ),
     "default handler of the wrong type": (
         f"version = 3\n{RUNTIMES}.default_runtime_name = 3",
@@ -139,3 +139,12 @@ def test_messages_show_long_values_shortened() -> None:
 def test_an_empty_text_gives_the_built_in_handler() -> None:
     read = config.loads("", host=LINUX)
     assert (list(read.handlers), read.default_handler, read.version) == (["runc"], "runc", 1)
+
+
+def test_a_byte_order_mark_is_read_over_with_a_warning_in_each_file(tmp_path: Path) -> None:
+    (tmp_path / "drop-in.toml").write_bytes(b"\xef\xbb\xbfversion = 3\n")
+    (tmp_path / "main.toml").write_bytes(b"\xef\xbb\xbfversion = 3\nimports = ['drop-in.toml']\n")
+    found = config.load(tmp_path / "main.toml", host=LINUX).findings
+    assert [(each.location.line, each.severity) for each in found] == [(1, config.Severity.WARNING)] * 2
+    assert [each.location.file.rpartition("/")[2] for each in found] == ["main.toml", "drop-in.toml"]
+    assert "byte-order mark" in found[0].text

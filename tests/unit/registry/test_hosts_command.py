@@ -62,7 +62,7 @@ def test_the_table_shows_order_and_reasons(app: App) -> None:
     assert "cache.example: sends header fields X-Token" in notes
     assert "near.example:5000: not encrypted: plain http" in notes
     assert "registry-1.docker.io: through proxy http://proxy.example:3128" in notes
-    assert "ignored: " in notes
+    assert "remark: " in notes
     assert "colour" in notes
 
 
@@ -146,3 +146,11 @@ def test_errors_are_the_usual_ones(app: App, tmp_path: Path) -> None:
     (tmp_path / "certs" / "docker.io" / "hosts.toml").write_text("[")
     with pytest.raises(ConfigError, match=r"hosts\.toml:1"):
         run(app, "python")
+
+
+def test_over_plain_http_nothing_is_said_of_certificates(app: App, tmp_path: Path) -> None:
+    place = tmp_path / "certs" / "docker.io" / "hosts.toml"
+    tls = 'client = [["c.cert", "c.key"]]\nca = "c.pem"\nskip_verify = true\n'
+    place.write_text(f'[host."http://near.example"]\n{tls}')
+    [first, _] = json.loads(run(app, "python:3", "-o", "json"))["endpoints"]
+    assert first["notes"] == ["not encrypted: plain http"]

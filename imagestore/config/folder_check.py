@@ -1,0 +1,153 @@
+"""What a check says about folders of hosts: files that pulls are refused for, and names that no reference leads to."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore.config import certificates, hosts, hosts_file
+from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
+from imagestore.config.host_names import DEFAULT, host_of, host_of_folder, is_other_name_of_hub, meant_folder
+from imagestore.config.hosts import find_folder
+from imagestore.config.location import Location
+from imagestore.config.registry_hosts import is_local, registry_table
+from imagestore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from imagestore.config.connection import RegistryHosts
+    from imagestore.config.model import Config
+
+_HOSTS_FILE: Final = "hosts.toml"
+#: Files that lie about beside folders, and whose names could be hosts'.
+_OF_OTHER_FILES: Final = frozenset({".md", ".txt", ".crt", ".cert", ".pem", ".key", ".bak", ".sh", ".json", ".yaml"})
+
+
+def folder_findings(config: Config, roots: Sequence[str]) -> Iterator[Finding]:
+    """What pulls would stumble over in these folders, or pass over."""
+    yield from _missing_roots(config)
+    for root in dict.fromkeys(roots):
+        try:
+            names = sorted(os.listdir(root))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            if isinstance(error, PermissionError) and root in hosts.DEFAULT_FOLDERS:
+                continue  # a pull passes over it too
+            reason = error.strerror if isinstance(error, OSError) else "is no folder's name"
+            text = f"can't be looked into: {reason}; what is in it wasn't checked"
+            yield Finding(Severity.WARNING, Location(root, 0), "", text)
+            continue
+        for name in names:
+            # Names with a dot in front are no hosts': a volume of Kubernetes has some beside what it shows.
+            if not name.startswith(".") and name != "lost+found":
+                yield from _entry(root, name, roots)
+
+
+def _missing_roots(config: Config) -> Iterator[Finding]:
+    """Folders of config_path that aren't there; of containerd's own default one is enough."""
+    held = registry_table(config.document).get("config_path")
+    if held is None:
+        return
+    folders = hosts.configured_folders(config)
+    missing = [folder for folder in folders if _is_missing(folder)]
+    is_some = len(missing) < len(folders)
+    for folder in missing:
+        if is_some and folder in hosts.DEFAULT_FOLDERS:
+            continue
+        severity = Severity.NOTE if set(folders) <= set(hosts.DEFAULT_FOLDERS) else Severity.WARNING
+        text = f"{show(folder)} is no folder: what is meant to be in it has no effect"
+        mend = "make the folder, or correct the path (folders are separated by colons)"
+        yield Finding(severity, held.location, dotted(held.path), text, mend)
+
+
+def _is_missing(folder: str) -> bool:
+    try:
+        os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        return False  # told where it is looked into
+    return False
+
+
+def _entry(root: str, name: str, roots: Sequence[str]) -> Iterator[Finding]:
+    path, host = os.path.join(root, name), host_of_folder(name)
+    is_folder = os.path.isdir(path)
+    if not is_folder and not os.path.islink(path):
+        stem, extension = os.path.splitext(name)
+        named = stem if extension == ".toml" else name
+        is_host = "." in named and host_of(named) and extension not in _OF_OTHER_FILES
+        if name == _HOSTS_FILE or is_host:
+            text = "isn't read: references lead to folders, not to files"
+            mend = f"put it into a folder named by its registry, as {_HOSTS_FILE}"
+            yield Finding(Severity.WARNING, Location(path, 0), "", text, mend)
+        return
+    if not host:
+        if is_folder:
+            yield _unreached(path, name)
+        return
+    try:
+        folder = find_folder(host, roots)
+    except ConfigError as error:
+        yield Finding(Severity.WARNING, Location(root, 0), "", f"{error}; pulls from {whose(host)} are refused")
+        return
+    if folder != path:
+        if is_folder and folder and not os.path.samefile(folder, path):
+            text = f"isn't read: for {whose(host)} {folder} comes before it"
+            yield Finding(Severity.WARNING, Location(path, 0), "", text, "keep one of the two")
+        return
+    if is_other_name_of_hub(name):
+        yield _unreached(path, name)
+    yield from _host_folder(folder, host)
+
+
+def _unreached(path: str, name: str) -> Finding:
+    meant = meant_folder(name)
+    text = f"no reference leads to a folder of this name: {show(name)} isn't how references write a registry"
+    if host_of(name):
+        text = f"references to Docker Hub say docker.io and don't lead here: only those that say {show(name)} do"
+    mend = f"rename it to {meant}" if meant else "name it by the registry as references write it: host, or host_port_"
+    return Finding(Severity.WARNING, Location(path, 0), "", text, mend)
+
+
+def _host_folder(folder: str, host: str) -> Iterator[Finding]:
+    try:
+        found = hosts_file.examine(folder)
+    except RefusalError as error:
+        yield would_refuse(error, host)
+        return
+    yield from found.remarks
+    yield from unusable_files(found, host)
+    with os.scandir(folder) as entries:
+        inner = sorted(entry.name for entry in entries if os.path.exists(os.path.join(entry.path, _HOSTS_FILE)))
+    for name in inner:
+        text = f"isn't read: a folder is for a registry, not for a part of one such as {show(name)}"
+        path = os.path.join(folder, name, _HOSTS_FILE)
+        yield Finding(Severity.WARNING, Location(path, 0), "", text, f"move what it says to {folder}/{_HOSTS_FILE}")
+
+
+def unusable_files(found: RegistryHosts, host: str) -> Iterator[Finding]:
+    """Files of certificates that a pull would be refused for; over plain http none is used."""
+    for each in (*found.mirrors, found.server):
+        settings = each.connection
+        is_plain = each.base.startswith("http://") or (not each.base and is_local(host) and not host.endswith(":443"))
+        if is_plain or not (settings.ca_files or settings.client_pairs):
+            continue
+        for location, fault in certificates.load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings):
+            text = f"{str(fault).removeprefix(f'{location}: ')}; pulls from {whose(host)} are refused"
+            yield Finding(Severity.WARNING, location, "", text, fault.hint)
+
+
+def would_refuse(error: RefusalError, host: str) -> Finding:
+    """The finding of what a pull from a host is refused for."""
+    finding = error.finding
+    return replace(finding, severity=Severity.WARNING, text=f"{finding.text}; pulls from {whose(host)} are refused")
+
+
+def whose(host: str) -> str:
+    """A host in words."""
+    return "hosts without a folder or table of their own" if host in {DEFAULT, "*"} else host

@@ -1,0 +1,107 @@
+"""Names of plugins that a file of this version doesn't have: what containerd makes of them, and what was meant.
+
+Version 1 names plugins by their last part (``cri``), version 2 by a URI of at least four parts, version 3 splits the
+CRI plugin. containerd 1 compares names with those of the file's version (its V1DisabledFilter and Config.Decode) and
+refuses short ones from version 2 on (ValidateV2). containerd 2 reads full names in every version, and no short ones
+from version 2 on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from imagestore.config.findings import Finding, Severity, dotted, show
+from imagestore.config.names import CRI_PLUGIN, IMAGES_PLUGIN, REGISTRY_PLUGIN, RUNTIME_PLUGIN
+from imagestore.config.tree import child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.config.source import SourceFile
+    from imagestore.config.tree import Entry, Table
+
+_V1_NAMES: Final = {
+    "cri": CRI_PLUGIN,
+    "cgroups": "io.containerd.monitor.v1.cgroups",
+    "linux": "io.containerd.runtime.v1.linux",
+    "scheduler": "io.containerd.gc.v1.scheduler",
+    "bolt": "io.containerd.metadata.v1.bolt",
+    "task": "io.containerd.runtime.v2.task",
+    "opt": "io.containerd.internal.v1.opt",
+    "restart": "io.containerd.internal.v1.restart",
+    "tracing": "io.containerd.internal.v1.tracing",
+    "otlp": "io.containerd.tracing.processor.v1.otlp",
+    **{
+        name: f"io.containerd.snapshotter.v1.{name}"
+        for name in ("aufs", "btrfs", "devmapper", "native", "overlayfs", "zfs", "windows", "windows-lcow")
+    },
+}
+_LISTS: Final = ("disabled_plugins", "required_plugins")
+_PARTS_OF_A_FULL_NAME: Final = 4
+#: Names that came with a later version, by their beginning.
+_LATER: Final = (("io.containerd.cri.v1.", 3), ("io.containerd.server.v1.", 4))
+
+
+def full_name(plugin: str) -> str:
+    """Version 2's name of a plugin of version 1; names with a dot are full already.
+
+    >>> full_name("cri"), full_name("x-service"), full_name("io.containerd.grpc.v1.cri")
+    ('io.containerd.grpc.v1.cri', 'io.containerd.service.v1.x-service', 'io.containerd.grpc.v1.cri')
+    """
+    if "." in plugin:
+        return plugin
+    kind = "service" if plugin.endswith("-service") else "grpc"
+    return _V1_NAMES.get(plugin, f"io.containerd.{kind}.v1.{plugin}")
+
+
+def foreign_names(source: SourceFile) -> Iterator[Finding]:
+    """A finding for each name of a plugin that the file's version doesn't have, wherever it stands."""
+    plugins = child(source.table, "plugins")
+    for name, entry in plugins.items():
+        # Unquoted dots: told where the tables are read.
+        if name != "io":
+            yield from _judge(name, source.version, entry, "the table", _raises_version(plugins, source.version))
+    for key in _LISTS:
+        listed = source.table.get(key)
+        if listed is None or not isinstance(listed.value, list):
+            continue
+        for item in listed.value:
+            if isinstance(item, str):
+                yield from _judge(item, source.version, listed, "this entry", False)
+
+
+def _raises_version(plugins: Table, version: int) -> bool:
+    """Whether the file may say a later version: no table in it would lose its meaning."""
+    own = CRI_PLUGIN in plugins if version > 1 else any("." not in name for name in plugins)
+    return not own
+
+
+def _judge(name: str, version: int, entry: Entry, what: str, may_raise: bool) -> Iterator[Finding]:
+    since = next((later for start, later in _LATER if name.startswith(start)), 2 if "." in name else 1)
+    has = f"{show(name)} is a name of version {since}, and the file has version {version}: "
+    if since > version:
+        if name == REGISTRY_PLUGIN:
+            return
+        reader = "containerd 1" if version == 1 else "a containerd that doesn't know it"
+        text = f"{has}{reader} ignores {what}"
+        mend = f"write version = {since}" if may_raise else f"write {_older(name, version)}"
+    elif version > 1 and len(name.split(".")) < _PARTS_OF_A_FULL_NAME:
+        text = f"{has}containerd 1 doesn't start, containerd 2 ignores {what}"
+        mend = f"write {_newer(name, version, what)}"
+    else:
+        return
+    yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, mend)
+
+
+def _older(name: str, version: int) -> str:
+    """The name that an older version has for the same."""
+    if name.startswith(_LATER[0][0]) or name == CRI_PLUGIN:
+        return show("cri" if version == 1 else CRI_PLUGIN)
+    short = next((short for short, full in _V1_NAMES.items() if full == name), name.rpartition(".")[2])
+    return show(short) if version == 1 else f"the name of version {version}"
+
+
+def _newer(name: str, version: int, what: str) -> str:
+    if name == "cri" and version >= 3 and what == "the table":
+        return f"{show(RUNTIME_PLUGIN)} for handlers, {show(IMAGES_PLUGIN)} for images and registries"
+    return show(full_name(name))
