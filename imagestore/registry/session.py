@@ -190,12 +190,12 @@ class Session:
         here = self.endpoint.host
         if error.status == 401:
             return (
-                f"{here} redirected there, and no login is sent to a host that another one names; put {error.host} into "
-                f"the reference, or into the hosts.toml of {here}"
+                f"{here} redirected there, and no login is sent to a host that another one names; put "
+                f"{error.host} into the reference, or into the hosts.toml of {here}"
             )
         return (
-            f"{here} redirected there, without its login: storage that refuses the address it was given, or has lost the"
-            f" content, is for the operator of {here} to repair"
+            f"{here} redirected there, without its login: storage that refuses the address it was given, or has lost "
+            f"the content, is for the operator of {here} to repair"
         )
 
     def _longest_wait(self) -> float:
@@ -278,8 +278,8 @@ class Session:
     def _look_again(self, call: Call, sent: str, response: Response) -> str | None:
         """What to send after a refusal without a challenge; None if nothing else is worth sending.
 
-        - An authorization that is remembered from before is forgotten, and the request is sent as the first one of a new
-          process would be.
+        - An authorization that is remembered from before is forgotten, and the request is sent as the first one of a
+          new process would be.
         - A request without any asks ``/v2/`` for a challenge, if a login is stored.
         - What this operation has just obtained or looked for is not looked for again.
         """

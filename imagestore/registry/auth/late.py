@@ -1,4 +1,4 @@
-"""An authenticator that is made when a registry asks for a login or refuses something: most public pulls never need it."""
+"""An authenticator that is made when a registry asks for a login or refuses: most public pulls don't need it."""
 
 from __future__ import annotations
 

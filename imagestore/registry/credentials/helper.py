@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
+from imagestore.registry.credentials.members import member
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _read_answer(output: bytes, what: str) -> Credential | None:
         raise ConfigError(f"{what}: expected a JSON object, another answer came") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{what}: expected a JSON object, another value came")
-    username, secret = value.get("Username", ""), value.get("Secret", "")
+    username, secret = member(value, "Username") or "", member(value, "Secret") or ""
     if not isinstance(username, str) or not isinstance(secret, str):
         raise ConfigError(f"{what}: expected Username and Secret as text")
     if not secret:
