@@ -304,12 +304,12 @@ class RegistryAuthenticator:
             return realm
         if self._policy.realm_trust is RealmTrust.STRICT:
             raise AuthenticationError(
-                f"{origin}: names token service {realm.origin} of another domain; credentials from {found.provenance} "
-                "were not sent",
+                f"{origin}: names token service {realm.origin} on another host or port; "
+                f"credentials from {found.provenance} were not sent",
                 host=origin.host,
                 hint=f"if they belong together, allow token service {realm.origin.host} for {origin.host}",
             )
-        self._warn(origin, realm.origin, "credentials go to token service %s of another domain, named by %s")
+        self._warn(origin, realm.origin, "credentials go to token service %s on another host or port, named by %s")
         return realm
 
     def _warn_of_plain_http(self, origin: Origin, to: Origin) -> None:
