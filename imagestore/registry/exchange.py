@@ -136,6 +136,17 @@ class Authenticator(Protocol):
     def provenance(self, origin: Origin, repository: str) -> str:
         """Where the credentials behind the last answer to a challenge came from; empty when it was anonymous."""
 
+    def forget(self, origin: Origin, repository: str, refused: str) -> None:
+        """Drop what is remembered for a repository, if it is the header value that was refused."""
+
+    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
+        """Where a login for the registry is stored; empty when there is none.
+
+        Raises:
+            ConfigError, InvalidInputError: the place or the login can't be read.
+            OperationCancelledError: cancelled while a credential helper ran.
+        """
+
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         """Answer a 401: read the challenges, obtain credentials or a token, return the header value to try once.
 

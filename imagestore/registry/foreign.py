@@ -54,6 +54,13 @@ class _Nobody:
         """Nowhere."""
         return ""
 
+    def forget(self, origin: Origin, repository: str, refused: str) -> None:
+        """Nothing is remembered."""
+
+    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
+        """Nowhere."""
+        return ""
+
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         """Refuse: no credentials go to an address that an image named."""
         raise ProtocolError(

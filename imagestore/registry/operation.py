@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
+    from imagestore.registry.exchange import Origin
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
 
@@ -20,6 +21,8 @@ _SHARE_SECONDS: Final = 0.1
 _LEAST_SHARE_BYTES: Final = 4096
 # Warnings that one operation passes on; a hostile registry has another one for each answer.
 _MAX_NEWS: Final = 100
+# For so long an authorization that the operation has obtained itself is not obtained again when it is refused.
+_TRIED_SECONDS: Final = 10.0
 
 
 class Operation:
@@ -38,6 +41,9 @@ class Operation:
         self._free_at = timing.monotonic()
         self._told: set[str] = set()
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
+        # By origin, repository and a hash of the header, which is a secret.
+        self._tried: dict[tuple[Origin, str, int], float] = {}
+        self._login_remarks: dict[tuple[Origin, str], str] = {}
 
     def endpoints(self, host: str, resolver: EndpointResolver) -> tuple[Endpoint, ...]:
         """Who serves a registry host's references: looked up once, so that one operation has one answer.
@@ -78,6 +84,29 @@ class Operation:
             self._free_at = max(self._free_at, now) + byte_count / self._bytes_per_second
             seconds = self._free_at - now
         self._timing.sleep(cancel, seconds)
+
+    def tried(self, origin: Origin, repository: str, authorization: str) -> None:
+        """Note that the operation has just obtained this authorization, or has looked in vain for a better one."""
+        now = self._timing.monotonic()
+        with self._lock:
+            self._tried = {key: since for key, since in self._tried.items() if now - since < _TRIED_SECONDS}
+            self._tried[origin, repository, hash(authorization)] = now
+
+    def has_tried(self, origin: Origin, repository: str, authorization: str) -> bool:
+        """Whether tried() was called with this a moment ago."""
+        with self._lock:
+            since = self._tried.get((origin, repository, hash(authorization)))
+        return since is not None and self._timing.monotonic() - since < _TRIED_SECONDS
+
+    def remark_on_login(self, origin: Origin, repository: str, remark: str) -> None:
+        """Keep why no login was sent, for the error of any later request."""
+        with self._lock:
+            self._login_remarks[origin, repository] = remark
+
+    def login_remark(self, origin: Origin, repository: str) -> str:
+        """Why no login was sent; empty when there is nothing to say."""
+        with self._lock:
+            return self._login_remarks.get((origin, repository), "")
 
     def is_news(self, text: str) -> bool:
         """Whether this was not said before in the operation, and not too much else."""

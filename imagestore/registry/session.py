@@ -1,7 +1,8 @@
 """Talking to one endpoint: authentication, redirects, and patience.
 
 A request goes out with what is known of its authorization. A 401 is answered once for each distinct challenge, never
-in a loop: a token service may hand out a token that is worth nothing without saying so. Redirects are followed here
+in a loop: a token service may hand out a token that is worth nothing without saying so. A refusal without a challenge
+(403, 404) is looked into once: see ``_look_again``. Redirects are followed here
 and not in the HTTP library, so that nothing made for the registry leaves it. What may succeed later is tried again.
 """
 
@@ -11,7 +12,15 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagestore.errors import ProtocolError, RateLimitedError, RegistryError, RegistryUnavailableError
+from imagestore.errors import (
+    AuthenticationError,
+    ConfigError,
+    InvalidInputError,
+    ProtocolError,
+    RateLimitedError,
+    RegistryError,
+    RegistryUnavailableError,
+)
 from imagestore.observe import Noticed, Waiting
 from imagestore.registry import redirect
 from imagestore.registry.echo import hush, secrets_in, without
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.observe import Observer
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.exchange import Authenticator, Response, Sender
+    from imagestore.registry.exchange import Authenticator, Headers, Response, Sender
     from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import HostPauses, Timing
@@ -44,6 +53,11 @@ _log = logging.getLogger(__name__)
 
 # A token, then perhaps one for another scope, as the registry words it.
 _MAX_CHALLENGES: Final = 3
+# What a registry may answer to a login or token that it doesn't take any more, or to a stranger: Amazon's says 403 and
+# 404 without a challenge, Nexus hides what isn't public behind 404.
+_REFUSALS: Final = frozenset({400, 401, 403, 404})
+# What remembered is forgotten; what another thread has obtained is used; a login is asked for at /v2/.
+_MAX_LOOKS: Final = 3
 # What a storage host answers when a signed URL has expired; the registry gives a new one.
 _STALE_STATUSES: Final = frozenset({400, 401, 403, 410})
 
@@ -162,11 +176,27 @@ class Session:
         if error.status not in {401, 403, 404}:
             return
         if error.host != self.endpoint.host:
-            error.hint = f"{self.endpoint.host} redirected there, where nobody logs in; try again later"
+            error.hint = self._hint_elsewhere(error)
             return
         account = self.line.authenticator.provenance(self.endpoint.origin, call.repository)
+        remark = self.operation.login_remark(self.endpoint.origin, call.repository)
         if account:
             error.hint = f"it does not exist, or the credentials from {account} don't allow this"
+        elif remark:
+            error.hint = f"it does not exist, or strangers may not see it; {remark}"
+
+    def _hint_elsewhere(self, error: RegistryError) -> str:
+        """What helps where the host that the registry redirected to refuses; trying again doesn't, it was tried."""
+        here = self.endpoint.host
+        if error.status == 401:
+            return (
+                f"{here} redirected there, and no login is sent to a host that another one names; put "
+                f"{error.host} into the reference, or into the hosts.toml of {here}"
+            )
+        return (
+            f"{here} redirected there, without its login: storage that refuses the address it was given, or has lost "
+            f"the content, is for the operator of {here} to repair"
+        )
 
     def _longest_wait(self) -> float:
         """Seconds that may be waited for this host."""
@@ -208,29 +238,96 @@ class Session:
 
     def _exchange(self, call: Call) -> tuple[Response, tuple[str, ...]]:
         """The request, its challenges, its redirects; and the secrets that were sent."""
-        endpoint, authenticator = self.endpoint, self.line.authenticator
-        authorization = authenticator.authorization(endpoint.origin, call.repository)
+        endpoint = self.endpoint
+        authorization = self.line.authenticator.authorization(endpoint.origin, call.repository)
         answered: set[tuple[str, ...]] = set()
+        looks = 0
+        fields = endpoint.headers
         while True:
-            is_plain = not authorization and not endpoint.headers
-            fields = (*endpoint.headers, ("Authorization", authorization))
-            secrets = () if is_plain else secrets_in(fields)
+            if authorization:
+                # What was sent before may still be quoted.
+                fields = (*fields, ("Authorization", authorization))
+            secrets = secrets_in(fields) if fields else ()
             request = self._request(call, authorization)
             response = self._follow(request, secrets)
             if response.status >= 400 and response.url != request.url:
                 # Storage services quote what they don't like about a signed address.
                 secrets = secrets_in(fields, signed=response.url)
-            if response.status != 401 or urls.origin_of(response.url) != endpoint.origin:
+            if response.status not in _REFUSALS or urls.origin_of(response.url) != endpoint.origin:
                 return response, secrets
-            challenge = response.headers.get_all("WWW-Authenticate")
-            if challenge in answered or len(answered) >= _MAX_CHALLENGES:
+            challenge = response.headers.get_all("WWW-Authenticate") if response.status == 401 else ()
+            if challenge and challenge not in answered and len(answered) < _MAX_CHALLENGES:
+                answered.add(challenge)
+                response.close()
+                authorization = self._respond(call, response.headers)
+                continue
+            looks += 1
+            again = self._look_again(call, authorization, response) if looks <= _MAX_LOOKS else None
+            if again is None:
                 # The caller judges it: an answer to HEAD has no words, and GET is asked for them.
                 return response, secrets
-            answered.add(challenge)
             response.close()
-            authorization = authenticator.respond(
-                endpoint.origin, call.repository, response.headers, cancel=self.cancel
+            authorization = again
+
+    def _respond(self, call: Call, headers: Headers) -> str:
+        origin, repository = self.endpoint.origin, call.repository
+        header = self.line.authenticator.respond(origin, repository, headers, cancel=self.cancel)
+        self.operation.tried(origin, repository, header)
+        return header
+
+    def _look_again(self, call: Call, sent: str, response: Response) -> str | None:
+        """What to send after a refusal without a challenge; None if nothing else is worth sending.
+
+        - An authorization that is remembered from before is forgotten, and the request is sent as the first one of a
+          new process would be.
+        - A request without any asks ``/v2/`` for a challenge, if a login is stored.
+        - What this operation has just obtained or looked for is not looked for again.
+        """
+        origin, repository, authenticator = self.endpoint.origin, call.repository, self.line.authenticator
+        newer = authenticator.authorization(origin, repository)
+        if newer not in {"", sent}:
+            return newer
+        if self.operation.has_tried(origin, repository, sent):
+            return None
+        self.operation.tried(origin, repository, sent)
+        if not sent and response.status == 400:
+            return None
+        if sent:
+            authenticator.forget(origin, repository, sent)
+            return authenticator.authorization(origin, repository)
+        headers = self._challenge_of_host(call)
+        if headers is None:
+            return None
+        try:
+            return self._respond(call, headers)
+        except AuthenticationError as error:
+            without_login = f"without a login {self.endpoint.host} answered {response.status}"
+            error.hint = f"{error.hint}; {without_login}" if error.hint else without_login
+            raise
+
+    def _challenge_of_host(self, call: Call) -> Headers | None:
+        """The challenge of ``/v2/``; None without one, and without a stored login that could answer it."""
+        endpoint = self.endpoint
+        try:
+            account = self.line.authenticator.stored_login(endpoint.origin, call.repository, cancel=self.cancel)
+        except (ConfigError, InvalidInputError) as error:
+            self.operation.remark_on_login(
+                endpoint.origin, call.repository, f"whether a login is stored could not be found out: {error}"
             )
+            return None
+        if not account:
+            return None
+        try:
+            with self._follow(Request("GET", f"{endpoint.base}/", endpoint.headers), ()) as response:
+                is_home = urls.origin_of(response.url) == endpoint.origin
+                if response.status == 401 and is_home and response.headers.get("WWW-Authenticate"):
+                    return response.headers
+        except RegistryError:
+            # The refusal that came before is what is reported.
+            return None
+        remark = f"{endpoint.host} asked for no login, so the one stored in {account} was not sent"
+        self.operation.remark_on_login(endpoint.origin, call.repository, remark)
+        return None
 
     def _request(self, call: Call, authorization: str) -> Request:
         headers = list(self.endpoint.headers)

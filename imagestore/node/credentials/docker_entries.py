@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials.cri import AuthConfig
+from imagestore.registry.credentials.members import member
 from imagestore.secret import Secret
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def parse_entries(data: bytes, what: str, *, is_legacy: bool) -> dict[str, AuthC
     except (ValueError, RecursionError):
         # What the parser says may quote the content.
         raise ConfigError(f"{what}: error occurred while trying to unmarshal json") from None
-    entries = value if is_legacy else (value.get("auths") if isinstance(value, dict) else None)
+    entries = value if is_legacy else (member(value, "auths") if isinstance(value, dict) else None)
     if entries is None and isinstance(value, dict):
         return {}
     if not isinstance(entries, dict):
@@ -54,7 +55,7 @@ def _entry(entry: object, what: str) -> AuthConfig:
         raise ConfigError(f"{what}: expected an object")
     texts: dict[str, str] = {}
     for name in ("username", "password", "auth", "identitytoken", "registrytoken"):
-        text = entry.get(name)
+        text = member(entry, name)
         if text is not None and not isinstance(text, str):
             raise ConfigError(f"{what}: member {name} is no text")
         texts[name] = text or ""

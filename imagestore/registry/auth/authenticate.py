@@ -112,20 +112,41 @@ class RegistryAuthenticator:
         """
         with self._lock:
             known = self._known.get((origin, repository))
-        header = ""
-        if known is not None and known.key is None:
-            header = known.header.reveal()
-        elif known is not None and known.key is not None:
-            token = self._tokens.get(known.key)
-            header = f"Bearer {token.value.reveal()}" if token is not None else ""
+        header = self._header(known) if known is not None else ""
         self._start(origin, repository, header)
         return header
+
+    def _header(self, known: _Known) -> str:
+        if known.key is None:
+            return known.header.reveal()
+        token = self._tokens.get(known.key)
+        return f"Bearer {token.value.reveal()}" if token is not None else ""
 
     def provenance(self, origin: Origin, repository: str) -> str:
         """See Authenticator."""
         with self._lock:
             known = self._known.get((origin, repository))
         return known.provenance if known is not None else ""
+
+    def forget(self, origin: Origin, repository: str, refused: str) -> None:
+        """See Authenticator. What another thread has obtained since stays."""
+        with self._lock:
+            known = self._known.get((origin, repository))
+            if known is None:
+                return
+            if known.key is not None:
+                self._tokens.discard(known.key, Secret(refused.removeprefix("Bearer ")))
+            if self._header(known) in {"", refused}:
+                del self._known[origin, repository]
+
+    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
+        """See Authenticator."""
+        found = self._lookup(target_of(origin, repository), cancel)
+        return found.provenance if found is not None else ""
+
+    def _lookup(self, target: Target, cancel: CancelToken) -> Found | None:
+        host = self._policy.credential_hosts.get(target.host, target.host)
+        return self._credentials.lookup(Target(host, target.repository), cancel=cancel)
 
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         """Answer a 401 with the header value to try next.
@@ -148,8 +169,7 @@ class RegistryAuthenticator:
             challenge = _choose(parse_challenges(headers.get_all("WWW-Authenticate")), target)
         except ProtocolError as error:
             raise AuthenticationError(f"{target.host}: {error}", host=target.host, status=401) from error
-        source_host = self._policy.credential_hosts.get(target.host, target.host)
-        found = self._credentials.lookup(Target(source_host, repository), cancel=cancel)
+        found = self._lookup(target, cancel)
         if challenge.scheme == "basic":
             known, header = self._basic(origin, target, found)
         elif found is not None and found.credential.registry_token:
@@ -284,12 +304,12 @@ class RegistryAuthenticator:
             return realm
         if self._policy.realm_trust is RealmTrust.STRICT:
             raise AuthenticationError(
-                f"{origin}: names token service {realm.origin} of another domain; credentials from {found.provenance} "
-                "were not sent",
+                f"{origin}: names token service {realm.origin} on another host or port; "
+                f"credentials from {found.provenance} were not sent",
                 host=origin.host,
                 hint=f"if they belong together, allow token service {realm.origin.host} for {origin.host}",
             )
-        self._warn(origin, realm.origin, "credentials go to token service %s of another domain, named by %s")
+        self._warn(origin, realm.origin, "credentials go to token service %s on another host or port, named by %s")
         return realm
 
     def _warn_of_plain_http(self, origin: Origin, to: Origin) -> None:

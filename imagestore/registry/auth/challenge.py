@@ -4,6 +4,13 @@ The field is a comma list of challenges, and a challenge holds a comma list of p
 nothing. Each list element is one of: nothing; ``name = value`` (belongs to the challenge before it); ``scheme``;
 ``scheme`` with a token68 or with its first parameter. An element is a parameter exactly when its first token is
 followed by ``=``.
+
+Registries deviate from it; what is clear all the same is used, as skopeo does:
+
+- ``scope`` several times: all are asked for. Another parameter twice: the last value, but a realm with two values is
+  refused, since a login goes there.
+- Values that need quotes and have none, or have single ones; no comma, or a semicolon, between parameters.
+- Where reading ends at a fault, what came before it in a Bearer challenge counts.
 """
 
 from __future__ import annotations
@@ -21,8 +28,6 @@ if TYPE_CHECKING:
 MAX_LENGTH: Final = 8192
 MAX_CHALLENGES: Final = 16
 MAX_PARAMETERS: Final = 32
-_KNOWN: Final = frozenset({"basic", "bearer"})
-
 _BASIC: Final = re.compile(r"[ \t,]*basic[ \t]", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SPACE: Final = re.compile(r"[ \t]*")
@@ -32,6 +37,11 @@ _EQUALS: Final = re.compile(r"[ \t]*=[ \t]*")
 _TOKEN68: Final = re.compile(r"([A-Za-z0-9._~+/-]+=*)[ \t]*(?=,|\Z)")
 _QUOTED: Final = re.compile(r'"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*)"')
 _ESCAPE: Final = re.compile(r"\\(.)")
+# Up to what ends a parameter: addresses and scopes are written without the quotes they need.
+_UNQUOTED: Final = re.compile(r'[^\s",;\x00-\x1f\x7f-\xff]+')
+_NEXT_PARAMETER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*=")
+# What may stand behind a comma in a scope without quotes.
+_ACTIONS: Final = frozenset({"pull", "push", "delete", "*"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +74,8 @@ def parse_challenges(values: Iterable[str]) -> tuple[Challenge, ...]:
     without them, where nothing else does.
 
     Raises:
-        ProtocolError: the fields exceed the limits of this module; or one breaks the grammar or repeats a parameter,
-            and no other has a scheme that is known here.
+        ProtocolError: the fields exceed the limits of this module; or one can't be read, and neither it nor another has
+            a challenge that can be answered.
     """
     fields = list(values)
     length = sum(map(len, fields))
@@ -74,17 +84,23 @@ def parse_challenges(values: Iterable[str]) -> tuple[Challenge, ...]:
     found: list[Challenge] = []
     fault: ProtocolError | None = None
     for field in fields:
+        parser = _Parser(field)
         try:
-            found.extend(_Parser(field).parse())
+            found.extend(parser.parse())
         except ProtocolError as error:
             fault = fault or error
+            found.extend(parser.clear())
         if len(found) > MAX_CHALLENGES:
             raise ProtocolError(f"WWW-Authenticate: expected at most {MAX_CHALLENGES} challenges, more came")
-    if fault is not None and _KNOWN.isdisjoint(each.scheme for each in found):
+    if fault is not None and not any(map(_is_answerable, found)):
         if not any(_BASIC.match(field) for field in fields):
             raise fault
         found.append(Challenge("basic"))
     return tuple(found)
+
+
+def _is_answerable(challenge: Challenge) -> bool:
+    return challenge.scheme == "basic" or (challenge.scheme == "bearer" and bool(challenge.get("realm")))
 
 
 class _Parser:
@@ -96,18 +112,34 @@ class _Parser:
         self.scheme = ""
         self.params: dict[str, str] = {}
         self.token68 = ""
+        # The last parameter is a scope without quotes, whose next action may follow.
+        self.has_open_scope = False
         self.done: list[Challenge] = []
 
     def parse(self) -> list[Challenge]:
         self._skip(_EMPTY_ELEMENTS)
         while self.at < len(self.text):
             self._element()
-            self._skip(_SPACE)
-            if self.at < len(self.text) and self.text[self.at] != ",":
-                raise self._fault("a comma")
-            self._skip(_EMPTY_ELEMENTS)
+            self._separator()
         self._finish()
         return self.done
+
+    def clear(self) -> list[Challenge]:
+        """The Bearer challenges that were read before a fault, if they can be answered."""
+        last = Challenge(self.scheme, tuple(self.params.items()))
+        return [
+            challenge for challenge in (*self.done, last) if challenge.scheme == "bearer" and _is_answerable(challenge)
+        ]
+
+    def _separator(self) -> None:
+        self._skip(_SPACE)
+        here = self.text[self.at : self.at + 1]
+        is_parameter_next = self.params and _NEXT_PARAMETER.match(self.text, self.at)
+        if here == ";" and self.params:
+            self.at += 1
+        elif here not in {"", ","} and not is_parameter_next:
+            raise self._fault("a comma")
+        self._skip(_EMPTY_ELEMENTS)
 
     def _element(self) -> None:
         name = self._token("a scheme or a parameter name")
@@ -115,6 +147,9 @@ class _Parser:
         if equals:
             self.at = equals.end()
             self._parameter(name)
+            return
+        if name in _ACTIONS and self.has_open_scope:
+            self.params["scope"] += f",{name}"
             return
         self._finish()
         self.scheme = name.lower()
@@ -139,15 +174,27 @@ class _Parser:
         key = name.lower()
         if not self.scheme or self.token68:
             raise self._fault(f"a scheme before parameter {key[:40]!r}")
-        if key in self.params:
-            raise self._fault(f"parameter {key[:40]!r} only once")
-        if len(self.params) == MAX_PARAMETERS:
+        if len(self.params) == MAX_PARAMETERS and key not in self.params:
             raise self._fault(f"at most {MAX_PARAMETERS} parameters")
-        self.params[key] = self._value()
+        before = self.params.get(key)
+        self.has_open_scope = key == "scope" and self.text[self.at : self.at + 1] != '"'
+        value = self._value()
+        if key == "scope" and before:
+            value = f"{before} {value}"
+        elif key == "realm" and before not in {None, value}:
+            # The login goes to one of them, and which is meant isn't clear.
+            del self.params[key]
+            raise self._fault("parameter 'realm' only once")
+        self.params[key] = value
 
     def _value(self) -> str:
         if self.text[self.at : self.at + 1] != '"':
-            return self._token("a value")
+            found = _UNQUOTED.match(self.text, self.at)
+            if not found:
+                raise self._fault("a value")
+            self.at = found.end()
+            value = found.group()
+            return value[1:-1] if value[0] == value[-1] == "'" and len(value) > 2 else value
         quoted = _QUOTED.match(self.text, self.at)
         if not quoted:
             raise self._fault("a closed quoted value without control characters")
@@ -173,6 +220,7 @@ class _Parser:
         if len(self.done) > MAX_CHALLENGES:
             raise self._fault(f"at most {MAX_CHALLENGES} challenges")
         self.scheme, self.params, self.token68 = "", {}, ""
+        self.has_open_scope = False
 
     def _fault(self, expected: str) -> ProtocolError:
         return ProtocolError(f"WWW-Authenticate: at position {self.at}: expected {expected}")

@@ -1,4 +1,4 @@
-"""An authenticator that is made when a registry asks for one: most public pulls never need it, nor what it loads."""
+"""An authenticator that is made when a registry asks for a login or refuses: most public pulls don't need it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LateAuthenticator:
     """See Authenticator; thread-safe.
 
     Args:
-        make: makes the one that answers; called once, at the first challenge.
+        make: makes the one that answers; called once, at the first refusal.
     """
 
     def __init__(self, make: Callable[[], Authenticator]) -> None:
@@ -32,8 +32,20 @@ class LateAuthenticator:
         """See Authenticator."""
         return "" if self._made is None else self._made.provenance(origin, repository)
 
+    def forget(self, origin: Origin, repository: str, refused: str) -> None:
+        """See Authenticator."""
+        if self._made is not None:
+            self._made.forget(origin, repository, refused)
+
+    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
+        """See Authenticator."""
+        return self._get(origin, repository).stored_login(origin, repository, cancel=cancel)
+
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         """See Authenticator."""
+        return self._get(origin, repository).respond(origin, repository, headers, cancel=cancel)
+
+    def _get(self, origin: Origin, repository: str) -> Authenticator:
         with self._lock:
             made = self._made
             if made is None:
@@ -41,4 +53,4 @@ class LateAuthenticator:
                 # The request went out without anything, which the one that answers has to know.
                 made.authorization(origin, repository)
                 self._made = made
-        return made.respond(origin, repository, headers, cancel=cancel)
+        return made

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RealmTrust(enum.Enum):
-    """What to do when credentials would go to a token service outside the registry's domain."""
+    """What to do when credentials would go to a token service on another host than the registry's."""
 
     WARN = "warn"
     STRICT = "strict"
@@ -22,7 +22,7 @@ class AuthPolicy:
     """What the operator allows.
 
     Attributes:
-        realm_trust: about token services outside the registry's domain, when credentials would go there.
+        realm_trust: about token services on another host than the registry's, when credentials would go there.
         trusted_realms: pairs (registry host, token service host) that belong together.
         credential_hosts: host of a mirror to the registry whose credentials it may see; nobody else's are shown to it.
     """

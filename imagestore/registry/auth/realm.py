@@ -6,8 +6,8 @@ The registry names the realm, and credentials are then sent there, so the name i
 - an https URL without userinfo and fragment; plain http only for a registry that is itself reached by plain http, and
   then only on its own host, or loopback to loopback;
 - no literal address that isn't public, except the registry's own host;
-- with credentials, a realm of another domain is named in the log (the default) or refused (strict mode), unless the
-  pair is configured or built in.
+- with credentials, a realm on another host (on loopback: or port) is named in the log (the default) or refused (strict
+  mode), unless the pair is configured or built in.
 
 Names are judged again when they are connected to, by the sender: a name may resolve to anything.
 """
@@ -27,30 +27,14 @@ if TYPE_CHECKING:
 
 _MAX_LENGTH: Final = 2048
 
-# Second labels under two-letter country domains where anybody can register a name below.
-_SECOND_LEVEL: Final = frozenset({"ac", "co", "com", "edu", "gob", "gov", "ne", "net", "nom", "or", "org"})
-# Domains whose owner hands out names below them; a neighbour there is a stranger.
-_SHARED: Final = (
-    "amazonaws.com",
-    "appspot.com",
-    "azurecr.io",
-    "azurewebsites.net",
-    "cloudapp.azure.com",
-    "cloudfront.net",
-    "fly.dev",
-    "github.io",
-    "gitlab.io",
-    "herokuapp.com",
-    "netlify.app",
-    "ngrok.io",
-    "onrender.com",
-    "pages.dev",
-    "run.app",
-    "vercel.app",
-    "workers.dev",
-)
 #: Registry host and token service host that belong together although their names don't show it.
-BUILT_IN_PAIRS: Final = frozenset({("registry-1.docker.io", "auth.docker.io"), ("index.docker.io", "auth.docker.io")})
+BUILT_IN_PAIRS: Final = frozenset(
+    {
+        ("registry-1.docker.io", "auth.docker.io"),
+        ("index.docker.io", "auth.docker.io"),
+        ("registry.gitlab.com", "gitlab.com"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +109,21 @@ def check_address(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, 
 def is_same_party(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, str]] = frozenset()) -> bool:
     """Whether credentials for the registry may go to this token service without a word.
 
+    Hosts are compared exactly. Under a shared suffix (``jfrog.io``, ``me.uk``) a neighbour is a stranger, and which
+    suffixes are shared is known only to a list that changes every week. On loopback every port may be another user's.
+
     >>> from imagestore.registry.exchange import Origin
     >>> docker = Realm.parse("https://auth.docker.io/token")
     >>> is_same_party(docker, Origin("https", "registry-1.docker.io", 443))
     True
-    >>> is_same_party(docker, Origin("https", "docker.io.example.net", 443))
+    >>> is_same_party(docker, Origin("https", "registry.docker.io", 443))
     False
     """
     pair = (registry.host, realm.origin.host)
-    if pair[0] == pair[1] or pair in trusted or pair in BUILT_IN_PAIRS:
+    if pair in trusted or pair in BUILT_IN_PAIRS:
         return True
-    if all(addresses.is_loopback_name(host) for host in pair):
-        return True
-    if any(addresses.parse(host) is not None or "." not in host for host in pair):
-        return False
-    return _domain(pair[0]) == _domain(pair[1])
-
-
-def _domain(host: str) -> str:
-    """An estimate of the registrable domain, erring towards "different"; the real list is far too large to carry."""
-    for shared in _SHARED:
-        if host.endswith(f".{shared}"):
-            return ".".join(host.split(".")[-(shared.count(".") + 2) :]) if shared != "amazonaws.com" else host
-    labels = host.split(".")
-    is_country_second = len(labels) > 2 and len(labels[-1]) == 2 and labels[-2] in _SECOND_LEVEL
-    return ".".join(labels[-3:] if is_country_second else labels[-2:])
+    is_same_port = registry.port == realm.origin.port or not addresses.is_loopback_name(registry.host)
+    return pair[0] == pair[1] and is_same_port
 
 
 def _refusal(registry: Origin, target: Origin, rule: str) -> AuthenticationError:

@@ -60,11 +60,7 @@ class Renewal:
     def _exchange(self, fetch: Callable[[Secret | None], TokenReply]) -> TokenReply:
         outage: RegistryUnavailableError | None = None
         try:
-            reply = fetch(self._refresh)
-        except AuthenticationError:
-            # A replaced refresh token that is refused is forgotten; the next exchange starts from the login's own.
-            self._refresh = None
-            raise
+            reply = self._fetch(fetch)
         except RegistryUnavailableError as error:
             if not error.status:  # an answer may be about the scope alone
                 # Without the traceback, which would keep the caller's whole work.
@@ -77,3 +73,13 @@ class Renewal:
         if reply.refresh_token:
             self._refresh = reply.refresh_token
         return reply
+
+    def _fetch(self, fetch: Callable[[Secret | None], TokenReply]) -> TokenReply:
+        if self._refresh is None:
+            return fetch(None)
+        try:
+            return fetch(self._refresh)
+        except AuthenticationError:
+            # The remembered token was refused; the login's own has the last word.
+            self._refresh = None
+            return fetch(None)

@@ -1,7 +1,7 @@
 """Docker's ``config.json`` as a source of credentials (Docker CLI, cli/config).
 
 For one host ``credHelpers`` (exact host) beats ``credsStore``, which beats ``auths``. The variable DOCKER_AUTH_CONFIG
-holds the same JSON itself, with entries only.
+holds the same JSON itself, with entries only. Members are read in any case, as Go's JSON reader takes them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
+from imagestore.registry.credentials.members import member
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY
 from imagestore.registry.credentials.search import absent, search, unreadable
 
@@ -80,7 +81,7 @@ class DockerConfigSource:
         if self.content is not None:
             # Entries only: what a variable says must not choose programs to run.
             value = files.parse(self.content.encode("utf-8", "surrogateescape"), self.path)
-            return files.interpret({"auths": value.get("auths")}, self.path)
+            return files.interpret({"auths": member(value, "auths")}, self.path)
         found = files.read(self.path)
         if found is None:
             return None

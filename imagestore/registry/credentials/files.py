@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.links import followed
+from imagestore.registry.credentials.members import member
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
 from imagestore.secret import Secret
 
@@ -109,7 +110,7 @@ def parse(raw: bytes, path: str) -> dict[str, Any]:
 
 
 def interpret(value: dict[str, Any], path: str, note: str = "") -> AuthFile:
-    """The members that matter, checked for their kind.
+    """The members that matter, in any case, checked for their kind.
 
     Raises:
         ConfigError: ``auths`` or ``credHelpers`` isn't an object, a helper's name isn't text.
@@ -119,19 +120,19 @@ def interpret(value: dict[str, Any], path: str, note: str = "") -> AuthFile:
     for host, suffix in helpers.items():
         if not isinstance(suffix, str):
             raise ConfigError(f"{path}: credHelpers[{host!r}]: expected the name of a helper as text")
-    store = value.get("credsStore")
+    store = member(value, "credsStore")
     if store is not None and not isinstance(store, str):
         raise ConfigError(f"{path}: credsStore: expected the name of a helper as text")
     return AuthFile(path, entries, {host: str(suffix) for host, suffix in helpers.items()}, store or "", note)
 
 
 def _object(value: dict[str, Any], name: str, path: str) -> dict[str, Any]:
-    member = value.get(name)
-    if member is None:
+    found = member(value, name)
+    if found is None:
         return {}
-    if not isinstance(member, dict):
+    if not isinstance(found, dict):
         raise ConfigError(f"{path}: {name}: expected an object")
-    return member
+    return found
 
 
 def decode_entry(entry: object, where: str) -> Credential:
@@ -151,7 +152,7 @@ def decode_entry(entry: object, where: str) -> Credential:
         raise ConfigError(f"{where}: expected an object")
     texts: dict[str, str] = {}
     for name in ("auth", "username", "password", "identitytoken", "registrytoken"):
-        text = entry.get(name)
+        text = member(entry, name)
         if text is not None and not isinstance(text, str):
             raise ConfigError(f"{where}: {name}: expected text")
         texts[name] = text or ""

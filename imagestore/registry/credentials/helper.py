@@ -14,10 +14,12 @@ import re
 import stat
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
+from imagestore.registry.credentials.members import member
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
 
 if TYPE_CHECKING:
@@ -26,9 +28,13 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.registry.credentials.model import Target
 
+    # (helper, server) to when it expires and what was said.
+    _Answers = dict[tuple[str, str], tuple[float, Credential | None]]
+
 DEADLINE_SECONDS: Final = 15.0
 MAX_OUTPUT_BYTES: Final = 64 * 1024
-#: How long an answer is remembered; the layers of one pull ask within seconds of each other.
+#: How long an answer is remembered, for the operation that asked: the layers of one pull ask within seconds of each
+#: other. The next operation asks anew, since the login may have been renewed.
 REMEMBER_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.1
 
@@ -44,7 +50,7 @@ _PASSED: Final = re.compile(
 
 
 class HelperPool:
-    """Runs helpers, one at a time for each question, and remembers answers for a short while.
+    """Runs helpers, one at a time for each question, and remembers answers for an operation, and a short while.
 
     Args:
         environment: of this process; helpers get a part of it.
@@ -64,7 +70,7 @@ class HelperPool:
         self._deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self._asking: dict[tuple[str, str], threading.Lock] = {}
-        self._answers: dict[tuple[str, str], tuple[float, Credential | None]] = {}
+        self._answers: weakref.WeakKeyDictionary[CancelToken, _Answers] = weakref.WeakKeyDictionary()
 
     def forget(self) -> None:
         """Drop remembered answers."""
@@ -97,13 +103,14 @@ class HelperPool:
             cancel.check()
         try:
             with self._lock:
-                expires, answer = self._answers.get(key, (0.0, None))
+                answers = self._answers.setdefault(cancel.operation, {})
+                expires, answer = answers.get(key, (0.0, None))
             if self._clock() < expires:
                 return answer
             output = self.run(suffix, "get", server, seconds=until - self._clock(), cancel=cancel)
             credential = None if output is None else _read_answer(output, f"docker-credential-{suffix} get {server}")
             with self._lock:
-                self._answers[key] = (self._clock() + REMEMBER_SECONDS, credential)
+                answers[key] = (self._clock() + REMEMBER_SECONDS, credential)
             return credential
         finally:
             asking.release()
@@ -223,7 +230,7 @@ def _read_answer(output: bytes, what: str) -> Credential | None:
         raise ConfigError(f"{what}: expected a JSON object, another answer came") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{what}: expected a JSON object, another value came")
-    username, secret = value.get("Username", ""), value.get("Secret", "")
+    username, secret = member(value, "Username") or "", member(value, "Secret") or ""
     if not isinstance(username, str) or not isinstance(secret, str):
         raise ConfigError(f"{what}: expected Username and Secret as text")
     if not secret:

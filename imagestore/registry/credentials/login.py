@@ -24,6 +24,7 @@ from imagestore.registry.credentials.docker_config import helper_for
 from imagestore.registry.credentials.docker_config import matching_keys as docker_keys
 from imagestore.registry.credentials.helper import servers
 from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, CredentialResolver, docker_config_path
+from imagestore.registry.credentials.members import spellings
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Target
 from imagestore.registry.errors_body import read_some, tls_hint
 from imagestore.registry.exchange import Request
@@ -129,7 +130,9 @@ def store_login(place: Place, host: str, credential: Credential, helpers: Helper
         entries = _member(value, "auths", place)
         old = entries.get(key)
         entry = (
-            {name: text for name, text in old.items() if name not in _SECRET_MEMBERS} if isinstance(old, dict) else {}
+            {name: text for name, text in old.items() if name.casefold() not in _SECRET_MEMBERS}
+            if isinstance(old, dict)
+            else {}
         )
         if helper is None:
             entry.update(_encoded(credential))
@@ -169,7 +172,9 @@ def remove_login(place: Place, host: str, helpers: HelperPool, *, cancel: Cancel
         entries = files.interpret(value, place.path).entries
         keys = docker_keys(entries, target) if place.is_docker else containers_keys(entries, target)
         for key in keys:
-            del value["auths"][key]
+            for spelling in spellings(value, "auths"):
+                if value[spelling] is not None:
+                    value[spelling].pop(key, None)
             removed.append(f"{place.path}, member auths[{key!r}]")
     return tuple(removed)
 
@@ -183,12 +188,14 @@ def _helper(place: Place, value: dict[str, Any], target: Target) -> tuple[str, s
 
 
 def _member(value: dict[str, Any], name: str, place: Place) -> dict[str, Any]:
-    member = value.get(name)
-    if member is None:
-        member = value[name] = {}
-    if not isinstance(member, dict):
+    # Of several spellings the last one decides.
+    spelling = next(reversed(spellings(value, name)), name)
+    found = value.get(spelling)
+    if found is None:
+        found = value[spelling] = {}
+    if not isinstance(found, dict):
         raise ConfigError(f"{place.path}: {name}: expected an object")
-    return member
+    return found
 
 
 def _encoded(credential: Credential) -> dict[str, str]:

@@ -165,7 +165,7 @@ def test_login_keeps_the_configurations_word_about_token_services(shell: Shell, 
     settings = shell.folder / "config.toml"
     settings.write_text('version = 3\n[plugins."io.imagestore.registry.v1"]\nrealm_trust = "strict"\n')
     shell.app = App(given_config=settings)
-    with pytest.raises(AuthenticationError, match="of another domain; credentials from this login were not sent"):
+    with pytest.raises(AuthenticationError, match="on another host or port; credentials from this login were not sent"):
         shell.log_in(registry.host)
     assert not shell.config.exists()
 

@@ -140,6 +140,15 @@ def test_auth_beats_user_and_password(entry: dict[str, str], username: str, pass
 
 
 @pytest.mark.parametrize(
+    "entry", [{"Auth": encoded("u:p")}, {"Username": "u", "PASSWORD": "p"}], ids=["auth", "user and password"]
+)
+def test_members_count_in_any_case(entry: dict[str, str]) -> None:
+    data = json.dumps({"Auths": {"registry.example": entry}}).encode()
+    auth = parse_entries(data, "secret", is_legacy=False)["registry.example"]
+    assert (auth.username, auth.password.reveal()) == ("u", "p")
+
+
+@pytest.mark.parametrize(
     ("data", "is_legacy"),
     [
         (b"hunter2", False),

@@ -64,6 +64,7 @@ class FakeAuthenticator:
 
     known: str = ""
     account: str = ""
+    stored: str = ""
     answers: list[str] = field(default_factory=list)
     asked: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
 
@@ -73,11 +74,19 @@ class FakeAuthenticator:
     def provenance(self, origin: Origin, repository: str) -> str:
         return self.account
 
+    def forget(self, origin: Origin, repository: str, refused: str) -> None:
+        if self.known == refused:
+            self.known = ""
+
+    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
+        return self.stored
+
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         self.asked.append((str(origin), repository, headers.get_all("WWW-Authenticate")))
         if not self.answers:
             raise AuthenticationError("no credentials")
-        return self.answers.pop(0)
+        self.known = self.answers.pop(0)
+        return self.known
 
 
 @dataclass

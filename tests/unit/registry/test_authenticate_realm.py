@@ -131,31 +131,35 @@ def test_a_configured_pair_may_be_private_but_never_weakens_https() -> None:
 @pytest.mark.parametrize(
     ("registry", "realm", "expected"),
     [
-        ("registry.example.com", "registry.example.com", True),
-        ("registry.example.com", "auth.example.com", True),
-        ("registry-1.docker.io", "auth.docker.io", True),
-        ("registry.a.co.uk", "auth.a.co.uk", True),
-        ("a.azurecr.io", "eastus.a.azurecr.io", True),
-        ("registry.example.com", "auth.example.net", False),
-        ("registry.a.co.uk", "registry.b.co.uk", False),
-        ("a.azurecr.io", "b.azurecr.io", False),
-        ("1.dkr.ecr.eu-west-1.amazonaws.com", "2.dkr.ecr.eu-west-1.amazonaws.com", False),
-        ("docker.io.evil.example", "auth.docker.io", False),
-        ("registry", "auth", False),
-        ("10.0.0.1", "11.0.0.1", False),
-        ("registry", "registry", True),
-        ("10.0.0.1", "10.0.0.1", True),
-        ("localhost", "127.0.0.1", True),
-        # Two letters at the end alone, or "com" in the middle alone, make no strangers of neighbours.
-        ("registry.example.io", "auth.example.io", True),
-        ("registry.example.de", "auth.example.de", True),
-        ("registry.com.example", "auth.com.example", True),
-        ("registry.example.com", "notexample.com", False),
+        ("https://registry.example.com", "https://registry.example.com", True),
+        ("https://registry.example.com", "https://registry.example.com:5001", True),
+        ("https://registry-1.docker.io", "https://auth.docker.io", True),
+        ("https://registry.gitlab.com", "https://gitlab.com", True),
+        ("https://registry", "https://registry", True),
+        ("https://10.0.0.1", "https://10.0.0.1", True),
+        ("http://127.0.0.1:5000", "http://127.0.0.1:5000", True),
+        ("http://127.0.0.1:5000", "http://127.0.0.1:5001", False),
+        ("http://localhost:5000", "http://localhost", False),
+        ("http://[::1]:5000", "http://127.0.0.1:5000", False),
+        ("http://localhost:5000", "http://127.0.0.1:5000", False),
+        ("https://registry.example.com", "https://auth.example.com", False),
+        ("https://registry.example.com", "https://example.com", False),
+        ("https://team.jfrog.io", "https://other.jfrog.io", False),
+        ("https://registry.me.uk", "https://other.me.uk", False),
+        ("https://a.azurecr.io", "https://b.azurecr.io", False),
+        ("https://registry.example.com", "https://auth.example.net", False),
+        ("https://docker.io.evil.example", "https://auth.docker.io", False),
+        ("https://10.0.0.1", "https://11.0.0.1", False),
     ],
 )
-def test_same_party_is_judged_by_domain(registry: str, realm: str, expected: bool) -> None:
-    found = is_same_party(Realm.parse(f"https://{realm}/t"), Origin("https", registry, 443))
+def test_same_party_is_judged_by_host_and_on_loopback_by_port(registry: str, realm: str, expected: bool) -> None:
+    found = is_same_party(Realm.parse(f"{realm}/t"), origin_of(registry))
     assert found is expected
+
+
+def test_a_configured_pair_is_one_party() -> None:
+    registry, realm = origin_of("http://127.0.0.1:5000"), Realm.parse("http://127.0.0.1:5001/t")
+    assert is_same_party(realm, registry, frozenset({("127.0.0.1", "127.0.0.1")}))
 
 
 def test_a_password_for_a_token_service_over_plain_http_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from imagestore.cancel import CancelToken
-from imagestore.errors import AuthenticationError, ImageStoreError, OperationCancelledError, RegistryUnavailableError
+from imagestore.errors import AuthenticationError, OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from tests.unit.registry.token_server import (
     ALICE,
@@ -28,27 +28,37 @@ from tests.unit.registry.token_server import (
 )
 
 
-@pytest.mark.parametrize(
-    ("answer_between", "error", "third"),
-    [(400, AuthenticationError, "CANARY-identity"), (503, RegistryUnavailableError, "rotated")],
-    ids=["refused", "out of order for a moment"],
-)
-def test_a_replaced_refresh_token_is_used_next_until_it_is_refused(
-    answer_between: int, error: type[ImageStoreError], third: str
-) -> None:
-    steps = iter([200, answer_between, 200])
+def rotating(*statuses: int) -> TokenServer:
+    """A service that replaces the refresh token where it answers 200."""
+    steps = iter(statuses)
 
     def handler(asked: Asked) -> FakeResponse:
         status = next(steps)
         return server.grant(asked, refresh_token="rotated") if status == 200 else FakeResponse(status)
 
     server = TokenServer(handler)
+    return server
+
+
+def test_a_replaced_refresh_token_is_used_next_also_after_a_service_was_out_of_order() -> None:
+    server = rotating(200, 503, 200)
     authenticator = RegistryAuthenticator(server, given(IDENTITY))
     answer(authenticator)
-    with pytest.raises(error):
+    with pytest.raises(RegistryUnavailableError):
         answer(authenticator, bearer("repository:a/c:pull"), repository="a/c")
     answer(authenticator, bearer("repository:a/d:pull"), repository="a/d")
-    assert [asked.form["refresh_token"] for asked in server.asked] == ["CANARY-identity", "rotated", third]
+    assert [asked.form["refresh_token"] for asked in server.asked] == ["CANARY-identity", "rotated", "rotated"]
+
+
+def test_a_replaced_refresh_token_that_is_refused_is_not_the_last_word() -> None:
+    server = rotating(200, 400, 200, 400, 400)
+    authenticator = RegistryAuthenticator(server, given(IDENTITY))
+    answer(authenticator)
+    answer(authenticator, bearer("repository:a/c:pull"), repository="a/c")
+    with pytest.raises(AuthenticationError):
+        answer(authenticator, bearer("repository:a/d:pull"), repository="a/d")
+    used = [asked.form["refresh_token"] for asked in server.asked]
+    assert used == ["CANARY-identity", "rotated", "CANARY-identity", "rotated", "CANARY-identity"]
 
 
 def test_an_odd_realm_is_refused_in_its_registry_s_name() -> None:

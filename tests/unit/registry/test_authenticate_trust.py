@@ -72,13 +72,31 @@ def test_strict_mode_keeps_credentials_from_a_stranger() -> None:
     assert answer(RegistryAuthenticator(server, given(ALICE), policy=trusted), STRANGER)
 
 
+@pytest.mark.parametrize(
+    ("registry", "realm"),
+    [
+        (Origin("https", "team.jfrog.io", 443), "https://other.jfrog.io/token"),
+        (Origin("https", "registry.me.uk", 443), "https://other.me.uk/token"),
+        (Origin("http", "127.0.0.1", 5000), "http://127.0.0.1:5001/token"),
+    ],
+    ids=str,
+)
+def test_strict_mode_takes_no_neighbour_for_the_registry(registry: Origin, realm: str) -> None:
+    server = TokenServer()
+    shown = str(registry).removeprefix("http://").removeprefix("https://")
+    authenticator = RegistryAuthenticator(server, given(ALICE, shown), policy=AuthPolicy(realm_trust=RealmTrust.STRICT))
+    with pytest.raises(AuthenticationError, match="were not sent"):
+        answer(authenticator, bearer(realm=realm), origin=registry)
+    assert server.asked == []
+
+
 def test_warn_mode_names_a_stranger_once(caplog: pytest.LogCaptureFixture) -> None:
     authenticator = RegistryAuthenticator(TokenServer(), given(ALICE))
     with caplog.at_level(logging.WARNING):
         answer(authenticator, STRANGER)
         answer(authenticator, bearer("repository:a/c:pull", "https://auth.stranger.test/token"), repository="a/c")
     assert [record.getMessage() for record in caplog.records] == [
-        "credentials go to token service https://auth.stranger.test of another domain, named by https://registry.example"
+        "credentials go to token service https://auth.stranger.test on another host or port, named by https://registry.example"
     ]
 
 

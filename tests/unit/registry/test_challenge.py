@@ -76,7 +76,7 @@ def test_several_fields_are_read_one_after_the_other() -> None:
     assert [(each.scheme, each.get("realm")) for each in found] == [("basic", "a"), ("bearer", "b")]
 
 
-@pytest.mark.parametrize("spoiled", ['Digest realm="x", nonce=abc==, qop=auth', "Foo bar baz"])
+@pytest.mark.parametrize("spoiled", ['Digest realm="x", nonce="abc', "Foo bar baz"])
 def test_a_field_that_cannot_be_read_spoils_no_other(spoiled: str) -> None:
     for fields in ([spoiled, 'Bearer realm="b"'], ['Bearer realm="b"', spoiled]):
         assert [each.scheme for each in parse_challenges(fields)] == ["bearer"]
@@ -103,11 +103,12 @@ def test_an_absent_parameter_is_an_empty_text() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        pytest.param('Bearer realm="a",REALM="b"', "'realm' only once", id="repeated parameter"),
+        pytest.param('Bearer realm="a",REALM="b"', "'realm' only once", id="two realms"),
+        pytest.param('Bearer realm="a",service="s",realm="b"', "'realm' only once", id="two realms, and another"),
         pytest.param('Bearer realm="a', "closed quoted value", id="open quote"),
         pytest.param('Bearer realm="a\r\nX: y"', "closed quoted value", id="line end in a value"),
         pytest.param('Bearer realm="a\\\r"', "closed quoted value", id="escaped control character"),
-        pytest.param('Bearer realm="a" service="b"', "a comma", id="no comma between parameters"),
+        pytest.param('Bearer service="b" x', "a comma", id="no realm before a word alone"),
         pytest.param('realm="a"', "a scheme before", id="parameter without scheme"),
         pytest.param('Negotiate abc=, realm="a"', "a scheme before", id="parameter behind token68"),
         pytest.param('Bearer realm=,service="b"', "a scheme before", id="bare empty value"),
@@ -140,5 +141,69 @@ def test_limits(fields: list[str]) -> None:
 
 def test_a_message_does_not_repeat_what_the_server_sent() -> None:
     with pytest.raises(ProtocolError) as caught:
-        parse_challenges(['Bearer realm="https://auth.example/?key=CANARY" x'])
+        parse_challenges(['Custom realm="https://auth.example/?key=CANARY" x'])
     assert "CANARY" not in str(caught.value)
+
+
+SERVICE = ("service", "s")
+PULL = ("scope", "repository:a/b:pull")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            'Bearer realm="https://auth.example/token",scope="repository:a/b:pull",scope="repository:c:pull"',
+            (REALM, ("scope", "repository:a/b:pull repository:c:pull")),
+            id="two scopes",
+        ),
+        pytest.param(
+            'Bearer realm="https://auth.example/token",service="x",Service="s"', (REALM, SERVICE), id="two services"
+        ),
+        pytest.param(
+            'Bearer realm="https://auth.example/token",realm=https://auth.example/token',
+            (REALM,),
+            id="one realm, twice",
+        ),
+        pytest.param(
+            "Bearer realm=https://auth.example/token,service=s,scope=repository:a/b:pull",
+            (REALM, SERVICE, PULL),
+            id="no quotes",
+        ),
+        pytest.param(
+            "Bearer realm=https://auth.example/token?a=b&c=d, service=s",
+            (("realm", "https://auth.example/token?a=b&c=d"), SERVICE),
+            id="no quotes around a query",
+        ),
+        pytest.param(
+            "Bearer scope=repository:a/b:pull,push,realm=https://auth.example/token",
+            (("scope", "repository:a/b:pull,push"), REALM),
+            id="no quotes around two actions",
+        ),
+        pytest.param("Bearer realm='https://auth.example/token',service='s'", (REALM, SERVICE), id="single quotes"),
+        pytest.param(
+            'Bearer realm="https://auth.example/token" service="s" scope="repository:a/b:pull"',
+            (REALM, SERVICE, PULL),
+            id="no commas",
+        ),
+        pytest.param(
+            'Bearer realm="https://auth.example/token"; service="s"; scope="repository:a/b:pull"',
+            (REALM, SERVICE, PULL),
+            id="semicolons",
+        ),
+        pytest.param(
+            'Bearer realm="https://auth.example/token",service="s",scope="repository:a/b',
+            (REALM, SERVICE),
+            id="cut off",
+        ),
+        pytest.param('Bearer realm="https://auth.example/token",service="s" x', (REALM, SERVICE), id="a word too many"),
+        pytest.param('Bearer realm="https://auth.example/token",=,x', (REALM,), id="a name too few"),
+    ],
+)
+def test_what_is_clear_in_spite_of_the_grammar_is_used(text: str, expected: tuple[tuple[str, str], ...]) -> None:
+    assert parse_challenges([text]) == (Challenge("bearer", expected),)
+
+
+def test_a_scheme_named_like_an_action_is_no_part_of_a_quoted_scope() -> None:
+    first, second = parse_challenges(['Bearer realm="r",scope="repository:a:pull",pull'])
+    assert (first.get("scope"), second.scheme) == ("repository:a:pull", "pull")

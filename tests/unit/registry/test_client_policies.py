@@ -115,8 +115,10 @@ class TestForeignLayers:
         ledger: list[httpx.Request] = []
 
         def handle(request: httpx.Request) -> httpx.Response:
+            if request.url.host == "registry.example":
+                return httpx.Response(404)
             ledger.append(request)
-            return httpx.Response(404) if request.url.host == "registry.example" else answer
+            return answer
 
         authenticator.known = "Bearer registry-token"
         bench = make_bench(handle, policy=policy, authenticators=lambda endpoint: authenticator)
@@ -127,23 +129,23 @@ class TestForeignLayers:
         bench = self.bench(make_bench, authenticator, TransferPolicy(), httpx.Response(200, content=CONTENT))
         with pytest.raises(ReferenceNotFoundError):
             read(bench, self.layer(self.URL))
-        assert [request.url.host for request in bench.ledger] == ["registry.example"]
+        assert bench.ledger == []
 
     def test_an_allowed_host_is_asked_after_the_registry_and_without_credentials(
         self, make_bench: MakeBench, authenticator: Any
     ) -> None:
         bench = self.bench(make_bench, authenticator, self.ALLOWED, httpx.Response(200, content=CONTENT))
         assert read(bench, self.layer("https://other.example/x", self.URL)) == CONTENT
-        assert [request.url.host for request in bench.ledger] == ["registry.example", "vendor.example"]
-        assert str(bench.ledger[1].url) == self.URL
-        assert "Authorization" not in bench.ledger[1].headers
+        (asked,) = bench.ledger
+        assert str(asked.url) == self.URL
+        assert "Authorization" not in asked.headers
 
     def test_each_address_at_a_host_is_asked(self, make_bench: MakeBench, authenticator: Any) -> None:
         bench = self.bench(make_bench, authenticator, self.ALLOWED, httpx.Response(404))
         urls = ["https://vendor.example/one", "https://vendor.example/two"]
         with pytest.raises(ReferenceNotFoundError):
             read(bench, self.layer(*urls, urls[0]))
-        assert [str(request.url) for request in bench.ledger[1:]] == urls
+        assert [str(request.url) for request in bench.ledger] == urls
 
     @pytest.mark.parametrize(
         "url",
@@ -160,12 +162,13 @@ class TestForeignLayers:
         bench = self.bench(make_bench, authenticator, self.ALLOWED, httpx.Response(200, content=CONTENT))
         with pytest.raises(ReferenceNotFoundError):
             read(bench, self.layer(url))
-        assert len(bench.ledger) == 1
+        assert bench.ledger == []
 
     def test_an_ordinary_layers_addresses_are_never_followed(self, make_bench: MakeBench, authenticator: Any) -> None:
         bench = self.bench(make_bench, authenticator, self.ALLOWED, httpx.Response(200, content=CONTENT))
         with pytest.raises(ReferenceNotFoundError):
             read(bench, Descriptor(OCI_LAYER_GZIP, LAYER.digest, LAYER.size, urls=(self.URL,)))
+        assert bench.ledger == []
 
     def test_a_challenge_there_is_not_answered(self, make_bench: MakeBench, authenticator: Any) -> None:
         challenge = httpx.Response(401, headers={"WWW-Authenticate": 'Basic realm="x"'})

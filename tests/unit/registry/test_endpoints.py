@@ -379,6 +379,9 @@ def test_credentials_of_the_registry_are_not_the_mirrors(make_bench: MakeBench) 
             assert origin == self.origin
             return f"Bearer for-{origin.host}"
 
+        def forget(self, origin: Any, repository: str, refused: str) -> None:
+            assert refused == f"Bearer for-{origin.host}"
+
         def provenance(self, origin: Any, repository: str) -> str:
             return ""
 

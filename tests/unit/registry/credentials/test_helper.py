@@ -173,22 +173,33 @@ def test_a_helper_that_reads_nothing_is_fine(helpers: Helpers) -> None:
     assert get(pool) is not None
 
 
-def test_threads_share_one_run_and_its_answer_is_remembered_briefly(helpers: Helpers) -> None:
-    clock = Clock()
+def test_threads_of_an_operation_share_one_run_and_its_answer_is_remembered_briefly(helpers: Helpers) -> None:
+    clock, operation = Clock(), CancelToken()
     helpers.write("x", "sleep 0.1; " + printing({"Username": "alice", "Secret": "s"}))
     pool = helpers.pool(clock=clock)
-    threads = [threading.Thread(target=get, args=(pool,)) for _ in range(4)]
+    threads = [threading.Thread(target=get, args=(pool, TARGET, operation)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(5)
     assert len(helpers.asked()) == 1
     clock.now = REMEMBER_SECONDS + 1
-    get(pool)
+    get(pool, cancel=operation)
     assert len(helpers.asked()) == 2
     pool.forget()
-    get(pool)
+    get(pool, cancel=operation)
     assert len(helpers.asked()) == 3
+
+
+@pytest.mark.parametrize("before", [NOT_FOUND, printing({"Username": "alice", "Secret": "old"})])
+def test_another_operation_gets_the_renewed_login(helpers: Helpers, before: str) -> None:
+    helpers.write("x", before)
+    pool = helpers.pool()
+    get(pool)
+    helpers.write("x", printing({"Username": "alice", "Secret": "new"}))
+    found = get(pool)
+    assert found is not None
+    assert found.password.reveal() == "new"
 
 
 def test_store_and_erase(helpers: Helpers) -> None:

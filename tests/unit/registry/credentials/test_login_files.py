@@ -282,3 +282,29 @@ def test_an_identity_token_beside_the_token_user_is_the_login(password: str) -> 
     auth = base64.b64encode(f"<token>:{password}".encode()).decode()
     found = files.decode_entry({"auth": auth, "identitytoken": "CANARY-i"}, "f: auths")
     assert (found.username, found.identity_token.reveal(), bool(found.password)) == ("", "CANARY-i", False)
+
+
+@pytest.mark.parametrize("before", [{"Auths": {}}, {"auths": {"other": {}}, "Auths": {}}, {"AUTHS": None}])
+def test_login_and_logout_use_the_file_s_own_spelling(tmp_path: Path, before: dict[str, object]) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(before))
+    store(path)
+    assert list(content(path)) == list(before)
+    file = files.interpret(content(path), "x")
+    assert file.entries[HOST] == {"auth": AUTH}
+    assert remove(path)
+    assert HOST not in files.interpret(content(path), "x").entries
+
+
+def test_a_new_login_leaves_no_member_of_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"auths": {HOST: {"IdentityToken": "old", "Password": "old", "Email": "e"}}}))
+    store(path)
+    assert content(path) == {"auths": {HOST: {"Email": "e", "auth": AUTH}}}
+
+
+def test_logout_forgets_what_two_spellings_hold(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"auths": {HOST: {"auth": AUTH}}, "Auths": {HOST: {"auth": AUTH}, "other": {}}}))
+    assert remove(path)
+    assert content(path) == {"auths": {}, "Auths": {"other": {}}}

@@ -389,3 +389,50 @@ def test_fingerprints_tell_credentials_apart_without_showing_them() -> None:
     assert len(prints) == len(credentials)
     assert Credential("a", Secret("b")).fingerprint(key) in prints
     assert Credential("a", Secret("b")).fingerprint(b"other") not in prints
+
+
+@pytest.mark.parametrize("spell", [str.upper, str.title, lambda name: name[:1].upper() + name[1:]])
+@pytest.mark.parametrize("place", ["home/.docker/config.json", "home/.config/containers/auth.json"])
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"auth": base64.b64encode(b"u:p").decode()},
+        {"username": "u", "password": "p"},
+        {"identitytoken": "p"},
+        {"registrytoken": "p"},
+    ],
+    ids=lambda members: next(iter(members)),
+)
+def test_members_count_in_any_case(
+    machine: Machine, spell: Callable[[str], str], place: str, members: dict[str, str]
+) -> None:
+    """Go's JSON reader takes them so, and Docker's and the containers tools are written in Go."""
+    machine.write(place, {spell("auths"): {HOST: {spell(name): text for name, text in members.items()}}})
+    found = machine.resolver().lookup(Target(HOST), cancel=CancelToken())
+    assert found is not None
+    credential = found.credential
+    assert "p" in {
+        each.reveal() for each in (credential.password, credential.identity_token, credential.registry_token)
+    }
+    assert [step.outcome for step in machine.explain().steps].count(Outcome.USED) == 1
+
+
+@pytest.mark.parametrize("document", [{"CredHelpers": {HOST: "x"}}, {"credhelpers": {HOST: "x"}}, {"CREDSSTORE": "x"}])
+def test_helpers_are_named_in_any_case(machine: Machine, document: dict[str, object]) -> None:
+    machine.helper("x", """echo '{"username": "helped", "SECRET": "p"}'""")
+    machine.write("home/.docker/config.json", document)
+    assert machine.user() == "helped"
+
+
+def test_spellings_of_one_member_are_read_as_one(machine: Machine) -> None:
+    machine.write(
+        "home/.docker/config.json", {"auths": {HOST: entry("a")}, "Auths": {"other": entry("b")}, "AUTHS": None}
+    )
+    assert (machine.user(), machine.user("other")) == ("a", "b")
+    machine.write("home/.docker/config.json", {"auths": {HOST: entry("a")}, "Auths": {HOST: entry("b")}})
+    assert machine.user() == "b"
+
+
+def test_the_environment_s_json_has_members_in_any_case(machine: Machine) -> None:
+    machine.environment["DOCKER_AUTH_CONFIG"] = json.dumps({"Auths": {HOST: entry("variable")}})
+    assert machine.user() == "variable"
