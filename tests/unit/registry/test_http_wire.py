@@ -159,9 +159,9 @@ def test_a_long_body_must_be_faster_than_a_short_one(raw_server: RawServers) -> 
 
     pace = Pace(window_seconds=0.2, least_bytes_per_second=1, longest_body_seconds=3600.0)
     sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(pace=pace))
-    with contextlib.closing(sender), pytest.raises(RegistryUnavailableError, match="slower than 277778 bytes"):
-        request = Request("GET", f"http://{raw_server(drip).host}/v2/x")
-        with sender.send(request, cancel=CancelToken()) as response:
+    request = Request("GET", f"http://{raw_server(drip).host}/v2/x")
+    with contextlib.closing(sender), sender.send(request, cancel=CancelToken()) as response:
+        with pytest.raises(RegistryUnavailableError, match="slower than 277778 bytes"):
             response.read(2_000_000_000)
 
 
