@@ -112,10 +112,15 @@ class CancelToken:
         self.check()
 
     @contextlib.contextmanager
-    def child(self) -> Iterator[CancelToken]:
-        """A token that ends with this one but can be cancelled alone, to stop one part of the work."""
-        token = CancelToken()
-        token._deadline, token._deadline_seconds = self._deadline, self._deadline_seconds
+    def child(self, *, deadline_seconds: float | None = None) -> Iterator[CancelToken]:
+        """A token that ends with this one but can be cancelled alone, to stop one part of the work.
+
+        Args:
+            deadline_seconds: for that part, from now; None for the whole operation's.
+        """
+        token = CancelToken(deadline_seconds)
+        if token._deadline is None or (self._deadline is not None and self._deadline < token._deadline):
+            token._deadline, token._deadline_seconds = self._deadline, self._deadline_seconds
         token._root = self.operation
         with self.on_cancel(lambda: token.cancel(self._reason or "the operation was cancelled")):
             yield token

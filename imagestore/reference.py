@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 DOCKER_HUB: Final = "docker.io"
 DOCKER_HUB_API: Final = "registry-1.docker.io"
 DEFAULT_TAG: Final = "latest"
-# Host, slash and path together, as the distribution project caps it.
-_MAX_NAME: Final = 255
+# The path alone, as the distribution project caps it.
+_MAX_PATH: Final = 255
 # A name, a tag and a digest, with room for the longest there is.
 _MAX_TEXT: Final = 1024
 
@@ -34,7 +34,8 @@ _LEGAL: Final = _IN_TAG + ":/@+=[]"
 _DIGITS: Final = "0123456789"
 _HEX: Final = _DIGITS + "abcdef"
 _MAX_TAG: Final = 128
-_IPV6: Final = re.compile(r"\[[0-9a-fA-F:]+(?:\.[0-9]+){0,3}\]")
+_IPV6: Final = re.compile(r"\[[0-9a-fA-F:]+\]")
+_IPV6_IN_DECIMALS: Final = re.compile(r"\[[0-9a-fA-F:]+(?:\.[0-9]+){1,3}\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ class Reference:
         _check_path(text, path, offset)
         if host == DOCKER_HUB and "/" not in path:
             path = f"library/{path}"
-        if len(host) + 1 + len(path) > _MAX_NAME:
-            raise InvalidReferenceError(text, 0, f"host and path are longer than {_MAX_NAME} characters")
+        if len(path) > _MAX_PATH:
+            raise InvalidReferenceError(text, offset, f"the path is longer than {_MAX_PATH} characters")
         if not tag and digest is None:
             tag = DEFAULT_TAG
         return cls(host, path, tag, digest)
@@ -189,7 +190,10 @@ def _check_host(text: str, host: str) -> None:
     if host.startswith("["):
         found = _IPV6.match(host)
         if found is None:
-            raise InvalidReferenceError(text, 0, "an IPv6 host is written [address]")
+            reason = "an IPv6 host is written [address]"
+            if _IPV6_IN_DECIMALS.match(host):
+                reason += ", all of it in hexadecimal digits"
+            raise InvalidReferenceError(text, 0, reason)
         _check_ipv6(text, found.group())
         rest, at = host[found.end() :], found.end()
     else:

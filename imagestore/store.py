@@ -337,6 +337,7 @@ class ImageStore(Archives, Upkeep):
         """
         with self._loading():
             from imagestore.pull.choice import match_handlers, wanted_platforms
+            from imagestore.pull.known import known_targets
             from imagestore.pull.sources import Documents
 
         if not offline:
@@ -347,8 +348,12 @@ class ImageStore(Archives, Upkeep):
                 target = lookup.target(self.metadata, reference, handlers)
                 return match_handlers(target, Documents(self.content, None, None, token), handlers)
             parsed = Reference.parse(reference)
-            target = self.registry.resolve(parsed, cancel=token)
-            return match_handlers(target, Documents(self.content, self.registry, parsed, token), handlers)
+            known = known_targets(self.metadata, self.content, parsed)
+            target, raw = self.registry.resolve_whole(parsed, known=known, cancel=token)
+            documents = Documents(self.content, self.registry, parsed, token)
+            if raw is not None:
+                documents.remember(target, raw)
+            return match_handlers(target, documents, handlers)
 
     @property
     def registry(self) -> RegistryClient:

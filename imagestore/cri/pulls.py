@@ -1,4 +1,4 @@
-"""Pulls in progress: identical ones are one, a few work at a time, the others stand in a line.
+"""Pulls in progress: identical ones are one, a few work at a time, the others wait in line (``pull_places.py``).
 
 Two requests are identical when they ask the same store for the same reference, for the same runtime handler, and show
 the same credentials. With other credentials a request goes its own way: the registry has to judge them. (It then finds
@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cancel import CancelToken
+from imagestore.cri.pull_places import PullPlaces
 from imagestore.errors import OperationCancelledError, StoreBusyError
 from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted
+from imagestore.reference import Reference
 from imagestore.rpc.meter import Meter, NoMeter, PullOutcome
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ class PullQueue:
     """
 
     def __init__(self, *, limit: int = PULLS_AT_ONCE, waiting: int = MOST_WAITING, meter: Meter | None = None) -> None:
-        self._places = asyncio.Semaphore(limit)
+        self._places = PullPlaces(limit)
         self._limit = limit
         self._most_waiting = waiting
         self._meter = meter or NoMeter()
@@ -173,7 +175,8 @@ class PullQueue:
             del self._shared[key]
 
     async def _run(self, key: PullKey, work: Work, token: CancelToken) -> str:
-        await self._take_place(token)
+        host = Reference.parse(key.reference).host
+        await self._take_place(host, token)
         began_at, tally, outcome = time.monotonic(), _Tally(), PullOutcome.FAILURE
         self._meter.pull_began(key.handler)
         try:
@@ -184,17 +187,16 @@ class PullQueue:
             outcome = PullOutcome.CANCELLED
             raise
         finally:
-            self._places.release()
+            self._places.give_back(host)
             seconds = time.monotonic() - began_at
             self._meter.pull_ended(key.handler, outcome=outcome, bytes_fetched=tally.total, seconds=seconds)
 
-    async def _take_place(self, token: CancelToken) -> None:
+    async def _take_place(self, host: str, token: CancelToken) -> None:
         """Wait for a place in turn, but not once everyone who asked has left."""
-        if not self._places.locked():
-            await self._places.acquire()
+        if self._places.try_take(host):
             return
         loop = asyncio.get_running_loop()
-        waiter = asyncio.ensure_future(self._places.acquire())
+        waiter = asyncio.ensure_future(self._places.take(host))
 
         def leave_line() -> None:
             loop.call_soon_threadsafe(waiter.cancel)

@@ -1,8 +1,8 @@
 """Image names as the kubelet reads them, with its texts.
 
 Rules: the reference package of the distribution project (normalized names), the kubelet's default tag, and the API
-server's default pull policy. `imagestore.reference` is stricter (ports, IPv6) and says more; here every text is the
-one that a pod's events show, so what a cluster accepts is accepted and what it refuses is refused in its words.
+server's default pull policy. Every text is the one that a pod's events show. `imagestore.reference` says more; a host
+that it refuses (an impossible port or IPv6 address) is refused here too, so that every command reads the same names.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from imagestore.errors import InvalidInputError
+from imagestore.errors import InvalidInputError, InvalidReferenceError
 from imagestore.node.golang import quoted
+from imagestore.reference import Reference
 
 _DEFAULT_DOMAIN: Final = "docker.io"
 _MAX_PATH: Final = 255
@@ -143,6 +144,8 @@ def _normalized(text: str) -> tuple[str, ImageName | None]:
         return "repository name must be lowercase" if is_case else "invalid reference format", None
     if len(found["path"]) > _MAX_PATH:
         return f"repository name must not be more than {_MAX_PATH} characters", None
+    if not _is_reachable(found["domain"]):
+        return "invalid reference format", None
     tag, digest = found["tag"] or "", found["digest"] or ""
     fault = _digest_fault(digest) if digest else ""
     if fault:
@@ -150,6 +153,14 @@ def _normalized(text: str) -> tuple[str, ImageName | None]:
     repository = f"{found['domain']}/{found['path']}" if found["domain"] else found["path"]
     is_bare = not tag and not digest
     return "", ImageName(repository, "latest" if is_bare else tag, digest, is_bare)
+
+
+def _is_reachable(domain: str) -> bool:
+    try:
+        Reference.parse(f"{domain}/name")
+    except InvalidReferenceError:
+        return False
+    return True
 
 
 def _split_domain(text: str) -> tuple[str, str]:

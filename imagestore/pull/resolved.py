@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore import lease
-from imagestore.errors import ReferenceNotFoundError, SizeMismatchError
 from imagestore.pull.decide import Decider
 from imagestore.pull.fetch import Fetcher, fetch_order, order_with, parallel_blobs, usual_parallel
 from imagestore.pull.settle import confirm, settle
@@ -45,7 +44,7 @@ class ResolvedPull:
         """Select, fetch and record; see PullWork.run()."""
         work, documents = self._work, self._documents
         parallel = parallel_blobs(work.parallel)
-        choice = self._choose_again_if_misled()
+        choice = self._decider.choose(self._target, self._documents)
         needed = [descriptor.digest for descriptor in choice.descriptors]
         with (
             lease.held(work.metadata, purpose="pull", digests=needed) as held,
@@ -106,7 +105,7 @@ class ResolvedPull:
         from imagestore.pull.plan import plan
 
         work, documents = self._work, self._documents
-        choice = self._decider.complete(self._choose_again_if_misled(), documents)
+        choice = self._decider.complete(self._decider.choose(self._target, documents), documents)
         is_current = work.current(self._target) is not None
         return plan(
             choice,
@@ -119,19 +118,3 @@ class ResolvedPull:
             wanted=work.wanted_text,
             is_current=is_current,
         )
-
-    def _choose_again_if_misled(self) -> Choice:
-        """Some registries' HEAD announces a digest that they then don't have, or another size: look at the body."""
-        work, target, documents = self._work, self._target, self._documents
-        try:
-            return self._decider.choose(target, documents)
-        except (ReferenceNotFoundError, SizeMismatchError) as error:
-            if work.reference.digest is not None or documents.remembered(target) is not None:
-                raise
-            found = work.client.resolve(work.reference, from_body=True, cancel=work.cancel)
-            # Other content under the digest that was announced is damage, and not for the body to explain away.
-            is_same = found.digest == target.digest
-            if found == target or is_same != isinstance(error, SizeMismatchError):
-                raise
-            work.verifier.verify(str(work.reference), found, cancel=work.cancel)
-            return self._decider.choose(found, documents)

@@ -21,6 +21,7 @@ from imagestore.content.disk import translated
 from imagestore.errors import ContentNotFoundError, DocumentError, ReferenceNotFoundError, RegistryError
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
+from imagestore.pull.known import known_targets
 from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
 
@@ -56,7 +57,7 @@ class PullWork:
         cancel: ends the work.
         parallel: blobs in flight at once as containerd's max_concurrent_downloads says it; None for the default, and
             more while the network is waited for.
-        verifier: asked before anything but the target's descriptor is fetched.
+        verifier: asked about the target before anything else is fetched, and before anything is stored.
     """
 
     reference: Reference
@@ -111,11 +112,8 @@ class PullWork:
 
     def _resolve(self) -> tuple[Descriptor, bytes | None]:
         """What the reference leads to now, with its bytes where they came along."""
-        raw = None
-        if self._is_new:
-            target, raw = self.client.resolve_whole(self.reference, cancel=self.cancel)
-        else:
-            target = self.client.resolve(self.reference, cancel=self.cancel)
+        known = known_targets(self.metadata, self.content, self.reference)
+        target, raw = self.client.resolve_whole(self.reference, known=known, cancel=self.cancel)
         self.observer(Resolved(str(self.reference), target))
         if target.kind is Kind.SCHEMA1:
             fault = "is a schema 1 manifest, a format from before 2017 that can't be verified"
@@ -129,21 +127,11 @@ class PullWork:
         self.verifier.verify(str(self.reference), target, cancel=self.cancel)
         return target, raw
 
-    @property
-    def _is_new(self) -> bool:
-        """Whether what a tag leads to is surely needed, so that one request does for asking and fetching.
-
-        Not with a digest, whose content may be here, and not before a verifier allowed it.
-        """
-        if self.reference.digest is not None or self.verifier is not NO_VERIFIER:
-            return False
-        return not self.metadata.find_images(reference=str(self.reference))
-
     def _report_drift(self, target: Descriptor) -> None:
         """Say when the tag beside a digest no longer (or never) leads to it."""
         by_tag = Reference(self.reference.host, self.reference.path, self.reference.tag)
         try:
-            now = self.client.resolve(by_tag, cancel=self.cancel).digest
+            now = self.client.resolve(by_tag, known=[target], cancel=self.cancel).digest
         except ReferenceNotFoundError:
             self.observer(Noticed(f"{by_tag} does not exist (any more); fetched by digest"))
             return

@@ -17,7 +17,7 @@ from imagestore.registry import manifests
 from imagestore.registry.blob import BlobStream, Setting, Stretch
 from imagestore.registry.blob_answer import inline_body, open_blob
 from imagestore.registry.breaker import Breaker
-from imagestore.registry.document_answer import from_get, from_head, verified
+from imagestore.registry.document_answer import announced, confirm, from_get, verified
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.failover import first_served
 from imagestore.registry.operation import Operations
@@ -121,18 +121,26 @@ class RegistryClient:
         twin._lines = self._lines.with_credentials(credentials)
         return twin
 
-    def resolve(self, reference: Reference, *, from_body: bool = False, cancel: CancelToken) -> Descriptor:
+    def resolve(self, reference: Reference, *, known: Collection[Descriptor] = (), cancel: CancelToken) -> Descriptor:
+        """As resolve_whole(), without the document."""
+        return self.resolve_whole(reference, known=known, cancel=cancel)[0]
+
+    def resolve_whole(
+        self, reference: Reference, *, known: Collection[Descriptor] = (), cancel: CancelToken
+    ) -> tuple[Descriptor, bytes | None]:
         """Find what a reference leads to. With a digest the digest decides, whatever the tag says.
+
+        The document is fetched with one GET, and its bytes decide; what a header says of them is a hint. Where the
+        caller knows targets, a HEAD is sent first, which registries don't count as a pull: if it names one of them,
+        that one is the answer. A HEAD that fails or says anything else is followed by the GET at once.
 
         Args:
             reference: what to look up.
-            from_body: fetch the document and compute its digest, instead of believing the answer to a HEAD; some
-                servers announce a wrong one.
+            known: targets whose documents the caller has.
             cancel: ends it.
 
         Returns:
-            Descriptor of an index or a manifest. By tag its digest is the registry's claim until document() has
-            verified the bytes.
+            Descriptor of an index or a manifest, and its bytes; a known descriptor comes without bytes.
 
         Raises:
             RegistryError: no such reference, no access, or nobody answers properly.
@@ -142,44 +150,24 @@ class RegistryClient:
             ConfigError: the host's configuration can't be used.
             OperationCancelledError: cancelled, or past the deadline.
         """
-        path = f"manifests/{reference.digest or reference.tag}"
-        what = str(reference)
-        wanted = reference.digest
+        what, wanted = str(reference), reference.digest
         if wanted is not None:
             manifests.check_digest(wanted, what)
+        path = f"manifests/{wanted or reference.tag}"
+        call = Call("GET", reference.path, path, what, accept=manifests.accepted())
+        known_by_digest = {descriptor.digest: descriptor for descriptor in known}
 
-        def ask(session: Session) -> Descriptor:
-            call = Call("HEAD", reference.path, path, what, accept=manifests.accepted())
-            found = None
-            if not from_body:
-                found = session.call(call, lambda response: from_head(response, wanted, what))
-            # A HEAD has no error document, and some servers get it wrong: GET decides.
-            get = replace(call, method="GET")
-            return found or session.call(get, lambda response: from_get(response, wanted, what)[0])
+        def ask(session: Session) -> tuple[Descriptor, bytes | None]:
+            claimed = announced(session, call, wanted) if known_by_digest else None
+            if claimed in known_by_digest:
+                return known_by_digest[claimed], None
+            target, body, claimed = session.call(call, lambda response: from_get(response, wanted, what))
+            if claimed is not None and claimed.is_verifiable and wanted is None and claimed != target.digest:
+                confirm(session, call, target, claimed)
+            return target, body
 
         needed = {PULL} if wanted is not None else {PULL, RESOLVE}
         return self._first(reference, needed, ask, what=what, cancel=cancel)
-
-    def resolve_whole(self, reference: Reference, *, cancel: CancelToken) -> tuple[Descriptor, bytes | None]:
-        """As resolve() of a tag, and the document itself, in one request; for what surely isn't here yet.
-
-        Returns:
-            The descriptor, and the bytes it describes. Without bytes where the registry doesn't say that they are what
-            came (damaged on the way, or announced wrongly or not at all): then the descriptor is resolve()'s.
-
-        Raises:
-            as resolve().
-        """
-        what = str(reference)
-        call = Call("GET", reference.path, f"manifests/{reference.tag}", what, accept=manifests.accepted())
-
-        def ask(session: Session) -> tuple[Descriptor, bytes] | None:
-            came = session.call(call, lambda response: from_get(response, None, what))
-            target, body, is_as_announced = came
-            return (target, body) if is_as_announced else None
-
-        found = self._first(reference, {PULL, RESOLVE}, ask, what=what, cancel=cancel)
-        return found or (self.resolve(reference, cancel=cancel), None)
 
     def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
         """Fetch an index, a manifest or a config, at most 4 MiB, verified against size and digest.

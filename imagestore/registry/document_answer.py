@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from imagestore import digest as digests
 from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.errors import DigestMismatchError, SizeMismatchError
+from imagestore.errors import (
+    DigestMismatchError,
+    OperationCancelledError,
+    ReferenceNotFoundError,
+    RegistryError,
+    RegistryUnavailableError,
+    SizeMismatchError,
+)
 from imagestore.registry import manifests
 from imagestore.registry.coding import coding, is_gzip, naming_coding, plain
 from imagestore.registry.errors_body import failure
@@ -16,18 +25,49 @@ from imagestore.registry.ranges import parse_length
 if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
     from imagestore.registry.exchange import Response
+    from imagestore.registry.session import Call, Session
+
+_log = logging.getLogger(__name__)
+
+# A GET follows, which may take as long as any request.
+_HEAD_SECONDS: Final = 5.0
 
 
-def from_head(response: Response, wanted: Digest | None, what: str) -> Descriptor | None:
-    """The descriptor that the answer to a HEAD gives; None when it doesn't say enough. See ``manifests.from_head``."""
+def announced(session: Session, call: Call, wanted: Digest | None) -> Digest | None:
+    """The digest that a HEAD names; None where it fails in any way, or doesn't say.
+
+    Some registries answer HEAD late, wrongly or not at all, so it is sent once and awaited for a few seconds.
+
+    Args:
+        session: the host.
+        call: the GET for the same.
+        wanted: the digest that is asked for; None when a tag is.
+
+    Raises:
+        OperationCancelledError: the operation was cancelled, or is past its deadline.
+    """
+    with session.cancel.child(deadline_seconds=_HEAD_SECONDS) as token:
+        once = replace(session, cancel=token, attempts=1)
+        try:
+            return once.call(replace(call, method="HEAD"), lambda response: _from_head(response, wanted))
+        except (RegistryError, OperationCancelledError) as error:
+            session.cancel.check()
+            _log.debug("%s: HEAD failed, asking with GET: %s", session.endpoint.host, error)
+            return None
+
+
+def _from_head(response: Response, wanted: Digest | None) -> Digest | None:
     with response:
-        # The length of what was coded isn't the document's.
-        says_enough = response.status == 200 and not coding(response)
-        return manifests.from_head(response.headers, wanted=wanted, what=what) if says_enough else None
+        if response.status != 200:
+            return None
+        claimed = manifests.announced_digest(response.headers)
+    if wanted is None or (claimed is not None and claimed.algorithm == wanted.algorithm):
+        return claimed
+    return wanted
 
 
-def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, bool]:
-    """Descriptor and bytes, and whether the registry says that they are these; without that they may be cut short.
+def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, Digest | None]:
+    """Descriptor, bytes, and the digest that a header names.
 
     Raises:
         RegistryError: another status than 200; see ``manifests.from_body`` for the others.
@@ -37,12 +77,40 @@ def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Desc
             raise failure(response, what=what)
         # No index or manifest begins as gzip does.
         body = plain(response, response.read(MAX_DOCUMENT_BYTES), MAX_DOCUMENT_BYTES)
+        if _is_cut_off(response, body):
+            raise RegistryUnavailableError(f"{what}: the connection broke within the document, after {len(body)} bytes")
         target = manifests.from_body(body, response.headers, wanted=wanted, what=what)
         claimed = manifests.announced_digest(response.headers)
         if claimed != target.digest and claimed is not None and coding(response):
             # A wrong claim alone is no fault: some registries make them. But these bytes were changed on their way.
             raise DigestMismatchError(what, expected=str(claimed), actual=str(target.digest))
-        return target, body, claimed == target.digest
+        return target, body, claimed
+
+
+def confirm(session: Session, call: Call, target: Descriptor, claimed: Digest) -> None:
+    """Ask by digest for what came by tag under another digest's name: a wrong header, or damage?
+
+    Args:
+        session: the host.
+        call: the GET by tag.
+        target: what came.
+        claimed: the digest that the header named.
+
+    Raises:
+        DigestMismatchError: the registry doesn't have these bytes.
+        RegistryError, IntegrityError: the host doesn't serve them properly.
+    """
+    by_digest = replace(call, path=f"manifests/{target.digest}")
+    try:
+        session.call(by_digest, lambda response: verified(response, target, call.what))
+    except ReferenceNotFoundError as error:
+        raise DigestMismatchError(call.what, expected=str(claimed), actual=str(target.digest)) from error
+
+
+def _is_cut_off(response: Response, body: bytes) -> bool:
+    """Whether JSON ends early, where the end of the connection is that of the body (RFC 9112 section 6.3)."""
+    has_length = response.headers.get("Content-Length") or response.headers.get("Transfer-Encoding")
+    return not has_length and body.startswith(b"{") and not body.rstrip().endswith(b"}")
 
 
 def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:

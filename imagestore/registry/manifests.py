@@ -1,8 +1,8 @@
 """What an answer of the manifests endpoint says: pure judgement of headers and bytes.
 
-A HEAD is believed only when it is complete: digest, length and a media type that names an index or a manifest.
-Everything else is decided by the bytes. What names another type than the descriptor is an error and no choice: a
-document that is an index to one reader and a manifest to another is an attack (CVE-2021-41190).
+The bytes decide; a header is a hint, and no error says of the bytes what only a header said. A content type that names
+another document than the descriptor is an error and no choice: a document that is an index to one reader and a manifest
+to another is an attack (CVE-2021-41190).
 """
 
 from __future__ import annotations
@@ -15,16 +15,47 @@ from imagestore.digest import VERIFIABLE, Digest
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.errors import DigestMismatchError, InvalidDigestError, ProtocolError
 from imagestore.media_types import Kind
-from imagestore.registry.ranges import parse_length
 
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Headers
 
 _DOCUMENTS: Final = frozenset({Kind.INDEX, Kind.MANIFEST})
-# What servers send when they don't know or don't care.
-_GENERIC: Final = frozenset({"application/json", "application/octet-stream", "text/plain", "text/json"})
+# What servers send for files that they know nothing about: web servers, object stores, and guesses by the "extension"
+# of a tag like 1.2, which is a manual page's.
+_GENERIC: Final = frozenset(
+    {
+        "application/binary",
+        "application/data",
+        "application/download",
+        "application/force-download",
+        "application/json",
+        "application/octet-stream",
+        "application/octetstream",
+        "application/octlet-stream",
+        "application/unknown",
+        "application/x-binary",
+        "application/x-download",
+        "application/x-json",
+        "application/x-octet-stream",
+        "application/x-troff-man",
+        "application/x-unknown",
+        "application/x-unknown-content-type",
+        "application/x-www-form-urlencoded",
+        "binary/octet-stream",
+        "content/unknown",
+        "httpd/unix-directory",
+        "text/json",
+        "text/plain",
+        "text/troff",
+        "text/x-json",
+        "unknown/unknown",
+    }
+)
 
-_PAGE_HINT: Final = "a page for browsers came: no registry answers there, or something in between wants a login first"
+_PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
+_PAGE_HINT: Final = (
+    "that is the type of a browser's page: perhaps no registry answers, or something in between wants a login first"
+)
 
 
 def is_document(descriptor: Descriptor) -> bool:
@@ -38,37 +69,13 @@ def accepted(first: str = "") -> tuple[str, ...]:
 
 
 def stated_type(headers: Headers) -> str:
-    """The media type that a server names; empty when its word says nothing about a document."""
-    named = media_types.bare(headers.get("Content-Type"))
-    return "" if named in _GENERIC else named
+    """The media type that a server names; empty when its word says nothing about a document.
 
-
-def from_head(headers: Headers, *, wanted: Digest | None, what: str) -> Descriptor | None:
-    """The descriptor a HEAD gives; None when it doesn't say enough.
-
-    Args:
-        headers: of a 200.
-        wanted: the digest that was asked for; None when a tag was.
-        what: names the thing in errors.
-
-    Raises:
-        ProtocolError: a schema 1 manifest, or one that is too long.
-        DigestMismatchError: the server claims another digest than the one asked for.
+    Schema 1's types say nothing: registries are not asked for them, and some send documents of today under them.
     """
-    media_type = media_types.bare(headers.get("Content-Type"))
-    _refuse_schema1(media_type, what)
-    claimed = announced_digest(headers)
-    if wanted is not None and claimed is not None and claimed.algorithm == wanted.algorithm and claimed != wanted:
-        raise DigestMismatchError(what, expected=str(wanted), actual=str(claimed))
-    digest = wanted or claimed
-    size = parse_length(headers.get("Content-Length"))
-    is_usable = digest is not None and digest.is_verifiable and size
-    if not is_usable or media_types.kind(media_type) not in _DOCUMENTS:
-        return None
-    assert digest is not None
-    assert size is not None
-    check_size(size, what)
-    return Descriptor(media_type, digest, size)
+    named = media_types.bare(headers.get("Content-Type"))
+    says_nothing = named in _GENERIC or "/" not in named or "*" in named
+    return "" if says_nothing or media_types.kind(named) is Kind.SCHEMA1 else named
 
 
 def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str) -> Descriptor:
@@ -85,13 +92,17 @@ def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str
         # As a HEAD would have said.
         digest = claimed if Digest.of(body, claimed.algorithm) == claimed else digest
     if wanted is not None and digest != wanted:
+        if media_types.kind(headers.get("Content-Type")) is Kind.SCHEMA1:
+            # Its digest is that of a part, without the signatures.
+            _refuse_schema1(_type_inside(body, what), what)
         raise DigestMismatchError(what, expected=str(wanted), actual=str(digest))
-    media_type = stated_type(headers) or _type_inside(body, what)
+    stated = stated_type(headers)
+    media_type = stated or _type_inside(body, what)
     _refuse_schema1(media_type, what)
     if media_types.kind(media_type) not in _DOCUMENTS:
-        found = media_type[:100] or "none"
-        hint = _PAGE_HINT if media_type == "text/html" else ""
-        raise ProtocolError(f"{what}: expected an index or a manifest, found media type {found!r}", hint=hint)
+        shown = repr(media_type[:100] or "none")
+        found = f"the server sent content type {shown}" if stated else f"found media type {shown}"
+        raise ProtocolError(f"{what}: expected an index or a manifest, {found}", hint=_hint(stated))
     return Descriptor(media_type, digest, len(body))
 
 
@@ -104,8 +115,8 @@ def check_type(descriptor: Descriptor, headers: Headers, what: str) -> None:
     came = stated_type(headers)
     expected = media_types.bare(descriptor.media_type)
     if came and came != expected:
-        hint = _PAGE_HINT if came == "text/html" else ""
-        raise ProtocolError(f"{what}: expected media type {expected}, the server sent {came[:100]}", hint=hint)
+        message = f"{what}: expected media type {expected}, the server sent content type {came[:100]!r}"
+        raise ProtocolError(message, hint=_hint(came))
 
 
 def check_size(size: int, what: str) -> None:
@@ -135,6 +146,10 @@ def announced_digest(headers: Headers) -> Digest | None:
         return Digest.parse(headers.get("Docker-Content-Digest").strip())
     except InvalidDigestError:
         return None
+
+
+def _hint(content_type: str) -> str:
+    return _PAGE_HINT if content_type in _PAGES else ""
 
 
 def _refuse_schema1(media_type: str, what: str) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from imagestore.digest import VERIFIABLE, Digest
 from imagestore.errors import ImageStoreError, InvalidDigestError, InvalidReferenceError
+from imagestore.node.names import name_fault
 from imagestore.reference import Reference
 
 component = st.from_regex(r"[a-z0-9]{1,8}([._]|__|-{1,3})?[a-z0-9]{1,8}", fullmatch=True)
@@ -98,3 +99,23 @@ def test_any_text_is_a_digest_or_refused(text: str) -> None:
         assert str(parsed) == text
         assert "/" not in parsed.encoded
         assert not parsed.is_verifiable or len(parsed.encoded) == VERIFIABLE[parsed.algorithm]
+
+
+WRITTEN_HOSTS = st.one_of(
+    host,
+    st.from_regex(r"\[[0-9a-f:.]{1,12}\](:[0-9]{1,6})?", fullmatch=True),
+    st.from_regex(r"[a-zA-Z0-9.-]{1,12}(:[0-9]{1,6})?", fullmatch=True),
+    st.ip_addresses(v=6).map(lambda address: f"[{address}]:5000"),
+    st.ip_addresses(v=6).map(lambda address: f"[{address.exploded}]"),
+)
+
+
+@given(WRITTEN_HOSTS, st.integers(250, 258))
+def test_the_kubelets_names_have_the_same_hosts_and_lengths(written: str, length: int) -> None:
+    text = f"{written}/b/{'a' * (length - 2)}:1"
+    try:
+        Reference.parse(text)
+    except InvalidReferenceError:
+        assert name_fault(text)
+    else:
+        assert not name_fault(text)

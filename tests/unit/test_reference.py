@@ -81,7 +81,14 @@ def test_references_are_completed(text: str, canonical: str, familiar: str | Non
         ("[::1]", 5, "repository path must follow"),
         ("-bad.host/a", 0, "host name"),
         ("a" * 64, 0, "image id"),
-        ("a" * 250 + "/b", 0, "longer than 255"),
+        ("registry.example/" + "a" * 256, 17, "longer than 255"),
+        ("registry.example/a/" + "b" * 254, 17, "longer than 255"),
+        ("a" * 248, 0, "longer than 255"),  # which library/ stands before
+        ("[2001:db8::192.0.2.33]:5000/a:1", 0, "hexadecimal"),
+        ("[::ffff:192.0.2.33]/a:1", 0, "hexadecimal"),
+        ("[::1.2]/a:1", 0, "hexadecimal"),
+        ("[fe80::1%eth0]/a", 8, "not allowed"),
+        ("[1::2::3]/a", 1, "IPv6"),
         ("a__.b", 1, "does not fit"),
     ],
 )
@@ -135,3 +142,9 @@ def test_a_text_of_megabytes_is_looked_at_no_further() -> None:
         with pytest.raises(InvalidReferenceError, match="longer than 1024 characters") as caught:
             Reference.parse(text)
         assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("path", ["a" * 255, "a" * 100 + "/" + "b" * 154])
+@pytest.mark.parametrize("host", ["a.b", "registry.example:5000", ".".join(["a" * 60] * 4)])
+def test_the_limit_of_255_is_for_the_path_without_the_host(host: str, path: str) -> None:
+    assert Reference.parse(f"{host}/{path}:1").path == path

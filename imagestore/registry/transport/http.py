@@ -22,6 +22,7 @@ from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request, Response, Sender
+from imagestore.registry.ranges import parse_length
 from imagestore.registry.transport import addresses, faults, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
 from imagestore.registry.transport.faults import PROXY_LOGIN
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import httpx
 
     from imagestore.cancel import CancelToken
-    from imagestore.registry.transport.pool import Exchanges
+    from imagestore.registry.transport.pool import Exchanges, Incoming
 
 _log = logging.getLogger(__name__)
 
@@ -179,8 +180,8 @@ class HttpSender:
             stack.callback(incoming.close)
             # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.
             stack.callback(exchange.finish)
-            exchange.head_is_read()
             check_head(incoming.fields, host, incoming.status)
+            exchange.head_is_read(_length(incoming))
             return Answer(
                 incoming.status,
                 incoming.fields,
@@ -254,6 +255,11 @@ def _refuse_private_literal(origin: Origin) -> None:
             host=host,
             hint=addresses.PRIVATE_HINT,
         )
+
+
+def _length(incoming: Incoming) -> int | None:
+    value = next((value for name, value in incoming.fields if name.lower() == b"content-length"), b"")
+    return parse_length(value.decode("latin-1"))
 
 
 @contextmanager

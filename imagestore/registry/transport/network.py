@@ -42,12 +42,14 @@ class Pace:
 
     Attributes:
         head_seconds: for the whole head of a response.
-        least_bytes_per_second: of a body.
+        least_bytes_per_second: of any body.
+        longest_body_seconds: a long body must be fast enough to come whole in this time.
         window_seconds: time of waiting for bytes over which that rate is judged.
     """
 
     head_seconds: float = 60.0
     least_bytes_per_second: int = 1024
+    longest_body_seconds: float = 12 * 3600.0
     window_seconds: float = 60.0
 
 
@@ -59,6 +61,7 @@ class Exchange:
         self._pace = pace
         self._waited_seconds = 0.0
         self._received = 0
+        self._least_rate: float = pace.least_bytes_per_second
         # Re-entrant: a signal handler that cancels may run while this thread holds it.
         self._lock = threading.RLock()
         self._head_deadline: float | None = time.monotonic() + pace.head_seconds
@@ -136,13 +139,19 @@ class Exchange:
         self._waited_seconds += seconds
         if self._waited_seconds < self._pace.window_seconds:
             return
-        if self._received < self._pace.least_bytes_per_second * self._waited_seconds:
-            raise WaitError(f"slower than {self._pace.least_bytes_per_second} bytes per second")
+        if self._received < self._least_rate * self._waited_seconds:
+            raise WaitError(f"slower than {self._least_rate:.0f} bytes per second")
         self._waited_seconds, self._received = 0.0, 0
 
-    def head_is_read(self) -> None:
-        """From now on the body is read, which has its own limits."""
+    def head_is_read(self, body_bytes: int | None = None) -> None:
+        """From now on the body is read, which has its own limits.
+
+        Args:
+            body_bytes: its length; None when the head doesn't say.
+        """
         self._head_deadline = None
+        pace = self._pace
+        self._least_rate = max(pace.least_bytes_per_second, (body_bytes or 0) / pace.longest_body_seconds)
 
     def shut_down(self) -> None:
         """End a blocked read or write from another thread."""

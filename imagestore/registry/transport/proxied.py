@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import httpcore
 
@@ -275,7 +275,6 @@ def _parse_proxy(url: str) -> httpcore.Proxy:
             "proxy: socks proxies need the package 'socksio', which is not installed",
             hint="install it beside imagestore, or use an http proxy",
         )
-    login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
-    auth = (login[0].encode(), login[1].encode()) if login is not None else None
+    auth = (unquote_to_bytes(parts.username), unquote_to_bytes(parts.password or "")) if parts.username else None
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return httpcore.Proxy(f"{parts.scheme}://{host}:{parts.port or _PROXY_PORTS[parts.scheme]}/", auth=auth)

@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from imagestore.errors import ConfigError
 from imagestore.registry.transport import addresses
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from imagestore.registry.exchange import Origin
 
 _SCHEMES: Final = frozenset({"http", "https", "socks5", "socks5h"})
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
@@ -84,22 +85,43 @@ class ProxyRules:
 
 
 def _proxy_url(name: str, value: str) -> str:
+    """The variable's URL in standard form, its login percent-encoded.
+
+    People write passwords as they are. No proxy's host has an ``@``, so everything before the last one is the login,
+    also where it has characters that would end a URL's authority (RFC 3986 section 3.2).
+    """
+    value = value.strip()
     if not value:
         return ""
-    url = value if "://" in value else f"http://{value}"
-    try:
-        parts = urlsplit(url)
-        is_known = parts.scheme in _SCHEMES and bool(parts.hostname) and url.isascii()
-        is_usable = is_known and (parts.port is None or parts.port > 0)
-    except ValueError:
-        is_usable = False
-    if not is_usable:
+    found = _SCHEME.match(value)
+    scheme, rest = (found[1].lower(), value[found.end() :]) if found else ("http", value)
+    login, at, place = rest.rpartition("@")
+    host = re.split(r"[/?#]", place, maxsplit=1)[0]
+    if scheme not in _SCHEMES or not _is_host_port(host):
         # The value may hold a password.
+        hint = f"set {name} to, for example, http://proxy.example:3128"
+        if at:
+            hint += "; in the login, write characters like '@', '/' and '#' percent-encoded: %40, %2F, %23"
         raise ConfigError(
             f"environment variable {name}: expected a proxy URL (http, https or socks5), found something else",
-            hint=f"set {name} to, for example, http://proxy.example:3128",
+            hint=hint,
         )
-    return url
+    user, colon, password = login.partition(":")
+    return f"{scheme}://{_encoded(user)}{colon}{_encoded(password)}{at}{host}"
+
+
+def _is_host_port(text: str) -> bool:
+    try:
+        parts = urlsplit(f"//{text}")
+        is_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    return is_port and bool(parts.hostname) and text.isascii() and text.isprintable() and " " not in text
+
+
+def _encoded(text: str) -> str:
+    """Percent-encoded once, whether it was already or not; a ``%`` that begins no escape means itself."""
+    return quote(unquote_to_bytes(text.encode("utf-8", "surrogateescape")), safe="")
 
 
 def _covers(entry: str, host: str, port: int, address: addresses.Address | None) -> bool:

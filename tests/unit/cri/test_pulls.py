@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.cri.pull_places import PullPlaces
 from imagestore.cri.pulls import PullKey, PullQueue
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
@@ -207,6 +208,56 @@ def test_so_many_pulls_work_and_the_others_wait_in_turn() -> None:
             job.go.set()
         await asyncio.gather(*callers)
         assert ("waiting", 0) in numbers.events
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("slow_hosts", [1, 2, 3])
+def test_a_slow_registry_leaves_places_for_others(slow_hosts: int) -> None:
+    async def scenario() -> None:
+        queue = PullQueue(limit=16)
+        stuck = [(f"slow{host}.example/app:{at}", Job()) for host in range(slow_hosts) for at in range(20)]
+        callers = [asyncio.create_task(queue.pull(replace(KEY, reference=name), job)) for name, job in stuck]
+        await soon(lambda: queue.in_progress == len(stuck))
+        await asyncio.sleep(0.01)
+        # Each of them works, and none of them holds all places.
+        for host in range(slow_hosts):
+            working = [job.runs for name, job in stuck if name.startswith(f"slow{host}.")]
+            assert 0 < sum(working) < 16
+        quick = Job()
+        quick.go.set()
+        for at in range(3):
+            await queue.pull(replace(KEY, reference=f"quick.example/app:{at}"), quick)
+        assert quick.runs == 3
+        for _, job in stuck:
+            job.go.set()
+        await asyncio.gather(*callers)
+        assert [job.runs for _, job in stuck] == [1] * len(stuck)
+
+    asyncio.run(scenario())
+
+
+def test_places_are_handed_out_in_turn_and_never_lost() -> None:
+    async def scenario() -> None:
+        places = PullPlaces(2)
+        assert places.try_take("a.example")
+        assert places.try_take("a.example")
+        assert not places.try_take("b.example")
+        waits = [asyncio.create_task(places.take(host)) for host in ("a.example", "b.example", "c.example")]
+        await asyncio.sleep(0)
+        # The last one leaves the line in the moment in which a place becomes free for another.
+        waits[0].cancel()
+        places.give_back("a.example")
+        await asyncio.wait(waits, timeout=0.05)
+        assert [wait.cancelled() for wait in waits[:1]] == [True]
+        assert waits[1].done()
+        assert not waits[2].done()
+        places.give_back("a.example")
+        await waits[2]
+        places.give_back("b.example")
+        places.give_back("c.example")
+        assert places.try_take("d.example")
+        assert places.try_take("d.example")
 
     asyncio.run(scenario())
 

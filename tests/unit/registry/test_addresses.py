@@ -307,7 +307,7 @@ def test_proxy_variables(environment: dict[str, str], rules: ProxyRules) -> None
     "value",
     [
         *("ftp://user:secret@proxy", "http://", "http://user:secret@:80", "http://[::1", "http://x:y"),
-        *("http://user:secret@pröxy.example:3128", "http://us\udcffer:secret@proxy.example"),
+        *("http://user:secret@pröxy.example:3128", "http://user:secret@pr\udcffxy.example"),
     ],
 )
 def test_a_broken_proxy_variable_is_named_and_not_shown(value: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from imagestore.errors import (
     ImageStoreError,
     IntegrityError,
     InvalidDigestError,
+    OperationCancelledError,
     ProtocolError,
     RateLimitedError,
     ReferenceNotFoundError,
@@ -52,18 +54,92 @@ def bench(router: respx.MockRouter, make_bench: Callable[..., Any]) -> Any:
     return make_bench(httpx.MockTransport(router.handler))
 
 
-def test_resolve_by_tag_takes_a_complete_head(router: respx.MockRouter, bench: Any) -> None:
-    head = router.head(f"{BASE}/manifests/1").respond(200, headers=HEAD)
-    assert bench.client.resolve(TAGGED, cancel=bench.cancel) == WANTED
-    request = head.calls[0].request
+def test_resolve_asks_with_one_get(router: respx.MockRouter, bench: Any) -> None:
+    get = router.get(f"{BASE}/manifests/1").respond(200, headers=HEAD, content=INDEX)
+    assert bench.client.resolve_whole(TAGGED, cancel=bench.cancel) == (WANTED, INDEX)
+    request = get.calls[0].request
     assert request.headers["Accept"] == ", ".join(media_types.MANIFEST_ACCEPT)
     assert request.headers["Accept-Encoding"] == "identity"
     assert "Authorization" not in request.headers
 
 
 def test_resolve_with_tag_and_digest_asks_by_digest(router: respx.MockRouter, bench: Any) -> None:
-    router.head(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers=HEAD)
+    router.get(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers=HEAD, content=INDEX)
     assert bench.client.resolve(PINNED, cancel=bench.cancel) == WANTED
+
+
+@pytest.mark.parametrize("reference", [TAGGED, PINNED])
+def test_a_head_that_names_what_is_known_is_enough(router: respx.MockRouter, bench: Any, reference: Reference) -> None:
+    head = router.head(f"{BASE}/manifests/{reference.digest or reference.tag}").respond(200, headers=HEAD)
+    assert bench.client.resolve_whole(reference, known=[WANTED], cancel=bench.cancel) == (WANTED, None)
+    assert head.calls[0].request.headers["Accept"] == ", ".join(media_types.MANIFEST_ACCEPT)
+
+
+@pytest.mark.parametrize("named", ["", str(INDEX_DIGEST), str(Digest.of(INDEX, "sha512")), "nonsense"])
+def test_a_head_by_digest_needs_to_name_none(router: respx.MockRouter, bench: Any, named: str) -> None:
+    router.head(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers={"Docker-Content-Digest": named})
+    assert bench.client.resolve_whole(PINNED, known=[WANTED], cancel=bench.cancel) == (WANTED, None)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/html"},
+        {"Content-Type": media_types.DOCKER_SCHEMA1},
+        {"Content-Type": media_types.OCI_MANIFEST},
+        {"Content-Length": "7"},
+        {"Content-Length": str(4 * 1024 * 1024 + 1)},
+    ],
+)
+def test_what_a_head_says_else_of_a_known_target_is_not_listened_to(
+    router: respx.MockRouter, bench: Any, headers: dict[str, str]
+) -> None:
+    router.head(f"{BASE}/manifests/1").respond(200, headers={**HEAD, **headers})
+    assert bench.client.resolve(TAGGED, known=[WANTED], cancel=bench.cancel) == WANTED
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 405, 408, 429, 500, 501, 502, 503, 504, 599])
+@pytest.mark.parametrize("reference", [TAGGED, PINNED])
+def test_a_head_that_fails_is_followed_by_a_get_at_once(
+    router: respx.MockRouter, bench: Any, reference: Reference, status: int
+) -> None:
+    path = f"{BASE}/manifests/{reference.digest or reference.tag}"
+    head = router.head(path).respond(status, headers={"Retry-After": "20"})
+    router.get(path).respond(200, headers=HEAD, content=INDEX)
+    assert bench.client.resolve_whole(reference, known=[WANTED], cancel=bench.cancel) == (WANTED, INDEX)
+    assert (len(head.calls), bench.time.slept) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "failure", [httpx.ReadError("cut"), httpx.RemoteProtocolError("hung up"), httpx.ReadTimeout("silent")]
+)
+def test_a_connection_that_breaks_at_head_is_followed_by_a_get(
+    router: respx.MockRouter, bench: Any, failure: Exception
+) -> None:
+    head = router.head(f"{BASE}/manifests/1").mock(side_effect=failure)
+    router.get(f"{BASE}/manifests/1").respond(200, headers=HEAD, content=INDEX)
+    assert bench.client.resolve(TAGGED, known=[WANTED], cancel=bench.cancel) == WANTED
+    assert (len(head.calls), bench.time.slept) == (1, [])
+
+
+def test_a_cancelled_head_is_not_followed_by_a_get(router: respx.MockRouter, bench: Any) -> None:
+    def cancelled(request: httpx.Request) -> httpx.Response:
+        bench.cancel.cancel("enough")
+        raise httpx.ReadError("cut")
+
+    router.head(f"{BASE}/manifests/1").mock(side_effect=cancelled)
+    get = router.get(f"{BASE}/manifests/1").respond(200, content=INDEX)
+    with pytest.raises(OperationCancelledError, match="enough"):
+        bench.client.resolve(TAGGED, known=[WANTED], cancel=bench.cancel)
+    assert not get.called
+
+
+def test_after_a_head_the_get_has_all_its_tries(router: respx.MockRouter, bench: Any) -> None:
+    router.head(f"{BASE}/manifests/1").respond(503)
+    get = router.get(f"{BASE}/manifests/1").respond(503)
+    with pytest.raises(RegistryUnavailableError):
+        bench.client.resolve(TAGGED, known=[WANTED], cancel=bench.cancel)
+    assert len(get.calls) == bench.client.policy.attempts
 
 
 @pytest.mark.parametrize(
@@ -73,37 +149,61 @@ def test_resolve_with_tag_and_digest_asks_by_digest(router: respx.MockRouter, be
         (200, {"Docker-Content-Digest": "sha256:short"}),
         (200, {"Docker-Content-Digest": "sha512:" + "A" * 128}),
         (200, {"Docker-Content-Digest": "blake3:" + "a" * 64}),
-        (200, {"Content-Length": "0"}),
-        (200, {"Content-Type": "application/octet-stream"}),
-        (200, {"Content-Type": "text/plain; charset=utf-8"}),
-        (200, {"Content-Type": ""}),
-        (404, {}),
-        (405, {}),
-        (400, {}),
+        (200, {"Docker-Content-Digest": str(Digest.of(b"other"))}),
+        (204, {}),
+        (206, {}),
     ],
 )
 def test_resolve_lets_get_decide_when_head_says_too_little(
     router: respx.MockRouter, bench: Any, status: int, changed: dict[str, str]
 ) -> None:
     router.head(f"{BASE}/manifests/1").respond(status, headers={**HEAD, **changed})
-    sent_type = changed.get("Content-Type", media_types.OCI_INDEX)
-    router.get(f"{BASE}/manifests/1").respond(200, headers={"Content-Type": sent_type}, content=INDEX)
-    assert bench.client.resolve(TAGGED, cancel=bench.cancel) == WANTED
+    router.get(f"{BASE}/manifests/1").respond(200, headers={"Content-Type": media_types.OCI_INDEX}, content=INDEX)
+    assert bench.client.resolve_whole(TAGGED, known=[WANTED], cancel=bench.cancel) == (WANTED, INDEX)
 
 
-def test_resolve_computes_the_digest_of_a_get(router: respx.MockRouter, bench: Any) -> None:
-    router.head(f"{BASE}/manifests/1").respond(405)
+def wrong_digest(router: respx.MockRouter, by_digest: int) -> None:
     lie = {"Content-Type": media_types.OCI_INDEX, "Docker-Content-Digest": str(Digest.of(b"other"))}
     router.get(f"{BASE}/manifests/1").respond(200, headers=lie, content=INDEX)
-    assert bench.client.resolve(TAGGED, cancel=bench.cancel).digest == INDEX_DIGEST
+    router.get(f"{BASE}/manifests/{INDEX_DIGEST}").respond(by_digest, headers=lie, content=INDEX)
+
+
+def test_a_wrong_digest_header_of_a_get_does_not_count(router: respx.MockRouter, bench: Any) -> None:
+    wrong_digest(router, 200)
+    assert bench.client.resolve_whole(TAGGED, cancel=bench.cancel) == (WANTED, INDEX)
+
+
+def test_bytes_that_only_the_tag_gives_under_another_digest_are_damaged(router: respx.MockRouter, bench: Any) -> None:
+    wrong_digest(router, 404)
+    with pytest.raises(DigestMismatchError, match=f"content has {INDEX_DIGEST}"):
+        bench.client.resolve(TAGGED, cancel=bench.cancel)
+
+
+@pytest.mark.parametrize("claim", ["", "nonsense", f"blake3:{'a' * 64}"])
+def test_a_digest_header_that_says_nothing_needs_no_second_request(
+    router: respx.MockRouter, bench: Any, claim: str
+) -> None:
+    headers = {"Content-Type": media_types.OCI_INDEX, "Docker-Content-Digest": claim}
+    router.get(f"{BASE}/manifests/1").respond(200, headers=headers, content=INDEX)
+    assert bench.client.resolve_whole(TAGGED, cancel=bench.cancel) == (WANTED, INDEX)
+
+
+def test_json_that_ends_early_with_the_connection_is_asked_for_again(make_bench: Callable[..., Any]) -> None:
+    bodies = [INDEX[:-5], INDEX]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"Content-Type": media_types.OCI_INDEX}
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(bodies.pop(0)))
+
+    bench = make_bench(answer)
+    assert bench.client.resolve_whole(TAGGED, cancel=bench.cancel) == (WANTED, INDEX)
 
 
 def test_a_media_type_of_any_length_makes_a_short_message(router: respx.MockRouter, bench: Any) -> None:
-    odd = {"Content-Type": "x" * 50_000}
-    router.head(f"{BASE}/manifests/1").respond(405)
+    odd = {"Content-Type": "x/" + "x" * 50_000}
     router.get(f"{BASE}/manifests/1").respond(200, headers=odd, content=INDEX)
     router.get(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers=odd, content=INDEX)
-    with pytest.raises(ProtocolError, match="found media type") as raised:
+    with pytest.raises(ProtocolError, match="sent content type") as raised:
         bench.client.resolve(TAGGED, cancel=bench.cancel)
     assert len(str(raised.value)) < 500
     with pytest.raises(ProtocolError, match="expected media type") as raised:
@@ -119,21 +219,16 @@ def test_a_digest_that_cannot_be_verified_is_not_asked_for(bench: Any) -> None:
         bench.client.resolve(reference, cancel=bench.cancel)
 
 
-def test_resolve_by_digest_refuses_another_claimed_digest(router: respx.MockRouter, bench: Any) -> None:
+def test_by_digest_a_header_that_names_another_does_not_count(router: respx.MockRouter, bench: Any) -> None:
     lie = {**HEAD, "Docker-Content-Digest": str(Digest.of(b"other"))}
     router.head(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers=lie)
-    with pytest.raises(DigestMismatchError):
-        bench.client.resolve(PINNED, cancel=bench.cancel)
-
-
-def test_resolve_by_digest_takes_a_claim_in_another_algorithm(router: respx.MockRouter, bench: Any) -> None:
-    other = {**HEAD, "Docker-Content-Digest": str(Digest.of(INDEX, "sha512"))}
-    router.head(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers=other)
-    assert bench.client.resolve(PINNED, cancel=bench.cancel) == WANTED
+    get = router.get(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers=lie, content=INDEX)
+    assert bench.client.resolve_whole(PINNED, cancel=bench.cancel) == (WANTED, INDEX)
+    assert bench.client.resolve_whole(PINNED, known=[WANTED], cancel=bench.cancel) == (WANTED, INDEX)
+    assert len(get.calls) == 2
 
 
 def test_resolve_by_digest_verifies_the_bytes_of_a_get(router: respx.MockRouter, bench: Any) -> None:
-    router.head(f"{BASE}/manifests/{INDEX_DIGEST}").respond(405)
     router.get(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, content=INDEX + b" ")
     with pytest.raises(DigestMismatchError):
         bench.client.resolve(PINNED, cancel=bench.cancel)
@@ -151,7 +246,6 @@ def test_resolve_by_digest_verifies_the_bytes_of_a_get(router: respx.MockRouter,
 def test_resolve_reads_the_type_inside_when_the_server_names_none(
     router: respx.MockRouter, bench: Any, body: dict[str, object], media_type: str
 ) -> None:
-    router.head(f"{BASE}/manifests/1").respond(405)
     router.get(f"{BASE}/manifests/1").respond(
         200, headers={"Content-Type": "application/json"}, content=json.dumps(body).encode()
     )
@@ -173,7 +267,6 @@ def test_resolve_reads_the_type_inside_when_the_server_names_none(
 def test_resolve_refuses_what_is_no_index_and_no_manifest(
     router: respx.MockRouter, bench: Any, headers: dict[str, str], content: bytes, error: type[ImageStoreError]
 ) -> None:
-    router.head(f"{BASE}/manifests/1").respond(405)
     router.get(f"{BASE}/manifests/1").respond(200, headers=headers, content=content)
     with pytest.raises(error):
         bench.client.resolve(TAGGED, cancel=bench.cancel)
@@ -193,23 +286,57 @@ def test_a_page_instead_of_a_document_is_named_as_that(router: respx.MockRouter,
 def test_schema_1_is_told_by_its_members_where_no_type_says_it(
     router: respx.MockRouter, bench: Any, content: bytes
 ) -> None:
-    router.head(f"{BASE}/manifests/1").respond(405)
     router.get(f"{BASE}/manifests/1").respond(200, headers={"Content-Type": "application/json"}, content=content)
     with pytest.raises(ProtocolError, match="schema 1") as caught:
         bench.client.resolve(TAGGED, cancel=bench.cancel)
     assert "push the image again" in caught.value.hint
 
 
-def test_resolve_refuses_schema_1_already_at_the_head(router: respx.MockRouter, bench: Any) -> None:
-    router.head(f"{BASE}/manifests/1").respond(200, headers={**HEAD, "Content-Type": media_types.DOCKER_SCHEMA1})
-    with pytest.raises(ProtocolError, match="schema 1"):
+GENERIC = (
+    "application/binary",
+    "application/json",
+    "Application/Octet-Stream; charset=binary",
+    "application/x-download",
+    "application/x-troff-man",
+    "binary/octet-stream",
+    "httpd/unix-directory",
+    "text/plain; charset=utf-8",
+    "unknown/unknown",
+    "*/*",
+    "json",
+    "",
+)
+OLD_TYPES = (media_types.DOCKER_SCHEMA1, media_types.DOCKER_SCHEMA1_SIGNED)
+
+
+@pytest.mark.parametrize("content_type", [*GENERIC, *OLD_TYPES])
+@pytest.mark.parametrize("reference", [TAGGED, PINNED])
+def test_a_type_that_says_nothing_leaves_the_decision_to_the_body(
+    router: respx.MockRouter, bench: Any, reference: Reference, content_type: str
+) -> None:
+    router.get(url__startswith=f"{BASE}/manifests/").respond(200, headers={"Content-Type": content_type}, content=INDEX)
+    assert bench.client.resolve_whole(reference, cancel=bench.cancel) == (WANTED, INDEX)
+    assert bench.client.document(TAGGED, WANTED, cancel=bench.cancel) == INDEX
+
+
+@pytest.mark.parametrize("content_type", ["text/html", "application/xhtml+xml", "image/png", "application/pdf"])
+def test_a_type_that_says_something_else_is_refused_as_the_servers_word(
+    router: respx.MockRouter, bench: Any, content_type: str
+) -> None:
+    router.get(f"{BASE}/manifests/1").respond(200, headers={"Content-Type": content_type}, content=INDEX)
+    with pytest.raises(ProtocolError, match=f"the server sent content type '{re.escape(content_type)}'"):
         bench.client.resolve(TAGGED, cancel=bench.cancel)
 
 
-def test_resolve_refuses_a_head_that_announces_more_than_4_mib(router: respx.MockRouter, bench: Any) -> None:
-    router.head(f"{BASE}/manifests/1").respond(200, headers={**HEAD, "Content-Length": str(4 * 1024 * 1024 + 1)})
-    with pytest.raises(ProtocolError, match="4194304"):
-        bench.client.resolve(TAGGED, cancel=bench.cancel)
+@pytest.mark.parametrize("content_type", OLD_TYPES)
+@pytest.mark.parametrize("reference", [TAGGED, PINNED])
+def test_a_true_schema_1_manifest_is_told_so(
+    router: respx.MockRouter, bench: Any, reference: Reference, content_type: str
+) -> None:
+    old = b'{"schemaVersion": 1, "name": "a", "fsLayers": [], "signatures": []}'
+    router.get(url__startswith=f"{BASE}/manifests/").respond(200, headers={"Content-Type": content_type}, content=old)
+    with pytest.raises(ProtocolError, match="is a schema 1 manifest"):
+        bench.client.resolve(reference, cancel=bench.cancel)
 
 
 @pytest.mark.parametrize(

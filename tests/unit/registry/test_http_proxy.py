@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import socket
 import ssl
@@ -56,6 +57,41 @@ def test_a_plain_request_is_forwarded_with_the_proxys_login(raw_server: RawServe
     head = proxy.requests[0]
     assert head.startswith("GET http://registry.example/v2/?a=b HTTP/1.1\r\n")
     assert "Proxy-Authorization: Basic dXNlcjpwQHNz\r\n" in head
+
+
+@pytest.mark.parametrize(
+    ("login", "sent"),
+    [
+        *((f"user:p{mark}ss", f"user:p{mark}ss") for mark in "#/?@%[]:\\^ |<>{}`\"'$&+=;,!"),
+        *((f"us{mark}er:word", f"us{mark}er:word") for mark in "#/?@%[]\\"),
+        ("user:8080/p?q#r@s%", "user:8080/p?q#r@s%"),
+        ("user:http://p", "user:http://p"),
+        ("user:p%23ss%25", "user:p#ss%"),
+        ("user:50%off", "user:50%off"),
+        ("user:p\u00e4ss", "user:p\u00e4ss"),
+        ("user:p\udce4ss", b"user:p\xe4ss"),
+        ("user:p%E4ss", b"user:p\xe4ss"),
+        ("user:", "user:"),
+        ("user", "user:"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_a_proxys_login_may_be_written_as_it_is(
+    raw_server: RawServers, scheme: str, login: str, sent: str | bytes
+) -> None:
+    proxy = raw_server(lambda connection: connection.sendall(OK))
+    rules = ProxyRules.from_environment({"HTTP_PROXY": f"{scheme}{login}@{proxy.host}"})
+    assert fetch(rules, "http://registry.example/v2/") == b"hello"
+    encoded = base64.b64encode(sent if isinstance(sent, bytes) else sent.encode()).decode()
+    assert f"Proxy-Authorization: Basic {encoded}\r\n" in proxy.requests[0]
+
+
+@pytest.mark.parametrize("place", ["", "proxy.example:0", "proxy.example:99999", "[::1", "pro xy", "proxy.\u00e4"])
+def test_a_proxy_that_cannot_be_read_is_refused_without_its_login(place: str) -> None:
+    with pytest.raises(ConfigError, match="HTTPS_PROXY") as raised:
+        ProxyRules.from_environment({"HTTPS_PROXY": f"http://user:s3cret#@{place}"})
+    assert "percent-encoded" in raised.value.hint
+    assert "s3cret" not in f"{raised.value} {raised.value.hint}"
 
 
 def test_a_proxys_login_may_have_no_password(raw_server: RawServers) -> None:

@@ -147,6 +147,24 @@ def test_a_body_that_drips_is_unavailable(raw_server: RawServers) -> None:
         get(sender, raw_server(drip))
 
 
+def test_a_long_body_must_be_faster_than_a_short_one(raw_server: RawServers) -> None:
+    """At 5 KB/s a megabyte takes minutes and a gigabyte days, which would hold a place of the server's pulls."""
+
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+        with contextlib.suppress(OSError):
+            for _ in range(500):
+                connection.sendall(b"x" * 1000)
+                time.sleep(0.02)
+
+    pace = Pace(window_seconds=0.2, least_bytes_per_second=1, longest_body_seconds=3600.0)
+    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(pace=pace))
+    request = Request("GET", f"http://{raw_server(drip).host}/v2/x")
+    response = sender.send(request, cancel=CancelToken())
+    with contextlib.closing(sender), response, pytest.raises(RegistryUnavailableError, match="slower than 277778"):
+        response.read(2_000_000_000)
+
+
 def test_a_slow_start_is_no_slow_body(raw_server: RawServers) -> None:
     def late(connection: socket.socket) -> None:
         time.sleep(0.15)
