@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import httpx
@@ -121,4 +122,5 @@ def test_a_head_that_is_never_answered_is_followed_by_a_get(tmp_path: Path, how:
             pulled = store.pull(name, platform="linux/amd64", cancel=CancelToken(20))
             assert pulled.target == IMAGE.target
         tags = [each.method for each in server.ledger.entries if each.path.endswith("/manifests/1")]
-        assert tags == ["GET", "HEAD", "GET"]
+        # A kept connection that breaks may have been stale, so the HEAD is sent on a new one too.
+        assert [method for method, _ in itertools.groupby(tags)] == ["GET", "HEAD", "GET"]
