@@ -8,6 +8,7 @@ import io
 import os
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.disk import translated
 from imagestore.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def damage_named(digest: Digest) -> Iterator[None]:
 
 class _BlobFile(io.FileIO):
     def __init__(self, path: str, digest: Digest) -> None:
-        super().__init__(path, "rb", opener=_without_links)
         self._digest = digest
+        super().__init__(path, "rb", opener=_without_links)
 
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
         with damage_named(self._digest):
@@ -61,6 +62,10 @@ class _BlobFile(io.FileIO):
     def readall(self) -> bytes:
         with damage_named(self._digest):
             return super().readall()
+
+    def close(self) -> None:
+        with translated("close its file", f"content {self._digest}"):
+            super().close()
 
 
 def _without_links(path: str, flags: int) -> int:

@@ -111,7 +111,7 @@ class LocalIngestWriter:
         """Append bytes."""
         self._check_open()
         rest = memoryview(chunk)
-        with translated("write ingest", self._data):
+        with translated(f"write ingest {self._ref}", self._data):
             check_room(self._descriptor, len(rest))
             while rest:
                 reach("ingest-write")
@@ -123,7 +123,7 @@ class LocalIngestWriter:
     def fill(self, readinto: ReadInto, *, advanced: Callable[[int], None]) -> None:
         """Append what a source gives until its end; what came before it fails is kept."""
         self._check_open()
-        with translated("write ingest", self._data):
+        with translated(f"write ingest {self._ref}", self._data):
             from imagestore.content.filling import Filling
 
             filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
@@ -150,7 +150,7 @@ class LocalIngestWriter:
         Args:
             share: fills the open file it is given, or says that it can't.
         """
-        with translated("write ingest", self._data):
+        with translated(f"write ingest {self._ref}", self._data):
             if not share(self._descriptor):
                 return False
             self._rehash(self._algorithm)
@@ -170,7 +170,7 @@ class LocalIngestWriter:
         actual = self.digest
         if expected is not None and actual != expected:
             raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
-        with translated("commit", self._data):
+        with translated(f"commit ingest {self._ref}", self._data):
             with self._losing_nothing():
                 reach("commit-sync")
                 os.fsync(self._descriptor)
@@ -233,9 +233,11 @@ class LocalIngestWriter:
             self._lock.release()
 
     def _let_go_of_data(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            # A close that fails has closed it nevertheless (Linux' close(2)).
+            with translated("close its file", f"ingest {self._ref}"):
+                os.close(descriptor)
 
     def _can_resume(self, total: int) -> bool:
         status = read_status(self.directory)

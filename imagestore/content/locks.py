@@ -144,7 +144,9 @@ def _let_go(descriptor: int) -> None:
         # Closing alone doesn't: a child that was forked meanwhile has the same open file.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
-        os.close(descriptor)
+        # It has no bytes to lose, and is closed even if that fails (Linux' close(2)).
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 def _is_same_file(descriptor: int, path: Path | str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from imagestore import digest as digests
 from imagestore.digest import Digest, Verifier
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A GET follows, which may take as long as any request.
-_HEAD_SECONDS: Final = 5.0
-
 
 def announced(session: Session, call: Call, wanted: Digest | None) -> Digest | None:
     """The digest that a HEAD names; None where it fails in any way, or doesn't say.
@@ -46,7 +43,7 @@ def announced(session: Session, call: Call, wanted: Digest | None) -> Digest | N
     Raises:
         OperationCancelledError: the operation was cancelled, or is past its deadline.
     """
-    with session.cancel.child(deadline_seconds=_HEAD_SECONDS) as token:
+    with session.cancel.child(deadline_seconds=session.shared.policy.head_seconds) as token:
         once = replace(session, cancel=token, attempts=1)
         try:
             return once.call(replace(call, method="HEAD"), lambda response: _from_head(response, wanted))

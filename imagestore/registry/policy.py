@@ -18,6 +18,7 @@ class TransferPolicy:
         first_limited_seconds: the wait, give or take a half, where a registry limits requests and says nothing of time;
             it doubles with each further one.
         longest_limited_seconds: bound of that wait, give or take a half.
+        head_seconds: a HEAD that isn't answered by then is given up, and GET is sent.
         longest_wait_seconds: a registry that asks for a longer wait than this is an error at once.
         mirror_wait_seconds: the same for a host that has another behind it.
         total_retries: for one operation (one cancel token) altogether.
@@ -39,6 +40,7 @@ class TransferPolicy:
     longest_backoff_seconds: float = 10.0
     first_limited_seconds: float = 2.0
     longest_limited_seconds: float = 60.0
+    head_seconds: float = 5.0
     longest_wait_seconds: float = 120.0
     mirror_wait_seconds: float = 1.0
     total_retries: int = 100

@@ -29,13 +29,15 @@ from imagestore.containerd._proto import content_pb2, content_pb2_grpc
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.errors import ImageStoreError, OperationCancelledError
 from imagestore.image_service import ImageSpec
+from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
+from imagestore.testing.faults.delivery import Drip
 from tests.integration.test_server_reload import _HANDLER
 from tests.support.go_client import GoClient, build
 from tests.support.locks import locks_on
 from tests.support.node import CONFIG
 from tests.support.peers import need
 from tests.support.server import Server, serving, short_folder, until
-from tests.support.slow_pulls import LARGE, MIB, SIZE, SMALL, pulling, received, registry
+from tests.support.slow_pulls import HERE, LARGE, MIB, SIZE, SMALL, pulling, received, registry
 
 pytestmark = pytest.mark.integration
 
@@ -237,6 +239,30 @@ def test_drain_that_takes_too_long_ends_and_the_next_server_resumes(tmp_path: Pa
         client.pull(ImageSpec(source.server.reference(LARGE)))
         sent = sum(each.sent_bytes for each in source.ledger.entries if each.kind == "blob")
         assert sent < SIZE - kept + 64 * 1024
+
+
+# -- fairness --------------------------------------------------------------------------------------------------------
+
+
+def test_pulls_from_a_slow_registry_stop_no_other_registrys(tmp_path: Path) -> None:
+    image = build_image(HERE, seed="slow", layers=[synthetic_layer("slow", MIB)])
+    names = [f"registry.example/slow/app:{number}" for number in range(20)]
+    drip = FaultRule(Drip(bytes_per_second=4096), Where(kind="blob"), times=0)
+    with (
+        RegistryServer(dict.fromkeys(names, image), faults=[drip]) as slow,
+        registry() as source,
+        serving(tmp_path / "root") as server,
+        server.client() as client,
+        contextlib.ExitStack() as pulls,
+    ):
+        cancel = CancelToken()
+        for name in names:
+            pulls.enter_context(pulling(server, slow.server.reference(name), cancel))
+        # It may take a further place only while at least as many are free as it holds.
+        until(lambda: sum(each.kind == "manifest" for each in slow.ledger.entries) == 9, "nine pulls are at work")
+        client.pull(ImageSpec(source.server.reference(SMALL)), cancel=CancelToken(20))
+        assert sum(each.kind == "manifest" for each in slow.ledger.entries) == 9
+        cancel.cancel("enough")
 
 
 # -- kill ------------------------------------------------------------------------------------------------------------

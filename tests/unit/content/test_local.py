@@ -387,3 +387,66 @@ def test_what_is_no_file_in_a_blobs_place_costs_no_bytes_that_came(store: LocalC
         assert writer.offset == 5
         writer.commit(digest, 5)
     assert store.exists(digest)
+
+
+def fail_to_close(monkeypatch: pytest.MonkeyPatch, path: Path, code: int) -> None:
+    """Closing a file of this name fails, and closes it, as on Linux."""
+    real = os.close
+
+    def close(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        real(descriptor)
+        if name == str(path):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "close", close)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(errno.EIO, StoreError), (errno.ENOSPC, StoreFullError), (errno.EDQUOT, StoreFullError)]
+)
+def test_an_ingest_that_cannot_be_closed_is_named(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, code: int, error: type[StoreError]
+) -> None:
+    digest = Digest.of(b"hello")
+    writer = store.writer(f"layer-{digest}", expected=digest, total=5, cancel=NEVER)
+    writer.write(b"hello")
+    fail_to_close(monkeypatch, store.root / "ingest" / ingest_name(f"layer-{digest}") / "data", code)
+    with pytest.raises(error, match=rf"ingest layer-{digest}: can't close its file: {os.strerror(code)}"):
+        writer.close()
+    monkeypatch.undo()
+    # Closed all the same: what came is here, and another may go on.
+    writer.close()
+    with store.writer(f"layer-{digest}", expected=digest, total=5, cancel=NEVER) as again:
+        assert again.offset == 5
+
+
+def test_a_commit_whose_close_fails_names_the_blob(store: LocalContentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = Digest.of(b"hello")
+    writer = store.writer(f"layer-{digest}", expected=digest, total=5, cancel=NEVER)
+    writer.write(b"hello")
+    fail_to_close(monkeypatch, store.root / "blobs" / "sha256" / digest.encoded, errno.EIO)
+    with pytest.raises(StoreError, match=f"layer-{digest}: can't close its file"):
+        writer.commit(digest, 5)
+    monkeypatch.undo()
+    # It was synced and renamed before.
+    assert store.path(digest).read_bytes() == b"hello"
+
+
+def test_a_blob_that_cannot_be_closed_after_reading_is_named(store: LocalContentStore) -> None:
+    digest = put(store, b"hello")
+    reader = store.open(digest)
+    assert reader.read() == b"hello"
+    os.close(reader.fileno())
+    with pytest.raises(StoreError, match=f"content {digest}: can't close its file: Bad file descriptor"):
+        reader.close()
+    assert reader.closed
+
+
+def test_a_lock_whose_file_cannot_be_closed_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = FileLock(tmp_path / "lock")
+    lock.acquire(NEVER)
+    fail_to_close(monkeypatch, tmp_path / "lock", errno.EIO)
+    lock.release()
+    monkeypatch.undo()
+    assert FileLock(tmp_path / "lock").try_acquire()

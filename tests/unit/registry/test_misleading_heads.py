@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import httpx
 import pytest
 
+from imagestore.cancel import CancelToken
 from imagestore.digest import Digest
-from imagestore.testing import build_image
+from imagestore.registry.policy import TransferPolicy
+from imagestore.store import ImageStore
+from imagestore.testing import FaultRule, RegistryServer, Where, build_image
+from imagestore.testing.faults.delivery import Reset, SlowHead
+from imagestore.testing.faults.effect import Effect
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
 
 IMAGE = build_image()
@@ -101,3 +107,20 @@ def test_every_way_to_resolve_a_tag_asks_with_get_where_head_fails(tmp_path: Pat
             assert plan.is_current is (times > 1)
         else:
             assert here.pull().target == IMAGE.target
+
+
+@pytest.mark.parametrize("how", [SlowHead(30.0), Reset(before_head=True)], ids=["silent", "reset"])
+def test_a_head_that_is_never_answered_is_followed_by_a_get(tmp_path: Path, how: Effect) -> None:
+    fault = FaultRule(how, Where(method="HEAD"), times=0)
+    policy = TransferPolicy(head_seconds=0.2)
+    with (
+        RegistryServer({REFERENCE: IMAGE}, faults=[fault]) as server,
+        ImageStore(tmp_path / "store", transfer=policy) as store,
+    ):
+        name = f"{server.address}/team/app:1"
+        for _ in range(2):
+            pulled = store.pull(name, platform="linux/amd64", cancel=CancelToken(20))
+            assert pulled.target == IMAGE.target
+        tags = [each.method for each in server.ledger.entries if each.path.endswith("/manifests/1")]
+        # A kept connection that breaks may have been stale, so the HEAD is sent on a new one too.
+        assert [method for method, _ in itertools.groupby(tags)] == ["GET", "HEAD", "GET"]
