@@ -145,6 +145,8 @@ def test_match_tells_every_handlers_choice(registry: DockerRegistry, terminal: T
         PROCESS: "windows(10.0.20348.1970)/amd64",
         HYPERV: "windows(10.0.17763.4851)/amd64",
         "kata": "linux/amd64",
+        # Built into containerd, also where a file doesn't name it.
+        "runc": "linux/amd64",
     }
     assert not terminal.root.exists()
 

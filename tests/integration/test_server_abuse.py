@@ -251,7 +251,8 @@ def test_quick_calls_stay_quick_while_many_pulls_run_and_wait(tmp_path: Path) ->
     ):
         pulls = [pool.submit(client.pull, ImageSpec(source.server.reference(name))) for name in images]
         until(lambda: _number(server, "imagestore_pulls_waiting") >= 30, "most pulls wait")
-        assert _number(server, "imagestore_pulls_in_progress") == 8
+        # All are of one registry, which leaves some of the eight places to others.
+        assert _number(server, "imagestore_pulls_in_progress") == 5
         times = []
         while not all(pull.done() for pull in pulls):
             began = time.monotonic()

@@ -138,12 +138,14 @@ def test_removing_one_handlers_image_leaves_the_others_whole_and_frees_the_rest(
 
 
 def test_records_of_a_handler_that_left_the_configuration_stay_removable(here: Node, tmp_path: Path) -> None:
-    without = CONFIG.replace("runhcs-wcow-hypervisor", "renamed")
-    with node(tmp_path, text=without) as later:
-        assert (PYTHON, HYPERV) in keys(later)
-        assert later.store.remove(PYTHON, runtime_handler=HYPERV) == ((PYTHON, HYPERV),)
+    # Not one that is built into containerd, which stays known.
+    with node(tmp_path, text=CONFIG.replace(HYPERV, "extra")) as before:
+        before.store.pull(PYTHON, runtime_handler="extra")
+    with node(tmp_path) as later:
+        assert (PYTHON, "extra") in keys(later)
+        assert later.store.remove(PYTHON, runtime_handler="extra") == ((PYTHON, "extra"),)
         with pytest.raises(UnknownRuntimeHandlerError):
-            later.store.remove(PYTHON, runtime_handler=HYPERV)
+            later.store.remove(PYTHON, runtime_handler="extra")
 
 
 def test_lists_are_filtered_by_name_id_and_handler(here: Node) -> None:
