@@ -294,9 +294,9 @@ class DocumentError(ImageStoreError):
 
     category = Category.FAILED_PRECONDITION
 
-    def __init__(self, what: str, faults: Sequence[str]) -> None:
+    def __init__(self, what: str, faults: Sequence[str], *, hint: str = "") -> None:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        super().__init__(f"{what}: {faults[0]}{more}")
+        super().__init__(f"{what}: {faults[0]}{more}", hint=hint)
         self.what = what
         self.faults = tuple(faults)
 

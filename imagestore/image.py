@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from imagestore.errors import ContentNotFoundError, IntegrityError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +91,10 @@ class Image:
         raw = self._document(self.id)
         from imagestore.documents.image_config import ImageConfig
 
-        return ImageConfig.parse(raw, what=f"image config {self.id}")
+        what = f"image config {self.id}"
+        if not self.manifest_document.is_image:
+            raise DocumentError(what, ["is an artifact's config, which says nothing of an image"])
+        return ImageConfig.parse(raw, what=what)
 
     @functools.cached_property
     def config_if_any(self) -> ImageConfig | None:

@@ -24,6 +24,7 @@ DOCKER_CONFIG: Final = "application/vnd.docker.container.image.v1+json"
 DOCKER_LAYER: Final = "application/vnd.docker.image.rootfs.diff.tar"
 DOCKER_LAYER_GZIP: Final = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 DOCKER_LAYER_ZSTD: Final = "application/vnd.docker.image.rootfs.diff.tar.zstd"
+DOCKER_FOREIGN_TAR: Final = "application/vnd.docker.image.rootfs.foreign.diff.tar"
 DOCKER_FOREIGN_LAYER: Final = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
 
 DOCKER_SCHEMA1: Final = "application/vnd.docker.distribution.manifest.v1+json"
@@ -32,6 +33,16 @@ DOCKER_SCHEMA1_SIGNED: Final = "application/vnd.docker.distribution.manifest.v1+
 
 #: What image configs are called by tools and registries that took them for any file; Docker takes these, too.
 UNTOLD_CONFIGS: Final = frozenset({"", "application/octet-stream", "application/json", "text/html"})
+
+#: Layers that are tar archives as they are.
+PLAIN_LAYERS: Final = frozenset(
+    {
+        OCI_LAYER,
+        OCI_FOREIGN_LAYER,
+        DOCKER_LAYER,
+        DOCKER_FOREIGN_TAR,
+    }
+)
 
 
 class Kind(enum.Enum):
@@ -57,6 +68,7 @@ _KINDS: Final = {
     DOCKER_LAYER_GZIP: Kind.LAYER,
     DOCKER_LAYER_ZSTD: Kind.LAYER,
     DOCKER_FOREIGN_LAYER: Kind.FOREIGN_LAYER,
+    DOCKER_FOREIGN_TAR: Kind.FOREIGN_LAYER,
     DOCKER_SCHEMA1: Kind.SCHEMA1,
     DOCKER_SCHEMA1_SIGNED: Kind.SCHEMA1,
 }

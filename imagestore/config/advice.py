@@ -9,6 +9,7 @@ guest's own, so it has to name a build on offer: a 20348 guest refuses 19042 ima
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -192,7 +193,7 @@ def _about_unreadable(_wanted: ResolvedPlatform, near: Sequence[Platform]) -> st
 def _about_features(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     requirement = exact_requirement(normalize(wanted.platform, host=wanted.host), host=wanted.host)
     needed = min((sorted(set(requirement.unmet(platform))) for platform in near), key=len)[:_SHOWN]
-    listed = ", ".join(f'"{feature[:_CUT]}"' for feature in needed)
+    listed = ", ".join(json.dumps(feature[:_CUT], ensure_ascii=False) for feature in needed)
     features = (*wanted.platform.os_features, *(feature[:_CUT] for feature in needed))
     # macOS and FreeBSD nodes take Linux images too, but none of their own platform's features count for those.
     better = replace(wanted.platform, os=normalize_os(near[0].os, host=wanted.host), os_features=features)

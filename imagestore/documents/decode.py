@@ -11,9 +11,11 @@ keeps them is taken at once (``accept.py``); the schema library judges, and word
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
+import threading
 from importlib import resources
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -23,7 +25,7 @@ from imagestore.errors import DocumentError
 from imagestore.text import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from imagestore.documents.accept import Accepts
@@ -40,6 +42,11 @@ _INT64: Final = range(-(2**63), 2**63)
 # Every integer of fewer characters fits 64 bits.
 _SURE_DIGITS: Final = 19
 _CONTAINERS: Final = frozenset([dict, list])
+
+#: Longest document that is parsed without waiting for another one.
+_SMALL_BYTES: Final = 256 * 1024
+# A hostile document takes 40 times its bytes once decoded. The interpreter decodes one at a time in any case.
+_large = threading.RLock()
 
 type_names: Final = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean", type(None): "null"}
 
@@ -81,6 +88,17 @@ def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> d
     if not isinstance(value, dict):
         _refuse(what, f"expected a JSON object, found {type_names.get(type(value), 'number')}")
     return value
+
+
+@contextlib.contextmanager
+def parsing(raw: bytes) -> Iterator[None]:
+    """Parse a document in this block: of large ones, one at a time in a process, whose values memory has to hold.
+
+    Args:
+        raw: its bytes.
+    """
+    with contextlib.nullcontext() if len(raw) <= _SMALL_BYTES else _large:
+        yield
 
 
 def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mapping[str, Any] | None = None) -> None:

@@ -63,7 +63,8 @@ def parse_platform(value: Mapping[str, Any]) -> Platform:
         architecture=value.get("architecture") or "",
         variant=value.get("variant") or "",
         os_version=value.get("os.version") or "",
-        os_features=tuple(feature or "" for feature in value.get("os.features") or ()),
+        # An empty text asks for nothing that a sandbox could provide.
+        os_features=tuple(text for text in value.get("os.features") or () if text and not text.isspace()),
     )
 
 
@@ -118,7 +119,9 @@ def _plain_platform(value: Any) -> Platform | None:
     for text in features:
         if type(text) is not str or len(text) > _MAX_PLAIN_TEXT:
             return None
-    return Platform(os, architecture, variant, os_version, tuple(features))
+    return Platform(
+        os, architecture, variant, os_version, tuple(text for text in features if text and not text.isspace())
+    )
 
 
 def leave_out_unstated_version(document: dict[str, Any], what: str) -> None:

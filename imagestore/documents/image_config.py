@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.digest import Digest
-from imagestore.documents.decode import decode, refuse_case_variants, validate
+from imagestore.documents.decode import decode, parsing, refuse_case_variants, validate
 from imagestore.documents.fields import parse_platform
 from imagestore.errors import DocumentError, InvalidDigestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, Self
 
+    from imagestore.descriptor import Descriptor
     from imagestore.documents.manifest import Manifest
     from imagestore.platforms.spec import Platform
 
@@ -56,29 +57,54 @@ class ImageConfig:
         Raises:
             DocumentError: lists the faults with their JSON paths.
         """
-        document = decode(raw, what)
-        refuse_case_variants(document, _MEMBERS, what)
-        if type(document.get("config")) is dict:
-            document["config"] = _named(document["config"], what)
-        validate(document, "image-config", what)
-        refuse_case_variants(document["rootfs"], _ROOTFS_MEMBERS, what, path="$.rootfs")
-        diff_ids = []
-        for position, text in enumerate(document["rootfs"]["diff_ids"] or ()):
-            try:
-                diff_ids.append(Digest.parse(text))
-            except InvalidDigestError as error:
-                raise DocumentError(what, [f"$.rootfs.diff_ids[{position}]: {error}"]) from error
-        settings = dict(_without_nulls(document.get("config") or {}))
-        return cls(raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", settings)
+        with parsing(raw):
+            document = decode(raw, what)
+            refuse_case_variants(document, _MEMBERS, what)
+            if type(document.get("config")) is dict:
+                document["config"] = _named(document["config"], what)
+            validate(document, "image-config", what)
+            # Go writes a list without entries as null, or leaves it out, and the object around it too.
+            rootfs = document.get("rootfs") or {}
+            refuse_case_variants(rootfs, _ROOTFS_MEMBERS, what, path="$.rootfs")
+            diff_ids = []
+            for position, text in enumerate(rootfs.get("diff_ids") or ()):
+                try:
+                    diff_ids.append(Digest.parse(text))
+                except InvalidDigestError as error:
+                    raise DocumentError(what, [f"$.rootfs.diff_ids[{position}]: {error}"]) from error
+            settings = dict(_without_nulls(document.get("config") or {}))
+            return cls(raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", settings)
 
-    def check_layers(self, layer_count: int, *, what: str) -> None:
-        """Check that there is one diff id for each layer of the manifest.
+    def check_layers(self, layers: Sequence[Descriptor], *, what: str) -> None:
+        """Check the diff ids against the layers of a manifest, as far as that can be done without reading a layer.
+
+        There is one for each layer. The diff id of a plain tar is its digest, so a digest among the diff ids stands at
+        the layer's own place. A layer that occurs twice has one diff id.
 
         Raises:
-            DocumentError: the counts differ.
+            DocumentError: they contradict each other.
         """
-        if len(self.diff_ids) != layer_count:
-            raise DocumentError(what, [f"$.rootfs.diff_ids: {len(self.diff_ids)} diff ids for {layer_count} layers"])
+        if len(self.diff_ids) != len(layers):
+            raise DocumentError(what, [f"$.rootfs.diff_ids: {len(self.diff_ids)} diff ids for {len(layers)} layers"])
+        known = set(self.diff_ids)
+        seen: dict[Digest, tuple[int, Digest]] = {}
+        faults = []
+        for number, (layer, diff_id) in enumerate(zip(layers, self.diff_ids, strict=True)):
+            first, before = seen.setdefault(layer.digest, (number, diff_id))
+            is_tar = layer.digest in known or media_types.bare(layer.media_type) in media_types.PLAIN_LAYERS
+            is_comparable = layer.digest.algorithm == diff_id.algorithm
+            said = f"$.rootfs.diff_ids[{number}]: the diff id is {diff_id}, but layer {number}"
+            if is_tar and is_comparable and layer.digest != diff_id:
+                faults.append(f"{said} is the plain tar {layer.digest}{self._place(layer.digest)}")
+            elif before != diff_id:
+                faults.append(f"{said} is also layer {first}, whose diff id is {before}")
+        if faults:
+            raise DocumentError(what, faults)
+
+    def _place(self, digest: Digest) -> str:
+        if digest not in self.diff_ids:
+            return ""
+        return f", which is diff id {self.diff_ids.index(digest)}: the layers are in another order"
 
 
 def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | None:
@@ -92,7 +118,7 @@ def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | 
     if manifest.config.kind is not media_types.Kind.CONFIG and b"rootfs" not in raw.lower():
         return None
     config = ImageConfig.parse(raw, what=what)
-    config.check_layers(len(manifest.layers), what=what)
+    config.check_layers(manifest.layers, what=what)
     return config
 
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.documents.decode import decode, refuse_case_variants, validate
+from imagestore.documents.decode import decode, parsing, refuse_case_variants, validate
 from imagestore.documents.fields import (
     check_media_type,
     leave_out_unstated_version,
     parse_annotations,
     parse_descriptor,
 )
+from imagestore.documents.kinds import refuse_others
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,22 +60,25 @@ class Manifest:
         Raises:
             DocumentError: lists the faults with their JSON paths.
         """
-        document = decode(raw, what)
-        refuse_case_variants(document, _MEMBERS, what)
-        leave_out_unstated_version(document, what)
-        validate(document, "manifest", what)
-        found = check_media_type(document, media_type, media_types.Kind.MANIFEST, what)
-        layers = tuple(
-            parse_descriptor(layer, f"$.layers[{position}]", what) for position, layer in enumerate(document["layers"])
-        )
-        return cls(
-            raw,
-            found or media_types.OCI_MANIFEST,
-            parse_descriptor(document["config"], "$.config", what),
-            layers,
-            document.get("artifactType") or "",
-            parse_annotations(document),
-        )
+        with parsing(raw):
+            document = decode(raw, what)
+            refuse_case_variants(document, _MEMBERS, what)
+            refuse_others(document, what)
+            leave_out_unstated_version(document, what)
+            validate(document, "manifest", what)
+            found = check_media_type(document, media_type, media_types.Kind.MANIFEST, what)
+            return cls(
+                raw,
+                found or media_types.OCI_MANIFEST,
+                parse_descriptor(document["config"], "$.config", what),
+                # Go writes a list without entries as null, or leaves it out.
+                tuple(
+                    parse_descriptor(layer, f"$.layers[{position}]", what)
+                    for position, layer in enumerate(document.get("layers") or ())
+                ),
+                document.get("artifactType") or "",
+                parse_annotations(document),
+            )
 
     @property
     def is_image(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from imagestore import media_types
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.documents.decode import decode
+from imagestore.documents.decode import decode, parsing
 from imagestore.documents.index import Index
+from imagestore.documents.kinds import refuse_list
 from imagestore.documents.manifest import Manifest
 from imagestore.documents.select import select, select_each, select_single
 from imagestore.errors import DocumentError
@@ -105,13 +107,19 @@ def select_target(target: Descriptor, documents: Documents, wanted: HandlerPlatf
 
 
 def target_of(raw: bytes, *, what: str) -> Descriptor:
-    """The descriptor of a document whose bytes are at hand: an index when it lists manifests, else a manifest.
+    """The descriptor of a document whose bytes are at hand: what it says that it is, or an index if it lists manifests.
 
     Raises:
-        DocumentError: it is neither.
+        DocumentError: it is neither an index nor a manifest.
     """
-    document: Index | Manifest
-    document = Index.parse(raw, what=what) if "manifests" in decode(raw, what) else Manifest.parse(raw, what=what)
+    with parsing(raw):
+        if raw.lstrip().startswith(b"["):
+            refuse_list(decode(b'{"list":' + raw + b"}", what)["list"], what)
+        outer = decode(raw, what)
+        stated = outer.get("mediaType")
+        is_index = "manifests" in outer or (isinstance(stated, str) and media_types.kind(stated) is Kind.INDEX)
+        del outer
+    document: Index | Manifest = Index.parse(raw, what=what) if is_index else Manifest.parse(raw, what=what)
     return Descriptor(document.media_type, Digest.of(raw), len(raw))
 
 

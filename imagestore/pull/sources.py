@@ -145,7 +145,7 @@ class Documents:
             self._configs, manifest.config, lambda: image_config(manifest, self.raw(manifest.config), what=what)
         )
         if config is not None:  # which another manifest may have, with other layers
-            config.check_layers(len(manifest.layers), what=what)
+            config.check_layers(manifest.layers, what=what)
         return config
 
     def config_platform(self, descriptor: Descriptor) -> Platform | None:

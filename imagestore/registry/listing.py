@@ -275,7 +275,8 @@ def _is_index(page: _Page) -> bool:
     if named:
         return media_types.kind(named) is media_types.Kind.INDEX
     try:
-        return isinstance(decode(page.body, "answer").get("manifests"), list)
+        # null is how Go writes a list without entries.
+        return isinstance(decode(page.body, "answer").get("manifests", ""), list | None)
     except DocumentError:
         return False
 

@@ -25,6 +25,7 @@ from imagestore.testing.images.builders import (
     build_index,
     render_descriptor,
 )
+from imagestore.testing.images.layers import layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,7 +139,7 @@ def _indexes() -> Iterator[InvalidImage]:
         "empty-index": (build_index([]), errors.NoMatchingManifestError),
         "other-platforms-only": (build_index([windows, "linux/s390x"]), errors.NoMatchingManifestError),
         "attestations-only": (build_index([attestation(good)]), errors.NoMatchingManifestError),
-        "index-without-list": (build_index([], members={"manifests": None}), errors.DocumentError),
+        "index-without-list": (build_index([], members={"manifests": None}), errors.NoMatchingManifestError),
         "index-with-layers": (build_index([good], members={"layers": []}), errors.DocumentError),
         "entry-of-wrong-size": (
             build_index([Entry(good, platform, overrides={"size": good.target.size + 1})]),
@@ -176,6 +177,12 @@ def _configs() -> Iterator[InvalidImage]:
     yield InvalidImage("fewer-diff-ids", made(rootfs={"type": "layers", "diff_ids": []}), errors.DocumentError)
     yield InvalidImage("diff-ids-not-a-list", made(rootfs={"type": "layers", "diff_ids": "x"}), errors.DocumentError)
     yield InvalidImage("config-without-rootfs", made(rootfs=None), errors.DocumentError)
+    plain = [layer(name, compression="none") for name in ("lower", "upper")]
+    listed = [
+        {"mediaType": media_types.OCI_LAYER, "digest": str(each.digest), "size": each.body.size} for each in plain[::-1]
+    ]
+    reordered = build_image(_PLATFORM, layers=plain, members={"layers": listed})
+    yield InvalidImage("plain-layers-in-another-order", reordered, errors.DocumentError)
     digests = [str(Digest.of(b"lower")), str(Digest.of(b"upper"))]
     yield InvalidImage("rootfs-of-unknown-type", made(rootfs={"type": "x", "diff_ids": digests}), errors.DocumentError)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from imagestore.documents.decode import MAX_DEPTH, MAX_DOCUMENT_BYTES, decode
+from imagestore.documents.decode import MAX_DEPTH, MAX_DOCUMENT_BYTES, decode, validate
+from imagestore.documents.index import Index
 from imagestore.errors import DocumentError
 
 
@@ -128,3 +132,22 @@ def test_a_long_text_in_what_is_no_json_takes_no_memory(text: bytes) -> None:
         assert tracemalloc.get_traced_memory()[1] < 12 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_large_documents_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes forty times its bytes while it is judged, and a server may be sent many at once."""
+    most = now = 0
+
+    def counted(*arguments: Any, **options: Any) -> None:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        time.sleep(0.01)
+        validate(*arguments, **options)
+        now -= 1
+
+    monkeypatch.setattr("imagestore.documents.index.validate", counted)
+    raw = b'{"schemaVersion": 2, "manifests": []' + b" " * 300_000 + b"}"
+    with ThreadPoolExecutor(8) as pool:
+        assert [each.manifests for each in pool.map(Index.parse, [raw] * 16)] == [()] * 16
+    assert most == 1

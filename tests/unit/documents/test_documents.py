@@ -17,6 +17,7 @@ from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
 from imagestore.errors import DocumentError
 from imagestore.platforms.spec import Platform
+from imagestore.pull.choice import target_of
 
 INDEXES = Path(__file__).parents[3] / "fixtures" / "indexes"
 DIGEST = "sha256:" + "a" * 64
@@ -124,11 +125,11 @@ def test_a_version_that_is_not_stated_is_none(version: int | None) -> None:
 def test_what_nobody_reads_breaks_no_document() -> None:
     """Skopeo and containerd take these, and nothing that counts is in them."""
     entry = descriptor(annotations={"": "x"}, urls=[None, "https://example.test/x"], data="")
-    entry["platform"] = {**LINUX, "os.features": [None, "x"], "features": [None]}
+    entry["platform"] = {**LINUX, "os.features": [None, "", " ", "x"], "features": [None]}
     subject = {"mediaType": None, "digest": 7}
     (parsed,) = Index.parse(index(manifests=[entry], annotations={"": "y"}, subject=subject)).manifests
     assert (parsed.annotations, parsed.urls, parsed.data) == ({"": "x"}, ("https://example.test/x",), None)
-    assert parsed.platform == Platform("linux", "amd64", os_features=("", "x"))
+    assert parsed.platform == Platform("linux", "amd64", os_features=("x",))
     assert Manifest.parse(manifest(annotations={"": "y"}, subject=subject)).annotations == {"": "y"}
 
 
@@ -145,7 +146,7 @@ def test_an_entry_of_no_media_type_or_an_odd_one_is_of_another_kind() -> None:
     [
         (index(schemaVersion=1), r"\$\.schemaVersion"),
         (index(schemaVersion=True), r"\$\.schemaVersion"),
-        (index(manifests=None), r"\$\.manifests"),
+        (index(manifests={}), r"\$\.manifests: expected array or null"),
         (index(layers=[]), r"\$\.layers"),
         (index(config={}), r"\$\.config"),
         (index(Layers=[]), "Layers: differs from a known member only by case"),
@@ -219,7 +220,7 @@ def test_inline_data_is_bounded() -> None:
     ("raw", "reason"),
     [
         (manifest(config=None), r"\$\.config"),
-        (manifest(layers=None), r"\$\.layers"),
+        (manifest(layers={}), r"\$\.layers: expected array or null"),
         (manifest(config=descriptor(platform="linux/amd64")), r"\$\.config\.platform"),
         (manifest(layers=[descriptor(platform={"os": 1, "architecture": "amd64"})]), r"\$\.layers\[0\]\.platform"),
         (manifest(manifests=[]), r"\$\.manifests"),
@@ -365,5 +366,99 @@ def test_a_setting_that_stands_there_twice_is_refused(names: tuple[str, str]) ->
 
 
 def test_a_config_with_another_number_of_layers_is_refused() -> None:
+    layers = Manifest.parse(manifest(layers=[descriptor(mediaType=media_types.OCI_LAYER_GZIP)] * 2)).layers
     with pytest.raises(DocumentError, match="1 diff ids for 2 layers"):
-        ImageConfig.parse(config()).check_layers(2, what="config")
+        ImageConfig.parse(config()).check_layers(layers, what="config")
+
+
+A, B, C = ("sha256:" + letter * 64 for letter in "abc")
+PLAIN_TYPES = (
+    media_types.OCI_LAYER,
+    media_types.OCI_FOREIGN_LAYER,
+    media_types.DOCKER_LAYER,
+    media_types.DOCKER_FOREIGN_TAR,
+)
+
+
+def judge(layers: list[tuple[str, str]], *diff_ids: str) -> None:
+    """Compare layers (media type and digest) with the diff ids of a config."""
+    listed = [descriptor(mediaType=kind, digest=digest) for kind, digest in layers]
+    raw = config(rootfs={"type": "layers", "diff_ids": list(diff_ids)})
+    ImageConfig.parse(raw).check_layers(Manifest.parse(manifest(layers=listed)).layers, what="config")
+
+
+@pytest.mark.parametrize("kind", PLAIN_TYPES)
+def test_a_plain_tar_whose_digest_is_not_its_diff_id_is_refused(kind: str) -> None:
+    judge([(kind, A), (kind, B)], A, B)
+    with pytest.raises(
+        DocumentError, match=rf"diff_ids\[0\]: the diff id is {A}, but layer 0 .* another order"
+    ) as caught:
+        judge([(kind, B), (kind, A)], A, B)
+    assert len(caught.value.faults) == 2
+    with pytest.raises(DocumentError, match=rf"diff_ids\[1\]: the diff id is {B}, but layer 1 is the plain tar {C}$"):
+        judge([(kind, A), (kind, C)], A, B)
+
+
+def test_a_layer_whose_digest_is_the_diff_id_of_another_is_that_one_whatever_its_type_says() -> None:
+    gzip = media_types.OCI_LAYER_GZIP
+    judge([(gzip, A), (gzip, B)], A, B)
+    with pytest.raises(DocumentError, match="another order"):
+        judge([(gzip, B), (gzip, A)], A, B)
+
+
+def test_a_layer_that_occurs_twice_has_one_diff_id() -> None:
+    gzip = media_types.OCI_LAYER_GZIP
+    judge([(gzip, C), (gzip, C)], A, A)
+    judge([(gzip, B), (gzip, C)], A, A)
+    with pytest.raises(DocumentError, match=r"diff_ids\[1\].*layer 1 is also layer 0"):
+        judge([(gzip, C), (gzip, C)], A, B)
+
+
+def test_digests_of_two_algorithms_are_not_compared() -> None:
+    judge([(media_types.OCI_LAYER, "sha512:" + "d" * 128)], A)
+
+
+@pytest.mark.parametrize("members", [{"layers": []}, {"layers": None}, {}])
+def test_layers_that_are_null_or_absent_are_none(members: dict[str, Any]) -> None:
+    body = json.loads(manifest())
+    del body["layers"]
+    assert Manifest.parse(json.dumps({**body, **members}).encode()).layers == ()
+
+
+@pytest.mark.parametrize("members", [{"manifests": []}, {"manifests": None}, {}])
+def test_an_index_whose_list_is_null_or_absent_has_no_entries(members: dict[str, Any]) -> None:
+    raw = json.dumps({"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, **members}).encode()
+    assert Index.parse(raw).manifests == ()
+    assert target_of(raw, what="test").media_type == media_types.OCI_INDEX
+
+
+@pytest.mark.parametrize("rootfs", [None, {}, {"type": "layers"}, {"diff_ids": None}])
+def test_a_config_without_diff_ids_has_none(rootfs: dict[str, Any] | None) -> None:
+    parsed = ImageConfig.parse(config(rootfs=rootfs))
+    assert parsed.diff_ids == ()
+    parsed.check_layers((), what="config")
+    with pytest.raises(DocumentError, match="0 diff ids for 1 layers"):
+        parsed.check_layers(Manifest.parse(manifest()).layers, what="config")
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"schemaVersion": 1, "name": "a", "fsLayers": [], "history": []}, "is a schema 1 manifest"),
+        ({"schemaVersion": 1, "mediaType": media_types.DOCKER_SCHEMA1_SIGNED}, "is a schema 1 manifest"),
+        ({"fsLayers": [{"blobSum": DIGEST}]}, "is a schema 1 manifest"),
+        ({"mediaType": "application/vnd.oci.artifact.manifest.v1+json", "blobs": []}, "is an OCI artifact manifest"),
+        (json.loads(config()), "is an image config"),
+        ({"imageLayoutVersion": "1.0.0"}, "is the file oci-layout"),
+        ({"payloadType": "application/vnd.in-toto+json", "payload": ""}, "is an attestation"),
+        ([{"Config": "c.json", "RepoTags": None, "Layers": []}], r"is manifest\.json of a docker-archive"),
+        ([{"Ref": "a", "Descriptor": {}, "SchemaV2Manifest": {}}], "docker manifest inspect --verbose"),
+        ({"Ref": "a", "Descriptor": {}, "SchemaV2Manifest": {}}, "docker manifest inspect --verbose"),
+        ([{"Id": DIGEST, "RootFS": {}}], "docker inspect"),
+        ([], "expected a JSON object, found array"),
+        ([1], "expected a JSON object, found array"),
+    ],
+)
+def test_a_document_of_another_kind_is_named(document: Any, words: str) -> None:
+    with pytest.raises(DocumentError, match=words):
+        target_of(json.dumps(document).encode(), what="test")

@@ -91,6 +91,7 @@ def test_a_public_registry_cannot_send_us_to_a_private_address(url: str) -> None
         pytest.param("config-of-other-content", id="CVE-2025-24882-config"),
         pytest.param("manifest-of-other-content", id="GHSA-qv35-3gw6-8q4j-manifest"),
         pytest.param("layer-with-flipped-byte", id="oras-py-247-layer"),
+        pytest.param("plain-layers-in-another-order", id="layers-in-another-order-than-diff-ids"),
         pytest.param("huge-document", id="CVE-2020-1702-manifest"),
         pytest.param("endless-number", id="CVE-2020-1702-number"),
         pytest.param("too-deeply-nested-index", id="GHSA-298f-872v-2rcx"),
