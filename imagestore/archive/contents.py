@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.archive.source import read
+from imagestore.archive import layout
+from imagestore.archive.compressions import decompressed
+from imagestore.archive.source import link_above, read, size_of
 from imagestore.digest import verify
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
@@ -65,11 +67,13 @@ class ArchiveOrigin:
         source: the files.
         places: file name by digest.
         made: documents that the archive's format implies, by digest.
+        packed: compression of files whose content is the blob without it, by digest; their sizes were judged before.
     """
 
     source: Source
     places: Mapping[Digest, str]
     made: Mapping[Digest, bytes] = field(default_factory=dict, hash=False)
+    packed: Mapping[Digest, str] = field(default_factory=dict, hash=False)
 
     def has(self, digest: Digest) -> bool:
         """Whether there is content that claims this digest."""
@@ -106,7 +110,11 @@ class ArchiveOrigin:
             SizeMismatchError: it has another size than the descriptor says.
         """
         self.check(descriptor)
-        return ArchiveTransfer(self.source.chunks(self._place(descriptor), offset), offset)
+        place, kind = self._place(descriptor), self.packed.get(descriptor.digest)
+        if kind is None:
+            return ArchiveTransfer(self.source.chunks(place, offset), offset)
+        # What isn't kept as it is can only be read from its start.
+        return ArchiveTransfer(decompressed(self.source.chunks(place), kind, what=self._what(descriptor)), 0)
 
     def check(self, descriptor: Descriptor) -> None:
         """Check what can be checked without reading: that a blob is there and has the promised size.
@@ -114,13 +122,18 @@ class ArchiveOrigin:
         Raises:
             ContentNotFoundError, SizeMismatchError: it isn't, or it hasn't.
         """
-        actual = self.source.sizes()[self._place(descriptor)]
+        actual = size_of(self.source, self._place(descriptor))
+        if descriptor.digest in self.packed:
+            return
         if actual != descriptor.size:
             raise SizeMismatchError(self._what(descriptor), expected=descriptor.size, actual=actual)
 
     def _place(self, descriptor: Descriptor) -> str:
         place = self.places.get(descriptor.digest)
         if place is None:
+            name = layout.blob_name(descriptor.digest)
+            if link_above(self.source, name):
+                size_of(self.source, name)
             raise ContentNotFoundError(f"{self._what(descriptor)}: is needed, but missing", hint=_INCOMPLETE)
         return place
 

@@ -4,8 +4,9 @@
 registry has one, so one is made: Docker's schema 2, byte for byte the one that containerd's import makes.
 
 A layer that isn't compressed is kept so, and its digest is the diff id that the config states; the import verifies it.
-A layer in gzip is kept too; its digest is computed, and the archive inside is compared with the diff id. Layers of old
-archives may be symbolic links to files of the same archive.
+A layer in gzip or zstd is kept too; its digest is computed, and the archive inside is compared with the diff id. No
+manifest can name bzip2 or xz, so such a layer is stored without its compression. Layers of old archives may be symbolic
+links to files of the same archive.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from imagestore import media_types
 from imagestore.archive import layout, tar
+from imagestore.archive.compressions import compression_of, decompressed
 from imagestore.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
 from imagestore.archive.source import read
-from imagestore.archive.spool import COMPRESSIONS, gunzip
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest, Verifier, new_hash
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
@@ -35,9 +36,13 @@ if TYPE_CHECKING:
 
 #: How Docker shows that an image has no name, and others.
 _NO_TAGS: Final = ("<none>:<none>", "")
+#: Media types of layers that are kept with their compression.
+_KEPT: Final = {"gzip": media_types.DOCKER_LAYER_GZIP, "zstd": media_types.DOCKER_LAYER_ZSTD}
 _MEMBERS: Final = frozenset({"Config", "RepoTags", "Layers", "Parent", "LayerSources"})
 _MAX_IMAGES: Final = 1000
 _MAX_LAYERS: Final = 1000
+#: Of all images together.
+_MAX_TAGS: Final = 10_000
 _MAX_LINKS: Final = 8
 _HEX: Final = re.compile(r"(?:.*/)?(?:sha256:)?([a-f0-9]{64})(?:\.json)?")
 
@@ -69,18 +74,19 @@ def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
     what = f"{source.what}: {layout.DOCKER_MANIFEST}"
     places: dict[Digest, str] = {}
     made: dict[Digest, bytes] = {}
+    packed: dict[Digest, str] = {}
     found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
     # Images share layers and configs, and each is read once.
     known = _Known()
     for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
         cancel.check()
-        manifest = _manifest(source, saved, places, known, cancel)
+        manifest = _manifest(source, saved, places, packed, known, cancel)
         target = Descriptor(media_types.DOCKER_MANIFEST, Digest.of(manifest), len(manifest))
         made[target.digest] = manifest
         for name in _names(saved.tags):
             found.setdefault(name, {})[target.digest] = target
     images = tuple(ArchiveImage(*name, tuple(entries.values())) for name, entries in found.items())
-    return ArchiveContents(images, ArchiveOrigin(source, places, made))
+    return ArchiveContents(images, ArchiveOrigin(source, places, made, packed))
 
 
 def parse(raw: bytes, what: str) -> list[SavedImage]:
@@ -92,11 +98,21 @@ def parse(raw: bytes, what: str) -> list[SavedImage]:
     # The bounded decoder reads objects, and this document is a list.
     document = decode(b'{"images":' + raw + b"}", what)
     images = document.get("images")
+    if set(document) == {"images"} and isinstance(images, dict) and "schemaVersion" in images:
+        _refuse(
+            what,
+            "is an image manifest, as 'skopeo copy ... dir:' writes it; expected a list of images",
+            hint="copy the folder with skopeo: skopeo copy dir:FOLDER oci-archive:FILE",
+        )
     if set(document) != {"images"} or not isinstance(images, list):
         _refuse(what, "expected a list of images")
     if not 0 < len(images) <= _MAX_IMAGES:
         _refuse(what, f"lists {len(images)} images, expected 1 to {_MAX_IMAGES}")
-    return [_saved(image, f"$[{number}]", what) for number, image in enumerate(images)]
+    found = [_saved(image, f"$[{number}]", what) for number, image in enumerate(images)]
+    tags = sum(len(image.tags) for image in found)
+    if tags > _MAX_TAGS:
+        _refuse(what, f"lists {tags} tags, more than the {_MAX_TAGS} allowed")
+    return found
 
 
 def _saved(value: Any, path: str, what: str) -> SavedImage:
@@ -137,10 +153,11 @@ def _manifest(
     source: Source,
     saved: SavedImage,
     places: dict[Digest, str],
+    packed: dict[Digest, str],
     known: _Known,
     cancel: CancelToken,
 ) -> bytes:
-    """The manifest of an image; in ``places`` where its contents are."""
+    """The manifest of an image; in ``places`` where its contents are, in ``packed`` how those that aren't kept so."""
     config, diff_ids = _config(source, saved, known)
     places[config.digest] = _resolve(source, saved.config)
     layers = []
@@ -149,6 +166,8 @@ def _manifest(
         layer = known.layers.get((place, diff_id)) or _layer(source, place, diff_id, cancel)
         known.layers[place, diff_id] = layer
         places[layer.digest] = place
+        if layer.digest == diff_id and (kind := _compression(source, place)):
+            packed[diff_id] = kind
         layers.append(layout.render_descriptor(layer))
     # Members in the order in which Go's encoder writes containerd's structure.
     return layout.render(
@@ -183,13 +202,10 @@ def _config(source: Source, saved: SavedImage, known: _Known) -> tuple[Descripto
 
 def _layer(source: Source, place: str, diff_id: Digest, cancel: CancelToken) -> Descriptor:
     size = source.sizes()[place]
-    head = next(source.chunks(place), b"")
-    kind = next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), "")
+    kind = _compression(source, place)
     if not kind:
         return Descriptor(media_types.DOCKER_LAYER, diff_id, size)
     what = f"{source.what}: {place}"
-    if kind != "gzip":
-        _refuse(what, f"is compressed with {kind}, so that its diff id can't be verified")
     packed = new_hash("sha256")
 
     def hashed() -> Iterator[bytes]:
@@ -199,10 +215,17 @@ def _layer(source: Source, place: str, diff_id: Digest, cancel: CancelToken) -> 
             yield piece
 
     verifier = Verifier(diff_id, what=f"{what} uncompressed")
-    for piece in gunzip(hashed(), what=what):
+    for piece in decompressed(hashed(), kind, what=what):
         verifier.update(piece)
     verifier.finish()
-    return Descriptor(media_types.DOCKER_LAYER_GZIP, Digest("sha256", packed.hexdigest()), size)
+    media_type = _KEPT.get(kind)
+    if media_type is None:
+        return Descriptor(media_types.DOCKER_LAYER, diff_id, verifier.received)
+    return Descriptor(media_type, Digest("sha256", packed.hexdigest()), size)
+
+
+def _compression(source: Source, place: str) -> str:
+    return compression_of(next(source.chunks(place), b""))
 
 
 def _resolve(source: Source, name: str) -> str:
@@ -219,5 +242,5 @@ def _resolve(source: Source, name: str) -> str:
     raise DocumentError(source.what, [f"has no file {name[:200]!r}, which {layout.DOCKER_MANIFEST} names"])
 
 
-def _refuse(what: str, fault: str) -> NoReturn:
-    raise DocumentError(what, [fault])
+def _refuse(what: str, fault: str, *, hint: str = "") -> NoReturn:
+    raise DocumentError(what, [fault], hint=hint)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from imagestore.archive import layout
+from imagestore.archive.compressions import compression_of, decompressed
 from imagestore.archive.oci_export import verified
-from imagestore.archive.spool import COMPRESSIONS, gunzip
 from imagestore.archive.writing import FILE_MODE, Member
 from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
@@ -76,7 +76,7 @@ def _layer(name: str, layer: Descriptor, diff_id: Digest, content: ContentStore,
     def pieces() -> Iterator[bytes]:
         verifier = Verifier(diff_id, what=f"layer {layer.digest} uncompressed")
         packed = verified(layer, content)
-        for piece in gunzip(packed, what=f"layer {layer.digest}") if kind == "gzip" else packed:
+        for piece in decompressed(packed, kind, what=f"layer {layer.digest}") if kind else packed:
             cancel.check()
             verifier.update(piece)
             yield piece
@@ -85,11 +85,6 @@ def _layer(name: str, layer: Descriptor, diff_id: Digest, content: ContentStore,
     with content.open(layer.digest) as blob:
         head = blob.read(8)
     # By the bytes: labels on layers are wrong now and then.
-    kind = next((found for magic, found in COMPRESSIONS.items() if head.startswith(magic)), "")
-    if kind not in ("", "gzip"):
-        raise InvalidInputError(
-            f"layer {layer.digest}: is compressed with {kind}, which can't be undone here",
-            hint="export to an OCI archive, which keeps layers as they are",
-        )
+    kind = compression_of(head)
     size = sum(len(piece) for piece in pieces()) if kind else layer.size
     return Member(name, size, FILE_MODE, pieces, layer)

@@ -16,14 +16,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import lease
-from imagestore.archive import names
+from imagestore.archive import layout, names
 from imagestore.archive.oci import look_into
 from imagestore.archive.storing import Storing, Wanted
 from imagestore.archive.survey import survey
 from imagestore.descriptor import Descriptor
 from imagestore.documents.index import Index
 from imagestore.documents.select import select
-from imagestore.errors import ContentNotFoundError, DocumentError, InvalidDigestError, NoMatchingManifestError
+from imagestore.errors import (
+    ContentNotFoundError,
+    DocumentError,
+    IntegrityError,
+    InvalidDigestError,
+    NoMatchingManifestError,
+)
 from imagestore.failpoint import reach
 from imagestore.image import Image
 from imagestore.media_types import OCI_INDEX
@@ -192,6 +198,18 @@ class ImportWork:
             DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
             InvalidInputError, StoreError, OperationCancelledError.
         """
+        try:
+            return self._run()
+        except (DocumentError, IntegrityError, ContentNotFoundError) as error:
+            files = self.source.sizes()
+            if not error.hint and layout.MARK in files and layout.DOCKER_MANIFEST in files:
+                error.hint = (
+                    f"the archive has {layout.DOCKER_MANIFEST} too, which may be right: "
+                    f"import it without {layout.MARK} and {layout.INDEX}"
+                )
+            raise
+
+    def _run(self) -> ImportReport:
         contents = look_into(self.source, cancel=self.cancel)
         named, notes = names.assign(
             contents.images, only=self.options.images, name=self.options.name, what=self.source.what

@@ -1,7 +1,8 @@
 """Reading an OCI layout (image-spec 1.1, image-layout.md), and telling which format an archive has.
 
 An archive with ``oci-layout`` is a layout, also when it has Docker's ``manifest.json`` beside it, as in containerd.
-Files are found by the digest in their names and believed only when their bytes have it. Symbolic links are refused.
+Files are found by the digest in their names and believed only when their bytes have it. Symbolic links are not
+followed: a link in place of a file that is needed is refused, other links are passed over.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
     """
     names = source.sizes()
     if layout.MARK in names:
-        return _layout(source)
+        found = _layout(source)
+        # Docker 25.0.0 saved images without a name so.
+        if found.images or layout.DOCKER_MANIFEST not in names:
+            return found
     if layout.DOCKER_MANIFEST in names:
         return docker.look_into(source, cancel=cancel)
     raise DocumentError(
@@ -49,8 +53,6 @@ def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
 
 
 def _layout(source: Source) -> ArchiveContents:
-    for name in source.links:
-        raise DocumentError(source.what, [f"{name!r} is a symbolic link, which an OCI layout has no use for"])
     mark = decode(read(source, layout.MARK, limit_bytes=_MAX_MARK_BYTES), f"{source.what}: {layout.MARK}")
     if mark.get("imageLayoutVersion") != layout.VERSION:
         found = str(mark.get("imageLayoutVersion"))[:40]
@@ -89,8 +91,8 @@ def _name(entry: Descriptor) -> tuple[Reference | None, str]:
 
 
 def _places(source: Source) -> Iterator[tuple[Digest, str]]:
-    """File names by the digest they claim; files that claim none are left alone."""
-    for name in source.sizes():
+    """File names by the digest they claim, links and the like too, which are refused when they are needed."""
+    for name in (*source.sizes(), *source.links, *source.others):
         folder, _, rest = name.partition("/")
         algorithm, slash, encoded = rest.partition("/")
         if folder == layout.BLOBS and slash:

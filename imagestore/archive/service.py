@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.errors import InvalidInputError
@@ -13,6 +13,7 @@ from imagestore.observe import ignore
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from imagestore.archive.exporting import ExportOptions, ExportReport
     from imagestore.archive.importing import ImportOptions, ImportReport
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.pull.verify import ImageVerifier
 
+#: The name of standard output, and of standard input.
+_STREAM: Final = "-"
+
 
 class Archives(abc.ABC):
     """Export and import; the store's other halves say where and for whom."""
 
+    root: Path
     content: LocalContentStore
     metadata: SqliteMetadataStore
     config: Config
@@ -115,6 +120,7 @@ class Archives(abc.ABC):
 
         chosen, default = options or exporting.ExportOptions(), self.config.default_handler
         path = _path(archive)
+        self._refuse_own_files(path)
         for handler in chosen.runtime_handlers:
             self._known(handler)
         records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
@@ -124,6 +130,14 @@ class Archives(abc.ABC):
         with self._operation(cancel) as token:
             parts = (self.content, self.metadata, observer, token)
             return exporting.ExportWork(records, path, chosen, wanted, *parts).run()
+
+    def _refuse_own_files(self, path: str) -> None:
+        """An archive that replaces the store's database or a blob would destroy the images it is made from."""
+        inside, root = os.path.realpath(path), os.path.realpath(self.root)
+        if path != _STREAM and os.path.commonpath((inside, root)) == root:
+            raise InvalidInputError(
+                f"archive {path}: is inside the store {self.root}", hint="name a place outside the store's folder"
+            )
 
 
 def _path(archive: str | os.PathLike[str]) -> str:

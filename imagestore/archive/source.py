@@ -1,23 +1,25 @@
-"""The members of an archive, whatever holds them: a tar file, a folder, a pipe, with or without gzip around it.
+"""The members of an archive, whatever holds them: a tar file, a folder, a pipe, compressed or not.
 
-Nothing is unpacked. A tar file is read at the places its headers tell; a folder's files are opened one name at a time
-from its top, following no symbolic link. What can't be read at any place (pipes, gzip) goes through a nameless
-temporary file inside the store, which is gone when the import ends, however it ends.
+Nothing is unpacked. A tar file is read at the places its headers name; a folder's files are opened one name at a time
+from its top, following no symbolic link. What can't be read at any place (pipes, compressed files) goes through a
+nameless temporary file inside the store, which is gone when the import ends, however it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.archive import tar
-from imagestore.archive.spool import COMPRESSIONS, spool
+from imagestore.archive.compressions import compression_of
+from imagestore.archive.spool import spool
 from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from imagestore.cancel import CancelToken
@@ -44,6 +46,10 @@ class Source(Protocol):
     def links(self) -> Mapping[str, str]:
         """Targets of symbolic links by name."""
 
+    @property
+    def others(self) -> Mapping[str, str]:
+        """What is neither a file, a folder nor a symbolic link, by name: "a FIFO"."""
+
     def sizes(self) -> Mapping[str, int]:
         """Every file with its size in bytes."""
 
@@ -62,12 +68,35 @@ def read(source: Source, name: str, *, limit_bytes: int) -> bytes:
     Raises:
         DocumentError: it is missing, or longer than the limit.
     """
-    size = source.sizes().get(name)
-    if size is None:
-        raise DocumentError(source.what, [f"has no file {name!r}"])
+    size = size_of(source, name)
     if size > limit_bytes:
         raise DocumentError(source.what, [f"{name!r} is {size} bytes long, more than the {limit_bytes} allowed"])
     return b"".join(source.chunks(name))
+
+
+def link_above(source: Source, name: str) -> str:
+    """The symbolic link that stands in the place of a file or of a folder above it; empty when there is none."""
+    parts = name.split("/")
+    above = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return next((each for each in above if each in source.links), "")
+
+
+def size_of(source: Source, name: str) -> int:
+    """The size of a file that is needed, in bytes.
+
+    Raises:
+        DocumentError: there is no such file, or it is none.
+    """
+    size = source.sizes().get(name)
+    if size is not None:
+        return size
+    if linked := link_above(source, name):
+        fault = f"{linked!r} is a symbolic link, and links are not followed here"
+    elif name in source.others:
+        fault = f"{name!r} is {source.others[name]}, expected a file"
+    else:
+        fault = f"has no file {name!r}"
+    raise DocumentError(source.what, [fault])
 
 
 @contextlib.contextmanager
@@ -81,7 +110,7 @@ def opened(path: str, *, scratch: Path, limit_bytes: int, cancel: CancelToken) -
         cancel: ends the reading.
 
     Raises:
-        InvalidInputError: the path can't be opened, or is compressed in a way that isn't read.
+        InvalidInputError: the path can't be opened.
         DocumentError: it is no archive, or holds what is refused.
         StoreFullError: the temporary file would become too large.
     """
@@ -95,12 +124,20 @@ def opened(path: str, *, scratch: Path, limit_bytes: int, cancel: CancelToken) -
         if stat.S_ISDIR(kind):
             yield FolderSource(descriptor, what, stack)
             return
-        if not stat.S_ISREG(kind) or path == STDIN or head.startswith(tuple(COMPRESSIONS)):
-            file = stack.enter_context(
-                spool(descriptor, folder=scratch, limit_bytes=limit_bytes, what=what, cancel=cancel)
-            )
-            descriptor = file.fileno()
-        yield TarSource(descriptor, what, cancel)
+        if stat.S_ISREG(kind) and path != STDIN and not compression_of(head):
+            yield TarSource(functools.partial(_read_at, descriptor, what), what, cancel)
+            return
+        spooled = stack.enter_context(
+            spool(descriptor, folder=scratch, limit_bytes=limit_bytes, what=what, cancel=cancel)
+        )
+        source = TarSource(spooled.read, what, cancel)
+        spooled.drain()
+        yield source
+
+
+def _read_at(descriptor: int, what: str, offset: int, size: int) -> bytes:
+    with _readable(what):
+        return os.pread(descriptor, size, offset)
 
 
 @contextlib.contextmanager
@@ -115,7 +152,7 @@ class TarSource:
     """The files of a tar archive.
 
     Args:
-        descriptor: the open file; stays the caller's.
+        read: gives so many bytes (second argument) at an offset (first), fewer at the end.
         what: names the archive in errors.
         cancel: ends the reading of the headers.
 
@@ -123,13 +160,12 @@ class TarSource:
         DocumentError: as tar.scan().
     """
 
-    def __init__(self, descriptor: int, what: str, cancel: CancelToken) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], what: str, cancel: CancelToken) -> None:
         self.what = what
-        self._descriptor = descriptor
-        length = os.fstat(descriptor).st_size
-        if length == 0:
+        self._read = read
+        if not read(0, 1):
             raise DocumentError(what, ["is empty"])
-        self._table = tar.scan(self._read_at, length, what, cancel)
+        self._table = tar.scan(read, what, cancel)
         self._sizes = {name: span.size for name, span in self._table.files.items()}
 
     @property
@@ -137,25 +173,26 @@ class TarSource:
         """Targets of symbolic links by name."""
         return self._table.links
 
+    @property
+    def others(self) -> Mapping[str, str]:
+        """What is neither a file, a folder nor a symbolic link."""
+        return self._table.others
+
     def sizes(self) -> Mapping[str, int]:
         """Every file with its size in bytes."""
         return self._sizes
 
     def chunks(self, name: str, offset: int = 0) -> Iterator[bytes]:
         """A file's bytes from an offset on."""
-        span = self._table.files.get(name)
-        if span is None:
-            raise DocumentError(self.what, [f"has no file {name!r}"])
-        while offset < span.size:
-            piece = self._read_at(span.offset + offset, min(_PIECE, span.size - offset))
-            if not piece:
-                raise SizeMismatchError(f"{self.what}: {name}", expected=span.size, actual=offset)
+        size_of(self, name)
+        span = self._table.files[name]
+        for place, size in span.parts(offset, _PIECE):
+            piece = bytes(size) if place is None else self._read(place, size)
             offset += len(piece)
-            yield piece
-
-    def _read_at(self, offset: int, size: int) -> bytes:
-        with _readable(self.what):
-            return os.pread(self._descriptor, size, offset)
+            if piece:
+                yield piece
+            if len(piece) < size:
+                raise SizeMismatchError(f"{self.what}: {name}", expected=span.size, actual=offset)
 
 
 class FolderSource:
@@ -177,6 +214,7 @@ class FolderSource:
         self._folders = {"": descriptor}
         self._sizes: dict[str, int] = {}
         self._links: dict[str, str] = {}
+        self._others: dict[str, str] = {}
         with _readable(what):
             self._list("", descriptor, levels=3)
 
@@ -185,15 +223,18 @@ class FolderSource:
         """Targets of symbolic links by name."""
         return self._links
 
+    @property
+    def others(self) -> Mapping[str, str]:
+        """What is neither a file, a folder nor a symbolic link."""
+        return self._others
+
     def sizes(self) -> Mapping[str, int]:
         """Every file with its size in bytes."""
         return self._sizes
 
     def chunks(self, name: str, offset: int = 0) -> Iterator[bytes]:
         """A file's bytes from an offset on."""
-        size = self._sizes.get(name)
-        if size is None:
-            raise DocumentError(self.what, [f"has no file {name!r}"])
+        size = size_of(self, name)
         with _readable(f"{self.what}: {name}"):
             descriptor = self._open(name)
             try:
@@ -231,7 +272,9 @@ class FolderSource:
                     self._links[name] = os.readlink(entry.name, dir_fd=descriptor)
                 elif stat.S_ISREG(status.st_mode) and name:
                     self._sizes[name] = status.st_size
-                if len(self._sizes) + len(self._links) > tar.MAX_MEMBERS:
+                elif not stat.S_ISDIR(status.st_mode) and name:
+                    self._others[name] = "no plain file"
+                if len(self._sizes) + len(self._links) + len(self._others) > tar.MAX_MEMBERS:
                     raise DocumentError(self.what, [f"has more than {tar.MAX_MEMBERS} files"])
 
     def _list_inner(self, name: str, descriptor: int, *, levels: int) -> None:

@@ -1,7 +1,8 @@
-"""A pipe, or a gzip file, made readable at any place: its plain bytes in a nameless file inside the store.
+"""A pipe, or a compressed file, made readable at any place: its plain bytes in a nameless file inside the store.
 
-The size is bounded while it grows, so that a few bytes of gzip can't fill the disk. gzip is RFC 1952; several members
-in a row are one file.
+The file grows only as far as the reader of the archive's headers asks: what is no archive ends at its first block, and
+what follows the archive's end is read, but not kept. Its size is bounded, so that a few compressed bytes can't fill the
+disk.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import contextlib
 import os
 import select
 import tempfile
-import zlib
 from typing import TYPE_CHECKING, Final
 
+from imagestore.archive.compressions import plain
 from imagestore.content.disk import check_room, translated
 from imagestore.errors import DocumentError, InvalidInputError, StoreFullError
 from imagestore.failpoint import reach
@@ -24,117 +25,102 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
 
-_GZIP: Final = b"\x1f\x8b"
-#: What compressed files start with.
-COMPRESSIONS: Final = {
-    _GZIP: "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ\x00": "xz",
-    b"BZh": "bzip2",
-}
 _PIECE: Final = 1024 * 1024
-_FED: Final = 32 * 1024
-_HEAD: Final = 6
 _POLL_MILLISECONDS: Final = 500
-# zlib's number for "with gzip's header and trailer".
-_GZIP_WINDOW: Final = 31
+#: Bytes behind the end of an archive; tar programs pad with up to a few MiB.
+_MOST_BEHIND_END: Final = 64 * 1024 * 1024
+
+
+class Spool:
+    """Bytes that come one after the other, readable at any place.
+
+    Args:
+        pieces: the plain bytes.
+        file: keeps them.
+        folder: where the file is, for errors.
+        limit_bytes: the most that the file may hold.
+        what: names the archive in errors.
+        cancel: ends the reading.
+    """
+
+    def __init__(
+        self, pieces: Iterator[bytes], file: IO[bytes], folder: Path, limit_bytes: int, what: str, cancel: CancelToken
+    ) -> None:
+        self._pieces = pieces
+        self._file = file
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._what = what
+        self._cancel = cancel
+        self._length = 0
+        self._is_ended = False
+
+    def read(self, offset: int, size: int) -> bytes:
+        """So many bytes at an offset; fewer at the end.
+
+        Raises:
+            InvalidInputError: the source can't be read.
+            DocumentError: the compressed data is damaged or cut off.
+            StoreFullError: it is longer than the limit, or the disk is full.
+        """
+        while self._length < offset + size and not self._is_ended:
+            # A mebibyte of compressed bytes may be a gibibyte.
+            self._cancel.check()
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._is_ended = True
+            else:
+                self._keep(piece)
+        return os.pread(self._file.fileno(), size, offset)
+
+    def drain(self) -> None:
+        """Read what follows the archive's end, and keep nothing of it: a stream that is cut off is refused.
+
+        Raises:
+            as read(); DocumentError also where the end is far.
+        """
+        left = _MOST_BEHIND_END
+        for piece in self._pieces:
+            self._cancel.check()
+            left -= len(piece)
+            if left < 0:
+                raise DocumentError(self._what, [f"goes on for more than {_MOST_BEHIND_END} bytes behind its end"])
+        self._is_ended = True
+
+    def _keep(self, piece: bytes) -> None:
+        if self._length + len(piece) > self._limit_bytes:
+            limit = f"{self._limit_bytes} bytes, half of what there is room for at {self._folder}"
+            raise StoreFullError(
+                f"{self._what}: is longer than {limit}",
+                hint="free space there, or unpack the archive and import the file",
+            )
+        with translated("write a temporary file", self._folder):
+            check_room(self._file.fileno(), len(piece))
+            rest = memoryview(piece)
+            while rest:
+                reach("spool-write")
+                rest = rest[self._file.write(rest) :]
+        self._length += len(piece)
 
 
 @contextlib.contextmanager
-def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel: CancelToken) -> Iterator[IO[bytes]]:
-    """Copy everything that can be read into a nameless temporary file, without gzip, for a block of work.
+def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel: CancelToken) -> Iterator[Spool]:
+    """What a descriptor gives, without compression, for a block of work.
 
     Args:
         descriptor: where to read.
-        folder: on whose disk the file is.
+        folder: on whose disk the nameless temporary file is.
         limit_bytes: the most it may hold.
         what: names the archive in errors.
-        cancel: ends the copying.
+        cancel: ends the reading.
 
     Raises:
-        InvalidInputError: it can't be read, or is compressed in another way.
-        DocumentError: the gzip data is damaged or cut off.
-        StoreFullError: it is longer than the limit, or the disk is full.
+        StoreFullError, StoreError: the file can't be made.
     """
     with contextlib.ExitStack() as stack:
         with translated("write a temporary file", folder):
             file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))
-            for piece in plain(_arriving(descriptor, what, cancel), what=what):
-                # A mebibyte of gzip may be a gibibyte.
-                cancel.check()
-                if file.tell() + len(piece) > limit_bytes:
-                    raise StoreFullError(
-                        f"{what}: is longer than {limit_bytes} bytes, half of what there is room for at {folder}",
-                        hint="free space there, or unpack the archive and import the file",
-                    )
-                check_room(file.fileno(), len(piece))
-                _write(file, piece)
-        yield file
-
-
-def plain(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
-    """The bytes without gzip, when they have any.
-
-    Raises:
-        InvalidInputError: they are compressed in another way.
-        DocumentError: the gzip data is damaged or cut off.
-
-    >>> b"".join(plain(iter([b"ab", b"c"]), what="test"))
-    b'abc'
-    """
-    head = b""
-    for piece in pieces:
-        head += piece
-        if len(head) >= _HEAD:
-            break
-    kind = next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), "")
-    if kind == "gzip":
-        yield from gunzip(_chained(head, pieces), what=what)
-    elif kind:
-        raise InvalidInputError(f"{what}: is compressed with {kind}", hint=f"decompress it with {kind} first")
-    else:
-        yield from _chained(head, pieces)
-
-
-def gunzip(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
-    """Decompress, in pieces of at most 1 MiB.
-
-    Raises:
-        DocumentError: the data is damaged, cut off, or followed by something else.
-    """
-    decoder = zlib.decompressobj(_GZIP_WINDOW)
-    has_begun = False
-    # A decoder copies what is behind a member, and there may be one every twenty bytes.
-    for rest in (piece[start : start + _FED] for piece in pieces for start in range(0, len(piece), _FED)):
-        while rest:
-            if decoder.eof:
-                rest = rest.lstrip(b"\0") if has_begun else rest  # some tools pad with zeros
-                if not rest:
-                    break
-                decoder = zlib.decompressobj(_GZIP_WINDOW)
-            try:
-                data = decoder.decompress(rest, _PIECE)
-            except zlib.error as error:
-                raise DocumentError(what, [f"has damaged gzip data: {error}"]) from error
-            has_begun = True
-            if data:
-                yield data
-            rest = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
-    if not decoder.eof:
-        raise DocumentError(what, ["has gzip data that is cut off"])
-
-
-def _write(file: IO[bytes], piece: bytes) -> None:
-    rest = memoryview(piece)
-    while rest:
-        reach("spool-write")
-        rest = rest[file.write(rest) :]
-
-
-def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    if head:
-        yield head
-    yield from rest
+        yield Spool(plain(_arriving(descriptor, what, cancel), what=what), file, folder, limit_bytes, what, cancel)
 
 
 def _arriving(descriptor: int, what: str, cancel: CancelToken) -> Iterator[bytes]:

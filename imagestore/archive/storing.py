@@ -125,7 +125,9 @@ class Storing:
     def _is_small(self, wanted: Wanted) -> bool:
         if wanted.raw is not None:
             return True
-        return wanted.descriptor.size <= SMALL_BYTES and wanted.descriptor.digest in self.origin.places
+        descriptor, origin = wanted.descriptor, self.origin
+        is_kept = descriptor.digest in origin.places and descriptor.digest not in origin.packed
+        return is_kept and descriptor.size <= SMALL_BYTES
 
     def _say(self, wanted: Wanted, received: int) -> None:
         if wanted.raw is None:

@@ -45,7 +45,7 @@ def test_import_names_image_handler_and_id(run: Line) -> None:
 
 def test_import_in_json(run: Line) -> None:
     shown = run.json("import", run.archive, "--progress", "none", "--all-handlers")
-    assert [each["runtimeHandler"] for each in shown["images"]] == [PROCESS, HYPERV, "kata"]
+    assert [each["runtimeHandler"] for each in shown["images"]] == [PROCESS, HYPERV, "kata", "runc"]
     assert shown["unusedBlobs"] > 0
     assert shown["unusedBytes"] > 0
 

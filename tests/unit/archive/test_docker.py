@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
-from collections.abc import Iterator
+import lzma
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +19,10 @@ import pytest
 
 from imagestore import media_types
 from imagestore.archive import layout
+from imagestore.archive.compressions import decompressed
 from imagestore.archive.contents import ArchiveFormat
 from imagestore.archive.exporting import ExportOptions
 from imagestore.archive.importing import ImportOptions
-from imagestore.archive.spool import gunzip
 from imagestore.cancel import CancelToken
 from imagestore.digest import Digest
 from imagestore.documents.image_config import ImageConfig
@@ -37,6 +41,11 @@ from tests.support.node import PYTHON, Node, node, python_image, snapshot
 from tests.unit.archive.making import END, layout_files, member, saved_files, tar_of, write
 
 KATA = ImportOptions(("kata",))
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 PLAIN = [layer("base", compression="none"), layer("top", compression="none")]
 PACKED = [layer("base"), layer("top")]
 
@@ -68,11 +77,11 @@ def test_a_layer_that_images_share_is_unpacked_once(
 ) -> None:
     unpacked: list[str] = []
 
-    def counted(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
+    def counted(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[bytes]:
         unpacked.append(what)
-        return gunzip(pieces, what=what)
+        return decompressed(pieces, kind, what=what)
 
-    monkeypatch.setattr("imagestore.archive.docker.gunzip", counted)
+    monkeypatch.setattr("imagestore.archive.docker.decompressed", counted)
     files = saved(PACKED)
     entry = json.loads(files[layout.DOCKER_MANIFEST])[0]
     listed = [{**entry, "RepoTags": [f"a:{number}"]} for number in range(3)]
@@ -125,7 +134,7 @@ def test_empty_members_of_gzip_cost_what_they_are_long(tmp_path: Path) -> None:
             fed = max(fed, len(found))
             return found
 
-    assert b"".join(gunzip(iter([Counting(piece), piece[:7], piece[7:]]), what="test")) == b"texttext"
+    assert b"".join(decompressed(iter([Counting(piece), piece[:7], piece[7:]]), "gzip", what="test")) == b"texttext"
     assert fed <= 32 * 1024
 
 
@@ -234,7 +243,7 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
         DigestMismatchError,
         "expected digest",
     ),
-    "a layer in zstd": (other_layer(PLAIN, b"\x28\xb5\x2f\xfd" + bytes(99)), DocumentError, "compressed with zstd"),
+    "a layer in zstd": (other_layer(PLAIN, b"\x28\xb5\x2f\xfd" + b"\xff" * 99), DocumentError, "damaged zstd data"),
     "a packed layer that is not its diff id": (
         other_layer(PACKED, b"".join(PACKED[1].body.chunks())),
         DigestMismatchError,
@@ -248,11 +257,17 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
     "a link to outside": (with_link("../../etc/passwd"), DocumentError, "has no file"),
     "an absolute link": (with_link("/etc/passwd"), DocumentError, "has no file"),
     "a link to itself": (with_link("layer.tar"), DocumentError, "has no file"),
-    "a hard link": (
-        member("x", b"", b"1", b"manifest.json") + tar_of(saved(PLAIN)),
+    "a hard link to nothing": (
+        member("manifest.json", b"", b"1", b"x") + tar_of({"a": b""}),
         DocumentError,
-        "is a hard link",
+        "is no image archive",
     ),
+    "an image manifest": (
+        tar_of({layout.DOCKER_MANIFEST: built(PLAIN).documents[built(PLAIN).target.digest].data}),
+        DocumentError,
+        "is an image manifest, as 'skopeo copy ... dir:' writes it",
+    ),
+    "too many tags": (saved(PLAIN, [f"a:{number}" for number in range(10_001)]), DocumentError, "lists 10001 tags"),
     "a file twice": (
         tar_of(saved(PLAIN))[: -len(END)] + member(layout.DOCKER_MANIFEST, b"[]") + END,
         DocumentError,
@@ -307,15 +322,91 @@ def test_what_docker_can_not_hold_is_refused(here: Node, tmp_path: Path) -> None
     options = ExportOptions(format=ArchiveFormat.DOCKER_ARCHIVE)
     with pytest.raises(InvalidInputError, match="is an artifact"):
         here.store.export_images(["notes:1"], tmp_path / "a.tar", options=options)
-    zstd = layer("x", compression="none")
-    zstd_bytes = b"\x28\xb5\x2f\xfd" + bytes(60)
-    part = {"mediaType": media_types.OCI_LAYER_ZSTD, "digest": str(Digest.of(zstd_bytes)), "size": len(zstd_bytes)}
-    image = build_image("linux/amd64", layers=[zstd], members={"layers": [part]})
-    files = {**layout_files({"z:1": image}), layout.blob_name(Digest.of(zstd_bytes)): zstd_bytes}
-    here.store.import_images(write(tmp_path / "z.tar", files), options=KATA)
-    with pytest.raises(InvalidInputError, match="compressed with zstd"):
-        here.store.export_images(["z:1"], tmp_path / "a.tar", options=DOCKER)
-    assert not (tmp_path / "a.tar").exists()
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": zstd.compress,
+    "zstd in two frames": lambda data: zstd.compress(data[:100]) + zstd.compress(data[100:]),
+    "xz in two streams": lambda data: lzma.compress(data[:100]) + lzma.compress(data[100:]),
+}
+
+
+@pytest.mark.parametrize("form", PACKERS)
+def test_compressed_layers_are_verified_and_kept_or_unpacked(here: Node, tmp_path: Path, form: str) -> None:
+    pack = PACKERS[form]
+    files = saved(PLAIN)
+    names = json.loads(files[layout.DOCKER_MANIFEST])[0]["Layers"]
+    plain = [files[name] for name in names]
+    files |= {name: pack(files[name]) for name in names}
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images
+    assert image.id == built(PLAIN).manifests[0].config.digest
+    kept = [path.read_bytes() for path in image.layer_paths]
+    is_kept = form.startswith(("gzip", "zstd"))
+    assert kept == ([files[name] for name in names] if is_kept else plain)
+    suffix = {"gzip": media_types.DOCKER_LAYER_GZIP, "zstd": media_types.DOCKER_LAYER_ZSTD}
+    assert {each.media_type for each in image.layers} == {suffix.get(form.split()[0], media_types.DOCKER_LAYER)}
+    # What comes out again is what docker reads.
+    here.store.export_images(["a:1"], tmp_path / "out.tar", options=DOCKER)
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        (entry,) = json.load(archive.extractfile(layout.DOCKER_MANIFEST))  # type: ignore[arg-type]
+        assert [archive.extractfile(name).read() for name in entry["Layers"]] == plain  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("form", PACKERS)
+def test_compressed_archives_are_read_and_what_is_cut_off_stores_nothing(here: Node, tmp_path: Path, form: str) -> None:
+    whole = PACKERS[form](tar_of(saved(PLAIN)))
+    for cut in (1, 12, len(whole) // 2):
+        with pytest.raises(DocumentError):
+            here.store.import_images(write(tmp_path / "cut.tar", whole[:-cut]), options=KATA)
+        assert list(here.store.list()) == []
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", whole), options=KATA).images
+    assert image.id == built(PLAIN).manifests[0].config.digest
+
+
+@pytest.mark.parametrize("form", ["gzip", "bzip2", "xz", "zstd"])
+def test_what_is_unpacked_comes_in_bounded_pieces(form: str) -> None:
+    packed = PACKERS[form](bytes(40 << 20))
+    sizes = [len(piece) for piece in decompressed(iter([packed]), form, what="test")]
+    assert sum(sizes) == 40 << 20
+    assert max(sizes) <= 1 << 20
+
+
+def test_xz_that_needs_much_memory_is_refused() -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}]
+    packed = lzma.compress(b"x", filters=filters)
+    with pytest.raises(DocumentError, match="damaged xz data: Memory usage limit"):
+        list(decompressed(iter([packed]), "xz", what="test"))
+
+
+def test_images_that_share_members_written_twice_are_imported(here: Node, tmp_path: Path) -> None:
+    """As go-containerregistry's tools write several images into one archive."""
+    first, second = saved([PLAIN[0]], ["a:1"]), saved([PLAIN[0]], ["a:2"])
+    entries = [json.loads(each.pop(layout.DOCKER_MANIFEST))[0] for each in (first, second)]
+    members = [*first.items(), *second.items(), (layout.DOCKER_MANIFEST, json.dumps(entries).encode())]
+    report = here.store.import_images(write(tmp_path / "a.tar", tar_of(members)), options=KATA)
+    assert [image.reference.rpartition("/")[2] for image in report.images] == ["a:1", "a:2"]
+
+
+@pytest.mark.parametrize("manifests", [None, []])
+def test_a_layout_that_lists_nothing_leaves_the_word_to_manifest_json(
+    here: Node, tmp_path: Path, manifests: list[object] | None
+) -> None:
+    """As docker save 25.0.0 wrote an image without a name."""
+    index = json.dumps({"schemaVersion": 2, "manifests": manifests}).encode()
+    files = {**saved(PLAIN), layout.MARK: layout.render_mark(), layout.INDEX: index}
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images
+    assert image.id == built(PLAIN).manifests[0].config.digest
+
+
+def test_where_a_layout_is_wrong_the_error_names_manifest_json(here: Node, tmp_path: Path) -> None:
+    broken = layout_files({"a:1": build_image("linux/amd64", layers=PLAIN)})
+    broken[layout.blob_name(PLAIN[0].digest)] = b"cut short"
+    with pytest.raises(ImageStoreError) as caught:
+        here.store.import_images(write(tmp_path / "a.tar", {**broken, **saved(PLAIN)}), options=KATA)
+    assert "manifest.json too" in caught.value.hint
 
 
 def test_layers_that_are_not_their_diff_ids_are_not_exported(here: Node, tmp_path: Path) -> None:

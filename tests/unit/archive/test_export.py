@@ -225,6 +225,21 @@ def test_a_folder_has_its_name_when_all_of_it_outlasts_a_loss_of_power(
     assert {(), ("blobs",), ("blobs", "sha256"), ("index.json",)} <= before
 
 
+@pytest.mark.parametrize("place", ["metadata.db", "content", "content/blobs/new.tar", "new.tar", "link/metadata.db"])
+@pytest.mark.parametrize("form", [ArchiveFormat.OCI_ARCHIVE, ArchiveFormat.OCI_FOLDER])
+def test_an_export_over_the_stores_own_files_is_refused(
+    here: Node, tmp_path: Path, place: str, form: ArchiveFormat
+) -> None:
+    (here.store.root / "link").symlink_to(here.store.root)
+    (tmp_path / "outside").symlink_to(here.store.root)
+    for path in (here.store.root / place, tmp_path / "outside" / place):
+        with pytest.raises(InvalidInputError, match="is inside the store") as caught:
+            here.store.export_images([PYTHON], path, options=ExportOptions(format=form))
+        assert "outside the store's folder" in caught.value.hint
+    assert here.store.get(PYTHON).layers
+    (here.store.root / "link").unlink()
+
+
 def test_a_link_to_an_empty_folder_stays_a_link(here: Node, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")

@@ -83,7 +83,7 @@ def spooled(store: LocalContentStore) -> None:
         sender.start()
         try:
             with spool(pipe.fileno(), folder=store.root, limit_bytes=1 << 30, what="pipe", cancel=NEVER) as file:
-                assert os.fstat(file.fileno()).st_size == len(DATA)
+                assert file.read(0, len(DATA)) == DATA
         finally:
             pipe.close()
             sender.join()

@@ -1,0 +1,158 @@
+"""Compressed streams of archives and layers: told by their first bytes, unpacked piece by piece.
+
+Forms are those that skopeo and podman read: gzip (RFC 1952), bzip2, xz, zstd (RFC 8878). Several members or frames in a
+row are one stream. Each piece that comes out is bounded, so that a few bytes can't become gigabytes in memory.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import sys
+import zlib
+from typing import TYPE_CHECKING, Final, Protocol
+
+from imagestore.errors import DocumentError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: What compressed streams begin with.
+MAGIC: Final = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bzip2",
+}
+_PIECE: Final = 1024 * 1024
+_FED: Final = 32 * 1024
+_HEAD: Final = 6
+# A stream names the memory that its reader needs: more than any usual level of compression takes.
+_XZ_MEMORY_BYTES: Final = 256 * 1024 * 1024
+_ZSTD_WINDOW_LOG: Final = 27
+# zlib's number for "with gzip's header and trailer".
+_GZIP_WINDOW: Final = 31
+
+
+class _Decoder(Protocol):
+    """What the decoders of bz2, lzma and zstd have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def needs_input(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+class _Gzip:
+    """zlib's decoder, asked as the others are."""
+
+    def __init__(self) -> None:
+        self._decoder = zlib.decompressobj(_GZIP_WINDOW)
+        self._is_full = False
+
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._is_full and not self._decoder.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._decoder.unused_data
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        found = self._decoder.decompress(self._decoder.unconsumed_tail + data, max_length)
+        # There may be more, though all input was taken.
+        self._is_full = len(found) == max_length
+        return found
+
+
+_DECODERS: Final[dict[str, Callable[[], _Decoder]]] = {
+    "gzip": _Gzip,
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES),
+    "zstd": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}),
+}
+_FAULTS: Final = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError)
+
+
+def compression_of(head: bytes) -> str:
+    """The name of a stream's compression by its first bytes; empty when it has none that is known.
+
+    >>> compression_of(b"BZh91AY"), compression_of(b"plain")
+    ('bzip2', '')
+    """
+    return next((name for magic, name in MAGIC.items() if head.startswith(magic)), "")
+
+
+def plain(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
+    """The bytes without their compression, when they have one.
+
+    Raises:
+        DocumentError: the compressed data is damaged, cut off or followed by something else.
+
+    >>> b"".join(plain(iter([b"ab", b"c"]), what="test"))
+    b'abc'
+    """
+    head = b""
+    for piece in pieces:
+        head += piece
+        if len(head) >= _HEAD:
+            break
+    kind = compression_of(head)
+    chained = _chained(head, pieces)
+    yield from decompressed(chained, kind, what=what) if kind else chained
+
+
+def decompressed(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[bytes]:
+    """Decompress, in pieces of at most 1 MiB.
+
+    Args:
+        pieces: the compressed bytes.
+        kind: see compression_of().
+        what: names the stream in errors.
+
+    Raises:
+        DocumentError: the data is damaged, cut off, or followed by something else.
+    """
+    make = _DECODERS[kind]
+    decoder = make()
+    has_begun = False
+    # A decoder copies what is behind a member, and there may be one every twenty bytes.
+    for fed in (piece[start : start + _FED] for piece in pieces for start in range(0, len(piece), _FED)):
+        rest = fed
+        while rest or not (decoder.eof or decoder.needs_input):
+            if decoder.eof:
+                rest = rest.lstrip(b"\0") if has_begun else rest  # some tools pad with zeros
+                if not rest:
+                    break
+                decoder = make()
+            try:
+                data = decoder.decompress(rest, _PIECE)
+            except _FAULTS as error:
+                raise DocumentError(what, [f"has damaged {kind} data: {error}"]) from error
+            has_begun = True
+            if data:
+                yield data
+            rest = decoder.unused_data if decoder.eof else b""
+    if not decoder.eof:
+        raise DocumentError(what, [f"has {kind} data that is cut off"])
+
+
+def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    if head:
+        yield head
+    yield from rest
