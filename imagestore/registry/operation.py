@@ -44,6 +44,8 @@ class Operation:
         # By origin, repository and a hash of the header, which is a secret.
         self._tried: dict[tuple[Origin, str, int], float] = {}
         self._login_remarks: dict[tuple[Origin, str], str] = {}
+        #: Held by a request that looks for a better authorization; the others wait for what it finds.
+        self.looking = threading.Lock()
 
     def endpoints(self, host: str, resolver: EndpointResolver) -> tuple[Endpoint, ...]:
         """Who serves a registry host's references: looked up once, so that one operation has one answer.

@@ -281,11 +281,17 @@ class Session:
         - An authorization that is remembered from before is forgotten, and the request is sent as the first one of a
           new process would be.
         - A request without any asks ``/v2/`` for a challenge, if a login is stored.
-        - What this operation has just obtained or looked for is not looked for again.
+        - What this operation has just obtained or looked for is not looked for again; what another of its requests
+          has obtained is used.
         """
+        with self.operation.looking:
+            return self._looked_again(call, sent, response)
+
+    def _looked_again(self, call: Call, sent: str, response: Response) -> str | None:
         origin, repository, authenticator = self.endpoint.origin, call.repository, self.line.authenticator
         newer = authenticator.authorization(origin, repository)
-        if newer not in {"", sent}:
+        if newer != sent and (newer or self.operation.has_tried(origin, repository, sent)):
+            # Another request of this operation has obtained the one, or forgotten the other.
             return newer
         if self.operation.has_tried(origin, repository, sent):
             return None

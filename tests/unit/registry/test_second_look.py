@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -333,3 +336,34 @@ class TestHidden:
         with client, pytest.raises(ReferenceNotFoundError) as raised:
             resolve(client)
         assert "was not sent" in raised.value.hint
+
+
+class TestSideBySide:
+    """Layers of one pull are refused at the same moment; all of them get what one of them finds."""
+
+    @both_kinds
+    @pytest.mark.parametrize("status", [403, 404])
+    @pytest.mark.parametrize("before", ["", "stale"])
+    def test_requests_refused_at_the_same_moment_all_go_on(self, kind: str, status: int, before: str) -> None:
+        registry, logins, count = Registry(kind=kind, status=status, to_strangers=status), Logins("right"), 4
+        together = threading.Barrier(count)
+
+        def all_at_once(request: httpx.Request) -> httpx.Response:
+            answer = registry(request)
+            if "/blobs/" in request.url.path and answer.status_code == status and not together.broken:
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    together.wait(timeout=2)
+                together.abort()
+            return answer
+
+        with connect(credentials=logins, transport=httpx.MockTransport(all_at_once)) as client:
+            if before:
+                registry.hidden = "/manifests/"
+                resolve(client)
+                registry.hidden = "/"
+                logins.password = registry.password = "renewed"
+            cancel = CancelToken()
+            with ThreadPoolExecutor(count) as pool:
+                got = [pool.submit(client.blob, NAME, LAYER, cancel=cancel) for _ in range(count)]
+                for each in got:
+                    each.result().close()
