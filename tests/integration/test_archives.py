@@ -17,7 +17,7 @@ from imagestore.archive.contents import ArchiveFormat
 from imagestore.archive.exporting import ExportOptions, ExportShape
 from imagestore.archive.importing import ImportOptions
 from imagestore.digest import Digest
-from imagestore.errors import ContentNotFoundError
+from imagestore.errors import ContentNotFoundError, DocumentError
 from imagestore.testing import build_image, build_index, layer
 from tests.support.node import HYPERV, PLATFORMS, PYTHON, Node, node, python_image
 from tests.support.peers import need
@@ -262,3 +262,51 @@ def test_an_index_of_docker_keeps_its_digests_too(here: Node, containerd: Contai
     here.store.export_images(["a:1"], tmp_path / "a.tar", options=options)
     containerd.ctr("images", "import", "--no-unpack", "--all-platforms", str(tmp_path / "a.tar"))
     assert containerd.images() == {"docker.io/library/a:1": str(image.target.digest)}
+
+
+SPARSE_FORMS = ["--format=gnu", *(f"--format=posix --sparse-version={version}" for version in ("0.0", "0.1", "1.0"))]
+
+
+@pytest.mark.parametrize("form", SPARSE_FORMS)
+def test_sparse_members_of_gnu_tar_are_read(here: Node, tmp_path: Path, form: str) -> None:
+    """A layer with holes, in an archive that 'tar -S' packed."""
+    holes = layer("holes", compression="none", files={"zeros": bytes(1 << 20), "end": b"end"})
+    image = build_image("linux/amd64", layers=[holes], family="docker")
+    files = saved_files(image, [holes], ["a:1"])
+    folder = tmp_path / "files"
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with open(folder / name, "wb") as file:
+            for at in range(0, len(data), 4096):
+                # Blocks of zeros become holes.
+                file.seek(at)
+                if data[at : at + 4096].strip(b"\0"):
+                    file.write(data[at : at + 4096])
+            file.truncate(len(data))
+    archive = tmp_path / "a.tar"
+    command = [need("tar"), "--sparse", *form.split(), "-cf", str(archive), "-C", str(folder), *files]
+    subprocess.run(command, check=True, timeout=60)
+    assert archive.stat().st_size < 200_000, "tar found no holes, so the test shows nothing"
+    (back,) = here.store.import_images(archive, options=KATA).images
+    assert [path.read_bytes() for path in back.layer_paths] == [b"".join(holes.body.chunks())]
+
+
+@pytest.mark.parametrize(("program", "packing"), [("gzip", "-k"), ("bzip2", "-k"), ("xz", "-k"), ("zstd", "-q")])
+def test_archives_that_skopeo_wrote_are_read_compressed(here: Node, tmp_path: Path, program: str, packing: str) -> None:
+    image = here.store.pull(PYTHON, runtime_handler="kata")
+    here.store.export_images([PYTHON], tmp_path / "ours.tar", options=ExportOptions(("kata",)))
+    skopeo("copy", f"oci-archive:{tmp_path / 'ours.tar'}", f"docker-archive:{tmp_path / 'theirs.tar'}:{PYTHON}")
+    subprocess.run([need(program), packing, str(tmp_path / "theirs.tar")], check=True, timeout=60)
+    (packed,) = tmp_path.glob("theirs.tar.*")
+    with node(tmp_path / "other") as other:
+        (back,) = other.store.import_images(packed, options=KATA).images
+        assert (back.reference, back.id) == (PYTHON, image.id)
+
+
+def test_a_folder_that_skopeo_wrote_for_itself_is_named(here: Node, tmp_path: Path) -> None:
+    here.store.pull(PYTHON, runtime_handler="kata")
+    here.store.export_images([PYTHON], tmp_path / "ours.tar", options=ExportOptions(("kata",)))
+    skopeo("copy", f"oci-archive:{tmp_path / 'ours.tar'}", f"dir:{tmp_path / 'copied'}")
+    with pytest.raises(DocumentError, match="skopeo copy") as caught:
+        here.store.import_images(tmp_path / "copied", options=KATA)
+    assert "oci-archive" in caught.value.hint
