@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import ImageNotFoundError, InvalidDigestError, InvalidInputError, InvalidReferenceError
+from imagestore.errors import (
+    ImageNotFoundError,
+    InvalidDigestError,
+    InvalidInputError,
+    InvalidReferenceError,
+    StoreCorruptError,
+)
 from imagestore.metadata.namespace_api import image_name
 from imagestore.reference import Reference
 
@@ -198,13 +204,32 @@ def doomed(metadata: MetadataStore, text: str, handler: str | None, default_hand
 
 
 def with_namesakes(metadata: MetadataStore, records: Iterable[ImageRecord]) -> list[ImageRecord]:
-    """The whole images that some records are of: per handler all their references."""
-    images = {(str(record.image_id), record.handler) for record in records}
-    return [
+    """The whole images that some records are of: per handler all their references.
+
+    Raises:
+        StoreCorruptError: the index of image ids lacks one of the records.
+    """
+    given = {(record.reference, record.handler): record for record in records}
+    images = {(str(record.image_id), record.handler) for record in given.values()}
+    found = [
         record
         for image_id, owner in sorted(images)
         for record in metadata.find_images(image_id_prefix=image_id, handler=owner)
     ]
+    here = {(record.reference, record.handler) for record in found}
+    for key in given.keys() - here:
+        _check_found(metadata, key, given[key].image_id)
+    return found
+
+
+def _check_found(metadata: MetadataStore, key: tuple[str, str], image_id: Digest) -> None:
+    """A record that its image id doesn't lead to was removed since, or changed."""
+    record = metadata.get_image(*key)
+    if record is not None and record.image_id == image_id:
+        raise StoreCorruptError(
+            f"the database's index of image ids lacks {record.reference} ({record.handler})",
+            hint="run 'imagestore check --rebuild'",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +267,9 @@ def doomed_keys(
 
     Returns:
         (reference, handler) of the records by text.
+
+    Raises:
+        StoreCorruptError: the index of image ids lacks a record.
     """
     named: dict[str, set[tuple[str, str]]] = {}
 
@@ -262,7 +290,11 @@ def doomed_keys(
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for reference, handler, image_id in metadata.find_keys({image for images in meant.values() for image in images}):
         keys.setdefault((image_id, handler), []).append((reference, handler))
-    return {text: tuple(key for image in images for key in keys[image]) for text, images in meant.items()}
+    for text, images in meant.items():
+        for image_id, handler in images:
+            if (references[text], handler) not in keys.get((image_id, handler), ()):
+                _check_found(metadata, (references[text], handler), Digest.parse(image_id))
+    return {text: tuple(key for image in images for key in keys.get(image, ())) for text, images in meant.items()}
 
 
 def all_meant(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _RECORD_BYTES: Final = 4096
 _SMALLEST_BYTES: Final = 1024 * 1024
 _LONGEST_LINE_BYTES: Final = 8 * 1024 * 1024
+_TAIL_BYTES: Final = 16 * 1024
 
 
 class RecordJournal:
@@ -239,8 +240,33 @@ class RecordJournal:
             finally:
                 fcntl.flock(current, fcntl.LOCK_UN)
 
-    def read(self) -> Journaled:
-        """What it says."""
+    def committed(self) -> int:
+        """The number of the last change that was certainly committed, read from the journal's end; 0: none is known.
+
+        Raises:
+            OSError: the file can't be read.
+        """
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            end, rest = file.seek(0, os.SEEK_END), b""
+            while end and len(rest) <= _LONGEST_LINE_BYTES:
+                start = max(0, end - _TAIL_BYTES)
+                file.seek(start)
+                rest, *whole = (file.read(end - start) + rest).split(b"\n")
+                if not start:
+                    whole = [rest, *whole]
+                for line in reversed(whole):
+                    if number := lines.committed_number(line):
+                        return number
+                end = start
+        return 0
+
+    def read(self, *, committed: int | None = None) -> Journaled:
+        """What it says.
+
+        Args:
+            committed: the number of the last committed change, where the database can be believed; else some changes
+                are uncertain.
+        """
         from imagestore.metadata.journal_reading import Reading  # only for a database that is damaged
 
         reading = Reading()
@@ -248,6 +274,8 @@ class RecordJournal:
             while line := file.readline(_LONGEST_LINE_BYTES):
                 if line.strip():
                     reading.add(line)
+        if committed is not None:
+            reading.settle(committed)
         return reading.result()
 
 

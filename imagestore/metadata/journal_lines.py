@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # In one line: readers bound what they take for a line.
 _CONTENTS: Final = 10_000
+#: What is only written once its transaction was committed.
+_AFTER_COMMIT: Final = ("remove", "release", "unleased")
 
 
 def whole(
@@ -46,6 +48,22 @@ def whole(
 def begin(number: int) -> str:
     """The line before those of a transaction: with which number the last one ended."""
     return json.dumps({"begin": number})
+
+
+def committed_number(line: bytes) -> int:
+    """The number that a line says was committed; 0 where it says nothing of the kind, or can't be read.
+
+    >>> committed_number(b'{"begin": 7}'), committed_number(b'{"number": 8, "release": "a"}'), committed_number(b"{")
+    (7, 8, 0)
+    """
+    try:
+        entry = json.loads(line.decode())
+        if "begin" in entry:
+            return int(entry["begin"])
+        is_committed = entry.get("committed") is True or any(name in entry for name in _AFTER_COMMIT)
+        return int(entry["number"]) if is_committed else 0
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return 0
 
 
 def put(number: int, record: ImageRecord) -> str:

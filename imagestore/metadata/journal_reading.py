@@ -26,6 +26,7 @@ class Journaled:
         last_number: the highest number of a change.
         replaced: content that was kept before the last transaction and isn't by it, where nothing tells whether that
             one was committed.
+        committed: the highest number of a change that was certainly committed.
     """
 
     candidates: list[list[ImageRecord]]
@@ -34,6 +35,7 @@ class Journaled:
     unreadable: int
     last_number: int
     replaced: frozenset[Digest] = frozenset()
+    committed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Reading:
         self._waiting: list[_Line] = []
         self._begin: int | None = None
         self._last_number = 0
+        self._committed = 0
         self._unreadable = 0
 
     def add(self, line: bytes) -> None:
@@ -98,15 +101,22 @@ class Reading:
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             self._unreadable += 1
 
+    def settle(self, committed: int) -> None:
+        """After the last line: the database says which change was committed last, so nothing is uncertain."""
+        self._settle(committed)
+
     def _settle(self, begin: int) -> None:
         for line in self._waiting:
             if line.number <= begin:
                 self._known.add(line)
         self._waiting, self._begin = [], begin
         self._last_number = max(begin, self._last_number)
+        self._committed = max(begin, self._committed)
 
     def _add(self, line: _Line) -> None:
         highest, self._last_number = self._last_number, max(line.number, self._last_number)
+        if line.is_committed:
+            self._committed = max(line.number, self._committed)
         if self._begin is None:
             # Older versions wrote no begin: what has a higher number behind it was committed, as far as one can tell.
             if line.number > highest:
@@ -143,6 +153,7 @@ class Reading:
             self._unreadable,
             self._last_number,
             frozenset().union(*lost),
+            self._committed,
         )
 
 
