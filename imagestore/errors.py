@@ -307,6 +307,10 @@ class IntegrityError(ImageStoreError):
     category = Category.DATA_LOSS
 
 
+class ContentUnreadableError(IntegrityError):
+    """The disk can't read content now; what it holds can't be judged, and another try may succeed."""
+
+
 class DigestMismatchError(IntegrityError):
     """Content hashes to another digest than expected.
 
