@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-# Collection reads the tables: if an index lacks a row, needed content would be garbage. SQLite reads covering indexes of
-# such tables even with NOT INDEXED; a condition on the key's first column makes it read the table.
+# Collection reads the tables: if an index lacks a row, needed content would be garbage. SQLite reads covering indexes
+# even with NOT INDEXED; a condition on the key's first column makes it read the table.
 _ALL: Final = "parent, child FROM {0} WHERE parent >= ''"
 _EDGES: Final = f"SELECT {_ALL.format('edge')} UNION ALL SELECT {_ALL.format('label_edge')}"
 _LEASED: Final = "SELECT digest FROM lease CROSS JOIN lease_content ON lease = id WHERE expires_at > :now AND"

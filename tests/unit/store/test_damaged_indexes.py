@@ -158,9 +158,10 @@ def test_a_database_older_than_its_journal_is_noticed_before_it_does_harm(older:
         assert any("older database" in fault.detail for fault in store.check().faults)
         with pytest.raises(StoreCorruptError, match="older database") as caught:
             store.collect_garbage()
-        for change in (lambda: store.pin(PYTHON, runtime_handler="kata"), lambda: store.remove(PYTHON)):
-            with pytest.raises(StoreCorruptError, match="older database"):
-                change()
+        with pytest.raises(StoreCorruptError, match="older database"):
+            store.pin(PYTHON, runtime_handler="kata")
+        with pytest.raises(StoreCorruptError, match="older database"):
+            store.remove(PYTHON)
     assert "check --rebuild" in caught.value.hint
     assert blobs(older) == before
 

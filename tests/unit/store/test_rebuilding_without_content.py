@@ -125,7 +125,7 @@ def test_content_that_can_not_be_read_for_a_moment_ends_the_rebuild(
     }
     with monkeypatch.context() as patch:
         unreadable(patch, root, names[which], how)
-        with pytest.raises(StoreError, match="can't read it.*nothing was rebuilt"):
+        with pytest.raises(StoreError, match=r"can't read it.*nothing was rebuilt"):
             rebuild(root)
     assert (root / "metadata.db").read_bytes() == DAMAGED
     assert not list(root.glob("metadata.db.*"))

@@ -113,7 +113,7 @@ def test_many_together_go_as_one_after_the_other(
     handler, is_for_all = (None, True) if whose == "all" else (whose, False)
     remover = Remover(
         together,
-        lookup.HandlerRule(handler, "runc", is_for_all=is_for_all),
+        lookup.RemovalRule(handler, "runc", is_for_all=is_for_all),
         lambda name: doomed(together, name, handler, is_for_all=is_for_all),
     )
     expected = found = None
@@ -141,7 +141,7 @@ def _key(image: ImageRecord) -> tuple[str, str]:
 def test_the_journal_knows_what_went(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: [])
+        remover = Remover(metadata, lookup.RemovalRule(None, "runc"), lambda _name: [])
         remover.remove(["one", "three"])
         left = {found[0].reference for found in metadata.journaled().candidates if found}
     assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
@@ -185,7 +185,7 @@ def test_many_names_go_in_few_transactions_between_which_others_come(
 
         monkeypatch.setattr(metadata, "exclusive", noted_exclusive)
         monkeypatch.setattr(metadata, "give_way", noted_give_way)
-        removed, _ = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: []).remove(["none", *MANY])
+        removed, _ = Remover(metadata, lookup.RemovalRule(None, "runc"), lambda _name: []).remove(["none", *MANY])
         assert (metadata.find_images(), len(removed)) == ([], 1 + len(MANY))
     assert steps == ["others", "transaction"] * transactions
 
@@ -199,7 +199,7 @@ def full(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
 
 
 def remover_of(metadata: SqliteMetadataStore) -> Remover:
-    return Remover(metadata, lookup.HandlerRule(None, "runc"), lambda name: lookup.doomed(metadata, name, None, "runc"))
+    return Remover(metadata, lookup.RemovalRule(None, "runc"), lambda name: lookup.doomed(metadata, name, None, "runc"))
 
 
 def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +345,7 @@ def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> Non
 
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, lookup.HandlerRule(None, "runc"), refuse)
+        remover = Remover(metadata, lookup.RemovalRule(None, "runc"), refuse)
         unknown = [f"docker.io/library/unknown{number}:latest" for number in range(70)]
         with pytest.raises(InvalidInputError, match="unknown0"):
             remover.remove(["one", *unknown, "two"])
