@@ -29,6 +29,7 @@ from imagestore.metadata.namespace_api import NamedImage
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
+from imagestore.reference import Reference
 from imagestore.upkeep import removal
 from imagestore.upkeep.removal import Remover
 
@@ -71,19 +72,23 @@ def record(repository: str, handler: str, number: int) -> ImageRecord:
 
 
 def one_after_the_other(
-    metadata: SqliteMetadataStore, names: list[str], handler: str | None, *, is_for_all: bool
+    metadata: SqliteMetadataStore, names: list[str], handler: str | None, *, is_for_all: bool, only_name: bool
 ) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]]:
     removed, roots = {}, set()
     for name in dict.fromkeys(names):
-        gone = metadata.remove_images(
-            [(each.reference, each.handler) for each in doomed(metadata, name, handler, is_for_all=is_for_all)]
-        )
+        going = doomed(metadata, name, handler, is_for_all=is_for_all, only_name=only_name)
+        gone = metadata.remove_images([(each.reference, each.handler) for each in going])
         removed[name] = tuple((each.reference, each.handler) for each in gone)
         roots |= {str(root) for each in gone for root in each.roots}
     return removed, roots
 
 
-def doomed(metadata: SqliteMetadataStore, name: str, handler: str | None, *, is_for_all: bool) -> list[ImageRecord]:
+def doomed(
+    metadata: SqliteMetadataStore, name: str, handler: str | None, *, is_for_all: bool, only_name: bool
+) -> list[ImageRecord]:
+    named = [each for each in lookup.by_name(metadata, name) if str(Reference.parse(name)) == each.reference]
+    if only_name and named:
+        return named if is_for_all else lookup.meant(metadata, name, handler, "runc")
     if not is_for_all:
         return lookup.doomed(metadata, name, handler, "runc")
     found = lookup.by_name(metadata, name) or lookup.by_id(metadata, name)
@@ -99,12 +104,13 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SqliteMeta
 
 
 @settings(max_examples=80, deadline=None)
-@given(images, asked, st.sampled_from([None, "kata", "all"]))
+@given(images, asked, st.sampled_from([None, "kata", "all"]), st.booleans())
 def test_many_together_go_as_one_after_the_other(
     stores: list[SqliteMetadataStore],
     known: dict[tuple[str, str], int],
     names: list[str],
     whose: str | None,
+    only_name: bool,
 ) -> None:
     together, single = stores
     for store in stores:
@@ -113,12 +119,12 @@ def test_many_together_go_as_one_after_the_other(
     handler, is_for_all = (None, True) if whose == "all" else (whose, False)
     remover = Remover(
         together,
-        lookup.RemovalRule(handler, "runc", is_for_all=is_for_all),
-        lambda name: doomed(together, name, handler, is_for_all=is_for_all),
+        lookup.RemovalRule(handler, "runc", is_for_all=is_for_all, only_name=only_name),
+        lambda name: doomed(together, name, handler, is_for_all=is_for_all, only_name=only_name),
     )
     expected = found = None
     with contextlib.suppress(InvalidInputError):
-        expected = one_after_the_other(single, names, handler, is_for_all=is_for_all)
+        expected = one_after_the_other(single, names, handler, is_for_all=is_for_all, only_name=only_name)
     with contextlib.suppress(InvalidInputError):
         found = remover.remove(names)
     assert found == expected
@@ -365,3 +371,13 @@ def test_a_record_that_cannot_be_read_is_not_removed_as_if_it_could(tmp_path: Pa
             remove([key])
     assert metadata.find_ids([key[0]])
     metadata.close()
+
+
+@pytest.mark.parametrize("only_name", [False, True])
+def test_all_records_go_in_one_step_by_their_names_alone(full: SqliteMetadataStore, only_name: bool) -> None:
+    """All are one image under many names."""
+    full.put_images([(replace(ONE, reference=name), {}) for name in MANY])
+    rule = lookup.RemovalRule(None, "runc", only_name=only_name)
+    removed, _ = Remover(full, rule, lambda name: lookup.doomed(full, name, None, "runc")).remove(MANY)
+    assert full.find_images() == []
+    assert [len(removed[name]) for name in MANY[:2]] == ([1, 1] if only_name else [len(MANY), 0])
