@@ -27,6 +27,7 @@ from imagestore.metadata.failures import closed
 from imagestore.metadata.location import refuse_missing
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
+from imagestore.own_files import refuse_untrusted
 from imagestore.reference import Reference
 from imagestore.upkeep.service import Upkeep
 
@@ -106,6 +107,7 @@ class ImageStore(Archives, Upkeep):
         self._lock = threading.Lock()
         self._operations = CancelGroup()
         database = self.root / "metadata.db"
+        refuse_untrusted(self.root)
         if is_making:
             with translated("make the store's folder", self.root):
                 make_directory(self.root, 0o700)

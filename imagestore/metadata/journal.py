@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.failpoint import reach
 from imagestore.metadata import journal_lines as lines
 from imagestore.metadata.location import JOURNAL
+from imagestore.own_files import open_regular, opener
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -131,7 +132,7 @@ class RecordJournal:
     def _open_shared(self) -> int:
         while True:
             reach("journal-open")
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_regular(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if _is_named(descriptor, self.path):
                 return descriptor
@@ -183,7 +184,7 @@ class RecordJournal:
             OSError: it can't be written.
         """
         temporary = f"{self.path}.tmp"
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT)
         entries = lines.whole(number, records, labels, leases)
         with open(descriptor, "r+b") as file:
             try:
@@ -221,7 +222,7 @@ class RecordJournal:
         Raises:
             OSError: it can't be written; this one stays.
         """
-        with open(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as current:
+        with open(open_regular(self.path, os.O_RDWR | os.O_CREAT), "rb") as current:
             try:
                 fcntl.flock(current, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -246,7 +247,7 @@ class RecordJournal:
         Raises:
             OSError: the file can't be read.
         """
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb", opener=opener) as file:
             end, rest = file.seek(0, os.SEEK_END), b""
             while end and len(rest) <= _LONGEST_LINE_BYTES:
                 start = max(0, end - _TAIL_BYTES)
@@ -270,7 +271,7 @@ class RecordJournal:
         from imagestore.metadata.journal_reading import Reading  # only for a database that is damaged
 
         reading = Reading()
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb", opener=opener) as file:
             while line := file.readline(_LONGEST_LINE_BYTES):
                 if line.strip():
                     reading.add(line)

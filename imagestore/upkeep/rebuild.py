@@ -22,6 +22,7 @@ from imagestore.metadata import location
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.own_files import refuse_untrusted
 from imagestore.upkeep.restoring import Restorer
 
 if TYPE_CHECKING:
@@ -42,10 +43,11 @@ def rebuild(root: Path, *, is_forced: bool = False) -> RebuildReport:
     Raises:
         StoreBusyError: another process is rebuilding it.
         StoreMissingError: there is nothing to rebuild one from.
-        StoreError: the content is missing or can't be read, the folder can't be used, or the database is from a newer
-            version or another program.
+        StoreError: the content is missing or can't be read, another user may have prepared the store, the folder
+            can't be used, or the database is from a newer version or another program.
     """
     path = root / "metadata.db"
+    refuse_untrusted(root)
     if not (root / "content").is_dir():  # content alone, and be it none, is what this is for
         location.refuse_missing(path)
     is_whole = _is_whole(path)  # before anything is made: another program's database is refused
