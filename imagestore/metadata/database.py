@@ -26,7 +26,7 @@ from imagestore.metadata.opening import LOG_PAGES, Opened, Way, connect, migrate
 from imagestore.metadata.turns import Turns, use_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -442,9 +442,9 @@ class Database:
                 if pages == before:
                     break
 
-    def _number_change(self) -> int:
-        """The next number of a change in the journal; inside a write transaction."""
-        return self._numbering.next(self._connection)
+    def _number_change(self, announced: Callable[[int], Iterable[str]] | None = None) -> int:
+        """The next number of a change in the journal; inside a write transaction. See Numbering.next()."""
+        return self._numbering.next(self._connection, announced)
 
     def _run_after_commit(self) -> None:
         waiting, self._after_commit = self._after_commit, []

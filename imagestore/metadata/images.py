@@ -13,6 +13,7 @@ from imagestore.digest import Digest
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
+from imagestore.metadata import journal_lines as lines
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
 from imagestore.metadata.failures import CORRUPT_HINT
@@ -215,7 +216,7 @@ class ImageTables(Database):
                 return False
             db.execute("DELETE FROM image_root")
             db.execute("DELETE FROM image")
-            number = self._numbering.next(db)
+            number = self._numbering.next(db, lambda number: [lines.remove_all(number)])
         # Thousands of lines; whoever waits for the lock needn't wait for them.
         self._tell(lambda: self._journal.remove(number, known.keys))
         return True
@@ -234,8 +235,7 @@ class ImageTables(Database):
                 for text in roots:
                     digests.check(text)
             db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
-            number, gone = self._number_change(), tuple(keys)
-            self._after_commit.append(lambda: self._journal.remove(number, gone))
+            self._note_removal(tuple(keys))
         return roots
 
     def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
@@ -248,9 +248,12 @@ class ImageTables(Database):
                     db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
                     removed.append(record)
             if removed:
-                number, gone = self._number_change(), [(record.reference, record.handler) for record in removed]
-                self._after_commit.append(lambda: self._journal.remove(number, gone))
+                self._note_removal([(record.reference, record.handler) for record in removed])
         return removed
+
+    def _note_removal(self, keys: Collection[tuple[str, str]]) -> None:
+        number = self._number_change(lambda number: [lines.remove(number, key) for key in keys])
+        self._after_commit.append(lambda: self._journal.remove(number, keys))
 
     def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
         """Pin or unpin records by (reference, handler); return those that are there, as they are now."""

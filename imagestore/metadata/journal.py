@@ -59,6 +59,15 @@ class RecordJournal:
         """
         self._append([lines.begin(number)])
 
+    def announce(self, number: int, entries: Iterable[str], *, begin: int | None) -> None:
+        """Note what will be noted after the commit, with the transaction's begin unless that is None; inside it.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        first = [] if begin is None else [lines.begin(begin)]
+        self._append([*first, *(lines.announced(number, entry) for entry in entries)])
+
     def put(self, number: int, records: Iterable[ImageRecord]) -> None:
         """Add records; inside the transaction that puts them.
 

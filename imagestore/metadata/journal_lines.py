@@ -79,6 +79,19 @@ def remove(number: int, key: tuple[str, str]) -> str:
     return f'{{"number": {number}, "remove": [{reference}, {handler}]}}'
 
 
+def remove_all(number: int) -> str:
+    """Every record is gone; only announced, since the lines of what was removed follow."""
+    return encode({"number": number, "remove": None})
+
+
+def announced(number: int, line: str) -> str:
+    """Before a commit, the line that follows it: it counts once a later line says that this change was committed.
+
+    If the process dies between its commit and the line, what it removed doesn't come back by a rebuild.
+    """
+    return f'{{"number": {number}, "announced": {line}}}'
+
+
 def labels(number: int, digest: Digest, labels: Mapping[str, str], *, is_committed: bool = False) -> str:
     """The labels of content."""
     entry = {"number": number, "labels": [str(digest), dict(labels)]}

@@ -7,6 +7,7 @@ would make the journal believe the dead one before.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreCorruptError
@@ -14,6 +15,7 @@ from imagestore.metadata.schema import COPIED
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable, Iterable
 
     from imagestore.metadata.journal import RecordJournal
 
@@ -68,20 +70,34 @@ class Numbering:
             )
         self._is_checked = True
 
-    def next(self, db: sqlite3.Connection) -> int:
+    def next(self, db: sqlite3.Connection, announced: Callable[[int], Iterable[str]] | None = None) -> int:
         """The next number; inside a write transaction.
+
+        Args:
+            db: the connection.
+            announced: for a number, the lines that the journal gets after the commit. They cost no write of their own
+                where this is the transaction's first change, and none at all if the disk has no room for them.
 
         Raises:
             OSError: the journal can't be written; no number is used up.
             StoreCorruptError: the database is older than its journal.
         """
         self.refuse_overtaken(db)
-        if not self._has_begun and not self._is_rebuilding:
-            self._journal.begin(self.last(db))
-            self._has_begun = True
+        if not self._is_rebuilding:
+            self._tell(self.last(db), announced)
         query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
         (number,) = db.execute(query).fetchone()
         return int(number)
+
+    def _tell(self, last: int, announced: Callable[[int], Iterable[str]] | None) -> None:
+        begin = None if self._has_begun else last
+        if announced is not None:
+            with contextlib.suppress(OSError):
+                self._journal.announce(last + 1, announced(last + 1), begin=begin)
+                self._has_begun = True
+        if not self._has_begun:
+            self._journal.begin(last)
+            self._has_begun = True
 
     def last(self, db: sqlite3.Connection) -> int:
         """The number that was given last."""
