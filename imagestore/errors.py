@@ -16,7 +16,7 @@
     ├─ ImageDeniedError
     ├─ DocumentError
     ├─ IntegrityError
-    │  ├─ DigestMismatchError   SizeMismatchError
+    │  ├─ ContentUnreadableError   DigestMismatchError   SizeMismatchError
     ├─ RegistryError
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError

@@ -81,7 +81,7 @@ def remove(number: int, key: tuple[str, str]) -> str:
 
 def remove_all(number: int) -> str:
     """Every record is gone; only announced, since the lines of what was removed follow."""
-    return encode({"number": number, "remove": None})
+    return json.dumps({"number": number, "remove": None})
 
 
 def announced(number: int, line: str) -> str:
