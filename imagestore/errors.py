@@ -16,7 +16,7 @@
     ├─ ImageDeniedError
     ├─ DocumentError
     ├─ IntegrityError
-    │  ├─ DigestMismatchError   SizeMismatchError
+    │  ├─ ContentUnreadableError   DigestMismatchError   SizeMismatchError
     ├─ RegistryError
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
@@ -305,6 +305,10 @@ class IntegrityError(ImageStoreError):
     """Bytes are not what their descriptor says."""
 
     category = Category.DATA_LOSS
+
+
+class ContentUnreadableError(IntegrityError):
+    """The disk can't read content now; what it holds can't be judged, and another try may succeed."""
 
 
 class DigestMismatchError(IntegrityError):

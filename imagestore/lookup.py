@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import ImageNotFoundError, InvalidDigestError, InvalidInputError, InvalidReferenceError
+from imagestore.errors import (
+    ImageNotFoundError,
+    InvalidDigestError,
+    InvalidInputError,
+    InvalidReferenceError,
+    StoreCorruptError,
+)
 from imagestore.metadata.namespace_api import image_name
 from imagestore.reference import Reference
 
@@ -45,13 +51,19 @@ def mend(text: str) -> str:
     >>> mend("python:3"), mend("python")
     ('pull it first', 'it names no tag and so means docker.io/library/python:latest; name the tag, or pull it first')
     """
+    meaning = untagged(text)
+    return f"{meaning}; name the tag, or pull it first" if meaning else "pull it first"
+
+
+def untagged(text: str) -> str:
+    """What a name without tag means, in words; empty for other names and for what may be an id."""
     try:
         reference = Reference.parse(text)
     except InvalidReferenceError:
-        return "pull it first"
+        return ""
     if reference.digest is not None or text.endswith(f":{reference.tag}") or _ID.fullmatch(text) is not None:
-        return "pull it first"
-    return f"it names no tag and so means {reference}; name the tag, or pull it first"
+        return ""
+    return f"it names no tag and so means {reference}"
 
 
 def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:
@@ -198,28 +210,55 @@ def doomed(metadata: MetadataStore, text: str, handler: str | None, default_hand
 
 
 def with_namesakes(metadata: MetadataStore, records: Iterable[ImageRecord]) -> list[ImageRecord]:
-    """The whole images that some records are of: per handler all their references."""
-    images = {(str(record.image_id), record.handler) for record in records}
-    return [
+    """The whole images that some records are of: per handler all their references.
+
+    Raises:
+        StoreCorruptError: the index of image ids lacks one of the records.
+    """
+    given = {(record.reference, record.handler): record for record in records}
+    images = {(str(record.image_id), record.handler) for record in given.values()}
+    found = [
         record
         for image_id, owner in sorted(images)
         for record in metadata.find_images(image_id_prefix=image_id, handler=owner)
     ]
+    here = {(record.reference, record.handler) for record in found}
+    for key in given.keys() - here:
+        _check_found(metadata, key, given[key].image_id)
+    return found
+
+
+def _check_found(metadata: MetadataStore, key: tuple[str, str], image_id: Digest) -> None:
+    """A record that its image id doesn't lead to was removed since, or changed."""
+    record = metadata.get_image(*key)
+    if record is not None and record.image_id == image_id:
+        raise StoreCorruptError(
+            f"the database's index of image ids lacks {record.reference} ({record.handler})",
+            hint="run 'imagestore check --rebuild'",
+        )
+
+
+def is_named(records: Iterable[ImageRecord], text: str) -> bool:
+    """Whether a text means records by their own reference, and not by an id or a digest of theirs."""
+    reference = _canonical(text)
+    return reference is not None and all(record.reference == reference for record in records)
 
 
 @dataclass(frozen=True, slots=True)
-class HandlerRule:
-    """Whose records a plain reference means that is to be removed.
+class RemovalRule:
+    """Which records a plain reference means that is to be removed.
 
     Attributes:
         handler: only this handler's; None: the default handler's, or, when it has none, everybody's.
         default_handler: preferred without a handler.
         is_for_all: everybody's in any case.
+        only_name: other references of the same images stay, as with docker; else they go too, as in CRI.
     """
 
     handler: str | None
     default_handler: str
     is_for_all: bool = False
+    only_name: bool = False
 
     def chosen(self, images: set[tuple[str, str]]) -> list[tuple[str, str]]:
         """Of the images under a reference, by id and handler, those that are meant, in the order of their removal."""
@@ -231,7 +270,7 @@ class HandlerRule:
 
 
 def doomed_keys(
-    metadata: MetadataStore, texts: Iterable[str], rule: HandlerRule
+    metadata: MetadataStore, texts: Iterable[str], rule: RemovalRule
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """As doomed(), for all at once of several texts that are references in the store, without digests.
 
@@ -242,6 +281,9 @@ def doomed_keys(
 
     Returns:
         (reference, handler) of the records by text.
+
+    Raises:
+        StoreCorruptError: the index of image ids lacks a record.
     """
     named: dict[str, set[tuple[str, str]]] = {}
 
@@ -259,14 +301,20 @@ def doomed_keys(
             del references[text]
     look_up(references.values() - named.keys())
     meant = {text: rule.chosen(named[each]) for text, each in references.items() if each in named}
+    if rule.only_name:
+        return {text: tuple((references[text], owner) for _, owner in images) for text, images in meant.items()}
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for reference, handler, image_id in metadata.find_keys({image for images in meant.values() for image in images}):
         keys.setdefault((image_id, handler), []).append((reference, handler))
-    return {text: tuple(key for image in images for key in keys[image]) for text, images in meant.items()}
+    for text, images in meant.items():
+        for image_id, handler in images:
+            if (references[text], handler) not in keys.get((image_id, handler), ()):
+                _check_found(metadata, (references[text], handler), Digest.parse(image_id))
+    return {text: tuple(key for image in images for key in keys.get(image, ())) for text, images in meant.items()}
 
 
 def all_meant(
-    records: Collection[tuple[str, str, str]], texts: Iterable[str], rule: HandlerRule
+    records: Collection[tuple[str, str, str]], texts: Iterable[str], rule: RemovalRule
 ) -> dict[str, tuple[tuple[str, str], ...]] | None:
     """As doomed_keys() without looking anything up, if the texts mean every record of a store, each of them once.
 
@@ -283,13 +331,16 @@ def all_meant(
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for reference, handler, image_id in records:
         images.setdefault(reference, set()).add((image_id, handler))
-        keys.setdefault((image_id, handler), []).append((reference, handler))
+        keys.setdefault((reference if rule.only_name else image_id, handler), []).append((reference, handler))
     meant = {}
     for text in texts:
         if "@" in text or (text not in images and _canonical(text) != text):
             return None
         # Once meant, an image is meant no more.
-        chosen = [keys.pop(image, None) for image in rule.chosen(images.get(text, set()))]
+        chosen = [
+            keys.pop((text if rule.only_name else image_id, handler), None)
+            for image_id, handler in rule.chosen(images.get(text, set()))
+        ]
         if None in chosen:
             return None
         meant[text] = tuple(key for each in chosen if each is not None for key in each)

@@ -27,6 +27,7 @@ from imagestore.metadata.failures import closed
 from imagestore.metadata.location import refuse_missing
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
+from imagestore.own_files import refuse_untrusted
 from imagestore.reference import Reference
 from imagestore.upkeep.service import Upkeep
 
@@ -106,6 +107,7 @@ class ImageStore(Archives, Upkeep):
         self._lock = threading.Lock()
         self._operations = CancelGroup()
         database = self.root / "metadata.db"
+        refuse_untrusted(self.root)
         if is_making:
             with translated("make the store's folder", self.root):
                 make_directory(self.root, 0o700)
@@ -272,15 +274,19 @@ class ImageStore(Archives, Upkeep):
         return (Image(record, self.content) for record in records)
 
     def remove(
-        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False
+        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
     ) -> tuple[tuple[str, str], ...]:
         """Remove records; collect_garbage() then frees their bytes. Removing what isn't there is no error.
+
+        As in CRI, an image goes with all its references, unless ``only_name`` says otherwise.
 
         Args:
             name: reference, image id, beginning of an id, or ``name@digest``.
             runtime_handler: only this handler's records; empty means the default handler. None (not given): by id
                 every handler's, by name the default handler's, or the others' if the default has none.
             all_handlers: every handler's, by name too.
+            only_name: a reference means its own record; other references of the same image stay (see names_of()). An
+                id or a digest means all references all the same.
 
         Returns:
             (reference, runtime handler) of what was removed.
@@ -289,7 +295,7 @@ class ImageStore(Archives, Upkeep):
             UnknownRuntimeHandlerError: neither configured nor in any record.
             InvalidInputError: the beginning of an id fits several images, or handler and all_handlers are both given.
         """
-        records = self._doomed(name, runtime_handler, all_handlers=all_handlers)
+        records = self._doomed(name, runtime_handler, all_handlers=all_handlers, only_name=only_name)
         with self.metadata.exclusive():
             removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
             keys = tuple((record.reference, record.handler) for record in removed)
@@ -305,8 +311,12 @@ class ImageStore(Archives, Upkeep):
             return lookup.by_name(self.metadata, name) or lookup.by_id(self.metadata, name)
         return lookup.meant(self.metadata, name, self._known(runtime_handler), self.config.default_handler)
 
-    def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
+    def _doomed(
+        self, name: str, runtime_handler: str | None, *, all_handlers: bool, only_name: bool = False
+    ) -> Sequence[ImageRecord]:
         records = self._meant(name, runtime_handler, all_handlers)
+        if only_name and lookup.is_named(records, name):
+            return records
         if not all_handlers:
             return lookup.with_namesakes(self.metadata, records)
         owners = sorted({each.handler for each in records})

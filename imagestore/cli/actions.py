@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, cast
 
 from imagestore.cli import render
-from imagestore.cli.failure import say, say_untried
+from imagestore.cli.failure import say_untried
 from imagestore.cli.signals import cancelled_by_signals
-from imagestore.errors import ImageStoreError, InvalidInputError, UndeletableError
+from imagestore.errors import ImageNotFoundError, ImageStoreError, InvalidInputError, UndeletableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -113,7 +114,15 @@ def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSum
 
 
 def remove(
-    app: App, names: Sequence[str], handler: str | None, *, is_everywhere: bool, frees: bool, output: str
+    app: App,
+    names: Sequence[str],
+    handler: str | None,
+    *,
+    is_everywhere: bool,
+    frees: bool,
+    output: str,
+    has_all_names: bool = False,
+    ignores_missing: bool = False,
 ) -> None:
     """Remove images.
 
@@ -124,39 +133,87 @@ def remove(
         is_everywhere: every handler's.
         frees: also the bytes that only they needed.
         output: ``table`` or ``json``.
+        has_all_names: by a reference too, all references of the image; as by an id.
+        ignores_missing: what isn't there is no error.
+
+    Raises:
+        ImageNotFoundError: an image isn't there; the others are gone all the same.
     """
     app.is_freeing = True
     freed: int | None = None
     failure: ImageStoreError | None = None
     removed: list[tuple[str, str]] = []
+    tried: list[str] = []
+    is_only_name = not has_all_names
+    known: dict[str, tuple[tuple[str, str], ...]] = {}
+    if frees:
+        _refuse_unreadable(*names)
+    for name in names:
+        with contextlib.suppress(InvalidInputError):  # the removal says why a name is refused
+            known[name] = app.store.names_of(name, runtime_handler=handler, all_handlers=is_everywhere)
     try:
         if frees:
-            _refuse_unreadable(*names)
             try:
-                removals = app.store.delete_each(names, runtime_handler=handler, all_handlers=is_everywhere)
+                removals = app.store.delete_each(
+                    names, runtime_handler=handler, all_handlers=is_everywhere, only_name=is_only_name
+                )
             except (InvalidInputError, UndeletableError) as error:
                 if error.report is None:
                     raise
                 failure, removals = error, cast("Removals", error.report)
             freed = removals.bytes_freed
-            for name, gone in removals.removed.items():
-                removed += _told(name, gone)
+            tried += removals.removed
+            removed += [pair for gone in removals.removed.values() for pair in gone]
         else:
             for name in dict.fromkeys(names):
                 _refuse_unreadable(name)
-                removed += _told(name, app.store.remove(name, runtime_handler=handler, all_handlers=is_everywhere))
+                removed += app.store.remove(
+                    name, runtime_handler=handler, all_handlers=is_everywhere, only_name=is_only_name
+                )
+                tried.append(name)
     finally:
-        # Also what went before a failure.
-        if output == "json":
-            pairs = [{"reference": reference, "runtimeHandler": owner} for reference, owner in removed]
-            render.dump_json({"removed": pairs, "bytesFreed": freed})
-        else:
-            for reference, owner in removed:
-                print(f"removed {reference} ({owner})")
-            if freed is not None:
-                print(f"freed {render.size(freed)}")
+        # Also what went before a failure. What an earlier name took along isn't missing.
+        missing = [name for name in tried if not known.get(name)]
+        kept = sorted({pair for name in tried for pair in known.get(name, ())}.difference(removed))
+        _show_removed(removed, kept, missing, freed, output)
     if failure is not None:
         raise failure
+    if missing and not ignores_missing:
+        raise _missing(missing, handler)
+
+
+def _show_removed(
+    removed: Sequence[tuple[str, str]],
+    kept: Sequence[tuple[str, str]],
+    missing: Sequence[str],
+    freed: int | None,
+    output: str,
+) -> None:
+    if output == "json":
+        shown = {"removed": _pairs(removed), "kept": _pairs(kept), "missing": list(missing), "bytesFreed": freed}
+        render.dump_json(shown)
+        return
+    for reference, owner in removed:
+        print(f"removed {reference} ({owner})")
+    for reference, owner in kept:
+        print(f"kept {reference} ({owner}), another name of the same image")
+    if freed is not None:
+        print(f"freed {render.size(freed)}")
+
+
+def _pairs(keys: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"reference": reference, "runtimeHandler": owner} for reference, owner in keys]
+
+
+def _missing(names: Sequence[str], handler: str | None) -> ImageNotFoundError:
+    from imagestore import lookup
+
+    under = f" under runtime handler {handler!r}" if handler else ""
+    listed = ", ".join(map(repr, names))
+    what = f"image {listed} is" if len(names) == 1 else f"images {listed} are"
+    meaning = lookup.untagged(names[0]) if len(names) == 1 else ""
+    hint = f"{meaning}; name the tag, or use --ignore-missing" if meaning else "with --ignore-missing this is no error"
+    return ImageNotFoundError(f"{what} not in the store{under}", hint=hint)
 
 
 def _refuse_unreadable(*names: str) -> None:
@@ -164,13 +221,6 @@ def _refuse_unreadable(*names: str) -> None:
 
     for name in names:
         lookup.refuse_unreadable(name)
-
-
-def _told(name: str, gone: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """What was removed by a name; says so when that is nothing."""
-    if not gone:
-        say(f"imagestore: {render.printable(name)}: not in the store, nothing removed")
-    return gone
 
 
 def _rows(images: Iterable[ImageSummary], *, has_whole_ids: bool) -> Iterator[tuple[str, ...]]:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.upkeep.check import CheckProgress, CheckReport
-    from imagestore.upkeep.rebuild import RebuildReport
     from imagestore.upkeep.repair import RepairReport
+    from imagestore.upkeep.restoring import RebuildReport
 
 _LINE_SECONDS: Final = 2.0
 
@@ -28,9 +28,10 @@ _LINE_SECONDS: Final = 2.0
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted check stopped.")
 @click.option("--rebuild", is_flag=True, help="Restore the records of a damaged database first.")
+@click.option("--force", is_flag=True, help="With --rebuild: also without content, or if the database looks whole.")
 @output_option
 @pass_app
-def check(app: App, rate: float | None, resume: bool, rebuild: bool, output: str) -> ExitStatus:
+def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool, output: str) -> ExitStatus:
     """Hash every blob again, and compare every edge and every record with what the content says.
 
     Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' mends it.
@@ -38,9 +39,15 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, output: str
     With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
     journal beside it, with labels and with leases of more than a day. Where nothing tells whether the last change was
     made, it counts, and a lease keeps what it replaced for a day. Stop what uses the store before.
+
+    A rebuild ends with nothing changed if there is no content, or content can't be read; --force goes on all the same.
+    If a record isn't restored, all content is kept for a day by a lease, and the status is 7. Run it again when the
+    content is back: a whole database gets what only the journal knows.
     """
+    if force and not rebuild:
+        raise click.UsageError("--force goes with --rebuild")
     app.missing = "refuse"
-    rebuilt = _rebuild(app) if rebuild else None
+    rebuilt = _rebuild(app, is_forced=force) if rebuild else None
     if output != "json":
         # At once: hashing may take hours, and be interrupted.
         _print_rebuild(rebuilt)
@@ -51,7 +58,8 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, output: str
         render.dump_json(shown if rebuilt is None else {**shown, "rebuild": _rebuild_json(rebuilt)})
     else:
         _print_report(report)
-    return ExitStatus.INTEGRITY if report.faults else ExitStatus.OK
+    is_complete = rebuilt is None or rebuilt.is_complete
+    return ExitStatus.OK if is_complete and not report.faults else ExitStatus.INTEGRITY
 
 
 @click.command()
@@ -110,18 +118,20 @@ def _lines() -> Callable[[CheckProgress], None]:
     return tell
 
 
-def _rebuild(app: App) -> RebuildReport:
+def _rebuild(app: App, *, is_forced: bool) -> RebuildReport:
     from imagestore.upkeep.rebuild import rebuild
 
-    return rebuild(app.root)
+    return rebuild(app.root, is_forced=is_forced)
 
 
 def _print_rebuild(report: RebuildReport | None) -> None:
     if report is None:
         return
     if report.was_whole:
-        print("the database is whole; nothing was rebuilt")
-        return
+        is_changed = report.restored or report.leases or report.labelled
+        print(f"the database is whole; {'what it lacked was added' if is_changed else 'nothing was rebuilt'}")
+    if report.reindexed:
+        print("indexes of the database were damaged; they were made anew")
     if report.kept_as is not None:
         print(f"the damaged database is now {render.printable(str(report.kept_as))}")
     for record in report.restored:
@@ -137,7 +147,7 @@ def _print_rebuild(report: RebuildReport | None) -> None:
         )
     if report.found_lease:
         print(
-            f"there is no journal, so nothing tells what {len(report.found)} blobs are for; lease "
+            f"nothing tells what some of the {len(report.found)} blobs are for; lease "
             f"{render.printable(report.found_lease)} keeps them for a day"
         )
     if report.labelled:
@@ -198,4 +208,5 @@ def _rebuild_json(report: RebuildReport) -> dict[str, Any]:
         "found": [str(digest) for digest in report.found],
         "foundLease": report.found_lease or None,
         "unreadableLines": report.unreadable,
+        "reindexed": report.reindexed,
     }

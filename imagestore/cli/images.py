@@ -77,17 +77,30 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 @click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
 @handler_option("Only this handler's records.")
 @click.option("--all-handlers", is_flag=True, help="Every handler's records.")
+@click.option("--all-names", is_flag=True, help="All names of the image, as by its id.")
+@click.option("--ignore-missing", is_flag=True, help="An image that isn't there is no error.")
 @click.option("--gc", "collect", is_flag=True, help="Free the bytes that only these images needed at once.")
 @output_option
 @pass_app
 def rmi(
-    app: App, names: tuple[str, ...], runtime_handler: str | None, all_handlers: bool, collect: bool, output: str
+    app: App,
+    names: tuple[str, ...],
+    runtime_handler: str | None,
+    all_handlers: bool,
+    all_names: bool,
+    ignore_missing: bool,
+    collect: bool,
+    output: str,
 ) -> None:
     """Remove images; 'imagestore gc' then frees their bytes.
 
-    NAMES are references, image ids, beginnings of ids (four digits or more), or name@digest. As in CRI an image goes
-    with all its references. Without --runtime-handler and --all-handlers an id means the image under every handler; a
-    name means the default handler's, or the others' when the default handler doesn't have it.
+    NAMES are references, image ids, beginnings of ids (four digits or more), or name@digest. A reference removes that
+    name only; other names of the same image stay and are listed. An id, a digest, or --all-names removes all of them.
+    Without --runtime-handler and --all-handlers an id means the image under every handler; a name means the default
+    handler's, or the others' when the default handler doesn't have it.
+
+    Ends with status 3 if an image isn't there. With --endpoint CRI's rules hold: an image goes with all its names, and
+    one that isn't there is no error.
     """
     if runtime_handler is not None and all_handlers:
         raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
@@ -98,4 +111,13 @@ def rmi(
         remote.refuse_empty_handler(runtime_handler)
         remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
         return
-    actions.remove(app, names, runtime_handler, is_everywhere=all_handlers, frees=collect, output=output)
+    actions.remove(
+        app,
+        names,
+        runtime_handler,
+        is_everywhere=all_handlers,
+        frees=collect,
+        output=output,
+        has_all_names=all_names,
+        ignores_missing=ignore_missing,
+    )

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
-from imagestore.errors import IntegrityError
+from imagestore.errors import ContentUnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ def open_blob(path: str, digest: Digest) -> BinaryIO:
     """Open a blob's file, buffered; no link is followed, since a link is nobody's verified bytes.
 
     Raises:
-        IntegrityError: the disk can't read what is needed for that.
+        ContentUnreadableError: the disk can't read what is needed for that.
         OSError: it can't be opened.
     """
     with damage_named(digest):
@@ -40,14 +40,14 @@ def damage_named(digest: Digest) -> Iterator[None]:
     """Reads of a blob's file, in a block.
 
     Raises:
-        IntegrityError: the disk can't read it.
+        ContentUnreadableError: the disk can't read it.
     """
     try:
         yield
     except OSError as error:
         if error.errno not in LOST:
             raise
-        raise IntegrityError(f"content {digest}: the disk can't read it: {error.strerror}") from error
+        raise ContentUnreadableError(f"content {digest}: the disk can't read it: {error.strerror}") from error
 
 
 class _BlobFile(io.FileIO):

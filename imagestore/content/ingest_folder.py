@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from imagestore.content.api import IngestStatus
 from imagestore.digest import VERIFIABLE, Digest
 from imagestore.failpoint import reach
+from imagestore.own_files import opener
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +38,7 @@ def read_status(directory: Path) -> IngestStatus | None:
     """What an ingest's folder says; None when it isn't one (or is just being made or removed)."""
     try:
         # Not as text: a carriage return is a part of the name.
-        ref = (directory / "ref").read_bytes().decode("utf-8")
+        ref = _read(directory / "ref")
         data = os.lstat(directory / "data")
     except (OSError, UnicodeDecodeError):
         return None
@@ -102,9 +103,14 @@ def now_text() -> str:
     return whole + (f".{fraction}" if fraction else "") + "Z"
 
 
+def _read(path: Path) -> str:
+    with open(path, "rb", opener=opener) as file:
+        return file.read().decode("utf-8")
+
+
 def _read_total(directory: Path) -> int:
     try:
-        text = (directory / "total").read_text("utf-8")
+        text = _read(directory / "total")
     except (OSError, UnicodeDecodeError):
         return 0
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
@@ -112,7 +118,7 @@ def _read_total(directory: Path) -> int:
 
 def _read_time(path: Path, default: float) -> float:
     try:
-        text = path.read_text("utf-8")
+        text = _read(path)
         whole, _, fraction = text.removesuffix("Z").partition(".")
         moment = datetime.datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=datetime.UTC)
         return moment.timestamp() + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.failpoint import reach
+from imagestore.own_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ class FileLock:
         """Take the lock if it is free; say whether it was."""
         with translated("lock", self._path):
             while True:
-                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     reach("lock-taken")
@@ -108,7 +109,7 @@ class SharedLock:
         """Take a share; waits for whoever holds all of it."""
         with translated("lock", self._path):
             while self._descriptor < 0:
-                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_SH)
                     if _is_same_file(descriptor, self._path):

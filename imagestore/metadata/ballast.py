@@ -14,6 +14,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.own_files import open_regular
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -42,7 +44,7 @@ class Ballast:
                 raise
             finally:
                 os.close(descriptor)
-            os.close(os.open(self._second, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            os.close(open_regular(self._second, os.O_CREAT | os.O_WRONLY))
 
     def release_where_full(self) -> None:
         """Give the space back if there is hardly any other; before changes that will free more than they take."""

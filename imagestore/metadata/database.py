@@ -26,7 +26,7 @@ from imagestore.metadata.opening import LOG_PAGES, Opened, Way, connect, migrate
 from imagestore.metadata.turns import Turns, use_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -195,12 +195,31 @@ class Database:
             copy_to(db, target)
 
     def damage(self) -> tuple[str, ...]:
-        """What SQLite's own check finds wrong with the file, and texts that are none, a line each."""
-        with self._reading() as db:
-            from imagestore.metadata import texts
+        """What is wrong with the file, a line each.
 
-            found = [str(line) for (line,) in db.execute("PRAGMA quick_check(20)") if line != "ok"]
-            return tuple(found or texts.damage(db))
+        SQLite's own check, indexes against their tables too; rows that refer to nothing; texts that are none; and a
+        journal that knows more than the database.
+        """
+        with self._reading() as db:
+            from imagestore.metadata import integrity
+
+            found = integrity.damage(db)
+            if not found and not self._way.only_reads and (reason := self._numbering.overtaken(db)):
+                found = (reason,)
+            return found
+
+    def reindex(self) -> bool:
+        """Make every index anew from its table; say whether the database is whole then, else nothing is changed."""
+        from imagestore.metadata import integrity
+
+        try:
+            with self._writing() as db:
+                db.execute("REINDEX")
+                if integrity.damage(db):
+                    raise StoreCorruptError(f"{self._path}: more than indexes is damaged", hint=CORRUPT_HINT)
+        except StoreCorruptError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close the database; in a forked child there is nothing to close, nor anybody who would let go of a lock."""
@@ -423,9 +442,9 @@ class Database:
                 if pages == before:
                     break
 
-    def _number_change(self) -> int:
-        """The next number of a change in the journal; inside a write transaction."""
-        return self._numbering.next(self._connection)
+    def _number_change(self, announced: Callable[[int], Iterable[str]] | None = None) -> int:
+        """The next number of a change in the journal; inside a write transaction. See Numbering.next()."""
+        return self._numbering.next(self._connection, announced)
 
     def _run_after_commit(self) -> None:
         waiting, self._after_commit = self._after_commit, []

@@ -25,16 +25,19 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-_EDGES: Final = "SELECT parent, child FROM edge UNION ALL SELECT parent, child FROM label_edge"
-_LEASED: Final = "SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND"
-_ROOTED: Final = "SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root"
+# Collection reads the tables: if an index lacks a row, needed content would be garbage. SQLite reads covering indexes
+# even with NOT INDEXED; a condition on the key's first column makes it read the table.
+_ALL: Final = "parent, child FROM {0} WHERE parent >= ''"
+_EDGES: Final = f"SELECT {_ALL.format('edge')} UNION ALL SELECT {_ALL.format('label_edge')}"
+_LEASED: Final = "SELECT digest FROM lease CROSS JOIN lease_content ON lease = id WHERE expires_at > :now AND"
+_ROOTED: Final = "SELECT digest FROM image_root WHERE reference >= '' UNION ALL SELECT digest FROM content_root"
 _NAMED: Final = (
     "SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"  # noqa: S608 - constants
     f" WHERE namespace = 'k8s.io' AND {IS_ALIVE}"
 )
 _DEEP_ROOTS: Final = f"{_ROOTED} UNION ALL {_LEASED} NOT flat UNION ALL {_NAMED}"
 #: What holds a digest and nothing below it.
-_FLAT: Final = f"{_LEASED} flat UNION ALL SELECT digest FROM namespace_content"  # noqa: S608 - constants
+_FLAT: Final = f"{_LEASED} flat UNION ALL SELECT digest FROM namespace_content WHERE owner >= ''"  # noqa: S608 - constants
 _CHILDREN: Final = (
     "SELECT child FROM edge WHERE parent = :parent UNION SELECT child FROM label_edge WHERE parent = :parent"
 )
@@ -53,10 +56,10 @@ _IS_ROOT: Final = (
     " WHERE n.digest = {0} AND namespace = 'k8s.io'"
     f" AND {IS_ALIVE})"
 )
-#: Labels are few: looking for each one's root is cheaper than collecting all roots again.
 _BELOW_ROOTS: Final = (
     f"SELECT child FROM edge WHERE parent IN ({_DEEP_ROOTS})"  # noqa: S608 - constants
-    f" UNION ALL SELECT child FROM label_edge e WHERE {_IS_ROOT.format('e.parent')}"
+    # Of labels there are few, and mostly none; then the roots aren't read again.
+    f" UNION ALL SELECT child FROM label_edge WHERE parent IN ({_DEEP_ROOTS})"
 )
 #: What edges or labels start from, unless it is a root that isn't looked for in vain.
 _INNER: Final = (
@@ -76,9 +79,10 @@ _SUSPECTS: Final = (
 _HAS_LABELS: Final = "SELECT EXISTS (SELECT 1 FROM content_label)"
 #: Whether anything of the kinds is there that _IS_ROOT and the flat holders ask for, expired or not.
 _ANY_ROOT: Final = (
-    "SELECT EXISTS (SELECT 1 FROM image_root) OR EXISTS (SELECT 1 FROM content_root)"
-    " OR EXISTS (SELECT 1 FROM lease_content) OR EXISTS (SELECT 1 FROM named_image_root)"
-    " OR EXISTS (SELECT 1 FROM namespace_content)"
+    "SELECT EXISTS (SELECT 1 FROM image_root WHERE reference >= '') OR EXISTS (SELECT 1 FROM content_root)"
+    " OR EXISTS (SELECT 1 FROM lease_content WHERE lease >= '')"
+    " OR EXISTS (SELECT 1 FROM named_image_root WHERE namespace >= '')"
+    " OR EXISTS (SELECT 1 FROM namespace_content WHERE owner >= '')"
 )
 
 #: To drop so many edges at once takes ten milliseconds.
@@ -166,7 +170,7 @@ class GraphTables(Database):
     def children(self) -> set[str]:
         """Everything that an edge points at, in text form."""
         with self._reading_apart() as db:
-            return {child for (child,) in db.execute("SELECT child FROM edge UNION ALL SELECT child FROM label_edge")}
+            return {child for _, child in db.execute(_EDGES)}
 
     def has_many_edges(self) -> bool:
         """Whether dropping all edges at once takes longer than those can bear who wait."""
@@ -194,8 +198,12 @@ class GraphTables(Database):
         """Which of these digests nothing keeps at one moment, and what else edges or labels start from in vain.
 
         Works on texts and lets the database join: a big store has a million of them.
+
+        Raises:
+            StoreCorruptError: the database is older than its journal, and so knows nothing of newer images.
         """
         with self._reading_apart() as db:
+            self._numbering.refuse_overtaken(db)
             values = {"now": self._clock()}
             # What points on without being a root itself: garbage, or inside a graph of several levels; usually little.
             inner = set(_texts(db, _INNER, values))

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Final
 from imagestore import digest as digests
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import StoreBusyError, StoreFullError, StoreReadOnlyError
+from imagestore.errors import StoreBusyError, StoreCorruptError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
+from imagestore.metadata import journal_lines as lines
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
+from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Everything
 
@@ -111,7 +113,11 @@ class ImageTables(Database):
         after: tuple[str, str] | None = None,
         limit: int | None = None,
     ) -> list[ImageRecord]:
-        """Records that fit every given condition, ordered by reference and handler."""
+        """Records that fit every given condition, ordered by reference and handler.
+
+        Raises:
+            StoreCorruptError: the index of image ids finds nothing, but there is such a record.
+        """
         conditions: list[str] = []
         values: list[str] = []
         if reference is not None:
@@ -133,14 +139,37 @@ class ImageTables(Database):
             with self._reading_apart() as db, self._damage_named():
                 query = _query(" AND ".join(conditions) or "TRUE")
                 return [rows.to_record(row) for row in db.execute(query, values)]
-        return self._select(" AND ".join(conditions), values)
+        condition = " AND ".join(conditions)
+        found = self._select(condition, values)
+        if not found and image_id_prefix is not None:
+            # A condition on the key, so that SQLite reads the table and not the index.
+            self._refuse_found("image", f"reference >= '' AND {condition.replace('image_id', '+image_id')}", values)
+        return found
+
+    def _refuse_found(self, table: str, condition: str, values: Sequence[str]) -> None:
+        """Read a whole table for what its index doesn't find: what isn't there must not be said of what is.
+
+        Raises:
+            StoreCorruptError: the index lacks a row.
+        """
+        with self._reading() as db:
+            query = f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1"  # noqa: S608 - constants
+            if db.execute(query, values).fetchone():
+                raise StoreCorruptError(f"{self._path}: an index of table {table} lacks a row", hint=CORRUPT_HINT)
 
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
-        """Records that hold this index or manifest."""
+        """Records that hold this index or manifest.
+
+        Raises:
+            StoreCorruptError: the index of roots finds nothing, but there is such a record.
+        """
         condition = (
             "(reference, handler) IN (SELECT reference, handler FROM image_root WHERE digest = ? AND NOT by_label)"
         )
-        return self._select(condition, [str(digest)])
+        found = self._select(condition, [str(digest)])
+        if not found:
+            self._refuse_found("image_root", "+digest = ? AND NOT by_label", [str(digest)])
+        return found
 
     def find_ids(self, references: Collection[str]) -> list[tuple[str, str, str]]:
         """Reference, handler and image id of every record under some references, in their order."""
@@ -169,8 +198,9 @@ class ImageTables(Database):
             if len(found) > most:
                 return None
             number = self._numbering.last(db)
-            roots = [text for (text,) in db.execute("SELECT DISTINCT digest FROM image_root")]
-        return Everything(number, found, roots)
+            # Of the table, not of its index: that may lack some.
+            roots = {text for (text,) in db.execute("SELECT digest FROM image_root WHERE reference >= ''")}
+        return Everything(number, found, list(roots))
 
     def drop_everything(self, known: Everything) -> bool:
         """Remove every record in a moment; see the port."""
@@ -186,7 +216,7 @@ class ImageTables(Database):
                 return False
             db.execute("DELETE FROM image_root")
             db.execute("DELETE FROM image")
-            number = self._numbering.next(db)
+            number = self._numbering.next(db, lambda number: [lines.remove_all(number)])
         # Thousands of lines; whoever waits for the lock needn't wait for them.
         self._tell(lambda: self._journal.remove(number, known.keys))
         return True
@@ -205,8 +235,7 @@ class ImageTables(Database):
                 for text in roots:
                     digests.check(text)
             db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
-            number, gone = self._number_change(), tuple(keys)
-            self._after_commit.append(lambda: self._journal.remove(number, gone))
+            self._note_removal(tuple(keys))
         return roots
 
     def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
@@ -219,9 +248,12 @@ class ImageTables(Database):
                     db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
                     removed.append(record)
             if removed:
-                number, gone = self._number_change(), [(record.reference, record.handler) for record in removed]
-                self._after_commit.append(lambda: self._journal.remove(number, gone))
+                self._note_removal([(record.reference, record.handler) for record in removed])
         return removed
+
+    def _note_removal(self, keys: Collection[tuple[str, str]]) -> None:
+        number = self._number_change(lambda number: [lines.remove(number, key) for key in keys])
+        self._after_commit.append(lambda: self._journal.remove(number, keys))
 
     def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
         """Pin or unpin records by (reference, handler); return those that are there, as they are now."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.failpoint import reach
 from imagestore.metadata import journal_lines as lines
 from imagestore.metadata.location import JOURNAL
+from imagestore.own_files import open_regular, opener
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _RECORD_BYTES: Final = 4096
 _SMALLEST_BYTES: Final = 1024 * 1024
 _LONGEST_LINE_BYTES: Final = 8 * 1024 * 1024
+_TAIL_BYTES: Final = 16 * 1024
 
 
 class RecordJournal:
@@ -56,6 +58,15 @@ class RecordJournal:
             OSError: the file can't be written.
         """
         self._append([lines.begin(number)])
+
+    def announce(self, number: int, entries: Iterable[str], *, begin: int | None) -> None:
+        """Note what will be noted after the commit, with the transaction's begin unless that is None; inside it.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        first = [] if begin is None else [lines.begin(begin)]
+        self._append([*first, *(lines.announced(number, entry) for entry in entries)])
 
     def put(self, number: int, records: Iterable[ImageRecord]) -> None:
         """Add records; inside the transaction that puts them.
@@ -130,7 +141,7 @@ class RecordJournal:
     def _open_shared(self) -> int:
         while True:
             reach("journal-open")
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_regular(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if _is_named(descriptor, self.path):
                 return descriptor
@@ -182,7 +193,7 @@ class RecordJournal:
             OSError: it can't be written.
         """
         temporary = f"{self.path}.tmp"
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT)
         entries = lines.whole(number, records, labels, leases)
         with open(descriptor, "r+b") as file:
             try:
@@ -220,7 +231,7 @@ class RecordJournal:
         Raises:
             OSError: it can't be written; this one stays.
         """
-        with open(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as current:
+        with open(open_regular(self.path, os.O_RDWR | os.O_CREAT), "rb") as current:
             try:
                 fcntl.flock(current, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -239,15 +250,42 @@ class RecordJournal:
             finally:
                 fcntl.flock(current, fcntl.LOCK_UN)
 
-    def read(self) -> Journaled:
-        """What it says."""
+    def committed(self) -> int:
+        """The number of the last change that was certainly committed, read from the journal's end; 0: none is known.
+
+        Raises:
+            OSError: the file can't be read.
+        """
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb", opener=opener) as file:
+            end, rest = file.seek(0, os.SEEK_END), b""
+            while end and len(rest) <= _LONGEST_LINE_BYTES:
+                start = max(0, end - _TAIL_BYTES)
+                file.seek(start)
+                rest, *whole = (file.read(end - start) + rest).split(b"\n")
+                if not start:
+                    whole = [rest, *whole]
+                for line in reversed(whole):
+                    if number := lines.committed_number(line):
+                        return number
+                end = start
+        return 0
+
+    def read(self, *, committed: int | None = None) -> Journaled:
+        """What it says.
+
+        Args:
+            committed: the number of the last committed change, where the database can be believed; else some changes
+                are uncertain.
+        """
         from imagestore.metadata.journal_reading import Reading  # only for a database that is damaged
 
         reading = Reading()
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb", opener=opener) as file:
             while line := file.readline(_LONGEST_LINE_BYTES):
                 if line.strip():
                     reading.add(line)
+        if committed is not None:
+            reading.settle(committed)
         return reading.result()
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # In one line: readers bound what they take for a line.
 _CONTENTS: Final = 10_000
+#: What is only written once its transaction was committed.
+_AFTER_COMMIT: Final = ("remove", "release", "unleased")
 
 
 def whole(
@@ -48,6 +50,22 @@ def begin(number: int) -> str:
     return json.dumps({"begin": number})
 
 
+def committed_number(line: bytes) -> int:
+    """The number that a line says was committed; 0 where it says nothing of the kind, or can't be read.
+
+    >>> committed_number(b'{"begin": 7}'), committed_number(b'{"number": 8, "release": "a"}'), committed_number(b"{")
+    (7, 8, 0)
+    """
+    try:
+        entry = json.loads(line.decode())
+        if "begin" in entry:
+            return int(entry["begin"])
+        is_committed = entry.get("committed") is True or any(name in entry for name in _AFTER_COMMIT)
+        return int(entry["number"]) if is_committed else 0
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return 0
+
+
 def put(number: int, record: ImageRecord) -> str:
     """A record that is there."""
     values = rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
@@ -59,6 +77,19 @@ def remove(number: int, key: tuple[str, str]) -> str:
     # There may be many thousand, and texts alone take a tenth of the time that all of it takes.
     reference, handler = map(json.dumps, key)
     return f'{{"number": {number}, "remove": [{reference}, {handler}]}}'
+
+
+def remove_all(number: int) -> str:
+    """Every record is gone; only announced, since the lines of what was removed follow."""
+    return json.dumps({"number": number, "remove": None})
+
+
+def announced(number: int, line: str) -> str:
+    """Before a commit, the line that follows it: it counts once a later line says that this change was committed.
+
+    If the process dies between its commit and the line, what it removed doesn't come back by a rebuild.
+    """
+    return f'{{"number": {number}, "announced": {line}}}'
 
 
 def labels(number: int, digest: Digest, labels: Mapping[str, str], *, is_committed: bool = False) -> str:

@@ -26,6 +26,7 @@ class Journaled:
         last_number: the highest number of a change.
         replaced: content that was kept before the last transaction and isn't by it, where nothing tells whether that
             one was committed.
+        committed: the highest number of a change that was certainly committed.
     """
 
     candidates: list[list[ImageRecord]]
@@ -34,11 +35,17 @@ class Journaled:
     unreadable: int
     last_number: int
     replaced: frozenset[Digest] = frozenset()
+    committed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Removed:
     key: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _RemovedAll:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +76,12 @@ class _Released:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A change; ``is_committed`` when it was written after its commit."""
+    """A change; ``is_committed`` when it was written after its commit, ``is_announced`` when it is to follow it."""
 
     number: int
-    value: ImageRecord | _Removed | _Labelled | _Leased | _Unleased | _Released
+    value: ImageRecord | _Removed | _RemovedAll | _Labelled | _Leased | _Unleased | _Released
     is_committed: bool
+    is_announced: bool = False
 
 
 class Reading:
@@ -85,6 +93,7 @@ class Reading:
         self._waiting: list[_Line] = []
         self._begin: int | None = None
         self._last_number = 0
+        self._committed = 0
         self._unreadable = 0
 
     def add(self, line: bytes) -> None:
@@ -98,15 +107,22 @@ class Reading:
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             self._unreadable += 1
 
+    def settle(self, committed: int) -> None:
+        """After the last line: the database says which change was committed last, so nothing is uncertain."""
+        self._settle(committed)
+
     def _settle(self, begin: int) -> None:
         for line in self._waiting:
             if line.number <= begin:
                 self._known.add(line)
         self._waiting, self._begin = [], begin
         self._last_number = max(begin, self._last_number)
+        self._committed = max(begin, self._committed)
 
     def _add(self, line: _Line) -> None:
         highest, self._last_number = self._last_number, max(line.number, self._last_number)
+        if line.is_committed:
+            self._committed = max(line.number, self._committed)
         if self._begin is None:
             # Older versions wrote no begin: what has a higher number behind it was committed, as far as one can tell.
             if line.number > highest:
@@ -128,7 +144,7 @@ class Reading:
         for line in self._waiting:
             if is_committed or line.is_committed:
                 self._known.add(line)
-            else:
+            elif not line.is_announced:  # a record too many is better than one too few
                 uncertain.append(line)
         changed = list({_subject(line.value): line for line in uncertain}.values())
         before = [self._known.state(line) for line in changed]
@@ -143,6 +159,7 @@ class Reading:
             self._unreadable,
             self._last_number,
             frozenset().union(*lost),
+            self._committed,
         )
 
 
@@ -161,6 +178,9 @@ class _Known:
             self._records.setdefault((value.reference, value.handler), []).append((number, value))
         elif isinstance(value, _Removed):
             self._removed[value.key] = max(number, self._removed.get(value.key, 0))
+        elif isinstance(value, _RemovedAll):
+            for key in self._records:
+                self._removed[key] = max(number, self._removed.get(key, 0))
         elif isinstance(value, _Labelled):
             known = self._labels.get(value.digest)
             if known is None or number >= known[0]:
@@ -196,7 +216,7 @@ class _Known:
             return next(iter(self._newest_first((value.reference, value.handler))), None)
         if isinstance(value, _Labelled):
             return self._labels.get(value.digest, (0, None))[1]
-        return None if isinstance(value, _Removed) else self._lease(_lease_id(value))
+        return None if isinstance(value, (_Removed, _RemovedAll)) else self._lease(_lease_id(value))
 
     def _newest_first(self, key: tuple[str, str]) -> list[ImageRecord]:
         entries = sorted(self._records.get(key, ()), key=lambda entry: entry[0])
@@ -217,12 +237,14 @@ def _lease_id(value: _Leased | _Unleased | _Released) -> str:
     return value.lease.id if isinstance(value, _Leased) else value.lease_id
 
 
-def _subject(value: ImageRecord | _Removed | _Labelled | _Leased | _Unleased | _Released) -> object:
+def _subject(value: ImageRecord | _Removed | _RemovedAll | _Labelled | _Leased | _Unleased | _Released) -> object:
     """What a line changes: many may change one."""
     if isinstance(value, ImageRecord):
         return value.reference, value.handler
     if isinstance(value, _Removed):
         return value.key
+    if isinstance(value, _RemovedAll):
+        return value
     return value.digest if isinstance(value, _Labelled) else _lease_id(value)
 
 
@@ -266,7 +288,11 @@ def _parsed(entry: Any) -> _Line:
     number, is_committed = _number(entry["number"]), entry.get("committed") is True
     if "put" in entry:
         return _Line(number, rows.checked(rows.to_record(entry["put"])), is_committed)
+    if "announced" in entry:
+        return _Line(number, _parsed(entry["announced"]).value, is_committed=False, is_announced=True)
     if "remove" in entry:
+        if entry["remove"] is None:
+            return _Line(number, _RemovedAll(), is_committed=True)
         reference, handler = entry["remove"]
         return _Line(number, _Removed((str(reference), str(handler))), is_committed=True)
     if "labels" in entry:

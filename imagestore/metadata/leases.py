@@ -10,6 +10,7 @@ from imagestore import gc_labels
 from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError
 from imagestore.gc_labels import LeaseTerms
+from imagestore.metadata import journal_lines as lines
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Lease
@@ -105,7 +106,9 @@ class LeaseTables(Database):
             pairs = [(lease_id, str(digest)) for digest in digests]
             db.executemany("DELETE FROM lease_content WHERE lease = ? AND digest = ?", pairs)
             for lease in self._lasting(lease_id):
-                number = self._number_change()
+                number = self._number_change(
+                    lambda number: [lines.unleased(number, lease_id, part) for part in lines.parts(digests)]
+                )
                 self._after_commit.append(functools.partial(self._journal.unlease, number, lease.id, tuple(digests)))
 
     def lease_image(self, lease_id: str, name: str, handler: str) -> None:
@@ -195,7 +198,8 @@ class LeaseTables(Database):
 
     def _note_end(self, lease_id: str) -> None:
         """Take a lease that is gone, or lasts no more, out of the journal."""
-        self._after_commit.append(functools.partial(self._journal.release, self._number_change(), lease_id))
+        number = self._number_change(lambda number: [lines.release(number, lease_id)])
+        self._after_commit.append(functools.partial(self._journal.release, number, lease_id))
 
     def _expire_leases(self) -> int:
         """Delete expired leases: end them for good, then what they list in batches, then themselves."""

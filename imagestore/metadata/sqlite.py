@@ -99,6 +99,11 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
             db.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'generation'", (found.last_number,))
             return found
 
+    def known_to_journal(self) -> Journaled:
+        """What the journal says, by this database's own word about which changes were committed."""
+        with self._writing() as db:
+            return self._journal.read(committed=self._numbering.last(db))
+
     def _is_copy(self) -> bool:
         with self._reading() as db:
             return db.execute("SELECT 1 FROM counter WHERE name = ?", (COPIED,)).fetchone() is not None

@@ -13,7 +13,9 @@ import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from imagestore.errors import StoreError
 from imagestore.metadata import schema
+from imagestore.own_files import refuse_untrusted
 from imagestore.platforms.spec import Platform
 
 if TYPE_CHECKING:
@@ -51,8 +53,9 @@ def read_summaries(path: Path) -> list[ImageSummary] | None:
         None when the database must be opened in full first.
     """
     try:
+        refuse_untrusted(path.parent)
         db = sqlite3.connect(schema.address(path, "mode=rw"), isolation_level=None, uri=True)
-    except sqlite3.Error:
+    except (sqlite3.Error, StoreError):
         return None
     try:
         (mark,) = db.execute("PRAGMA application_id").fetchone()

@@ -32,7 +32,7 @@ _LONGEST_TRY_SECONDS: Final = 0.004
 #: How long long work steps aside at most before each of its batches.
 _PATIENCE_SECONDS: Final = 0.25
 _LOOK_SECONDS: Final = 0.0005
-_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Turns:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.digest import Digest
 from imagestore.errors import RegistryUnavailableError
+from imagestore.own_files import opener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +73,7 @@ class FolderMemory:
     def get(self, origin: Origin) -> float | None:
         """See Memory."""
         try:
-            with open(self._path(origin), encoding="ascii", errors="replace") as stream:
+            with open(self._path(origin), encoding="ascii", errors="replace", opener=opener) as stream:
                 text = stream.read(32)
         except OSError:
             return None

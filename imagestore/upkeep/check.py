@@ -30,6 +30,7 @@ from imagestore.errors import (
     StoreError,
 )
 from imagestore.failpoint import reach
+from imagestore.own_files import opener
 from imagestore.upkeep.held import held_documents
 
 if TYPE_CHECKING:
@@ -372,7 +373,7 @@ class _Hashing:
         if self._options.state is None:
             return
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError, InvalidDigestError):
-            with open(self._options.state, encoding="ascii") as file:
+            with open(self._options.state, encoding="ascii", opener=opener) as file:
                 state = json.loads(file.read(_LONGEST_STATE_BYTES))
             damaged = {Digest.parse(text) for text in state["damaged"]}
             self._after, self.damaged = Digest.parse(state["after"]), damaged

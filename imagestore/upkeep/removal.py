@@ -57,7 +57,7 @@ class Remover:
     """
 
     metadata: MetadataStore
-    rule: lookup.HandlerRule
+    rule: lookup.RemovalRule
     doomed: Callable[[str], Sequence[ImageRecord]]
     removed: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 

@@ -72,7 +72,9 @@ class Upkeep(abc.ABC):
         """The records that a change means, without other references of the same images."""
 
     @abc.abstractmethod
-    def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
+    def _doomed(
+        self, name: str, runtime_handler: str | None, *, all_handlers: bool, only_name: bool = False
+    ) -> Sequence[ImageRecord]:
         """The records that a removal of this name means."""
 
     def pin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:
@@ -257,29 +259,52 @@ class Upkeep(abc.ABC):
         swept.check(report)
         return report
 
-    def delete(self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False) -> Removal:
-        """Remove records and free what only they needed, at a cost that does not grow with the store.
+    def names_of(
+        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False
+    ) -> tuple[tuple[str, str], ...]:
+        """All references of the images that a name means, as (reference, runtime handler); empty when there are none.
 
         Args:
             name, runtime_handler, all_handlers: as for remove().
 
         Raises:
             UnknownRuntimeHandlerError, InvalidInputError: as remove().
+        """
+        records = self._doomed(name, runtime_handler, all_handlers=all_handlers)
+        return tuple((record.reference, record.handler) for record in records)
+
+    def delete(
+        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
+    ) -> Removal:
+        """Remove records and free what only they needed, at a cost that does not grow with the store.
+
+        Args:
+            name, runtime_handler, all_handlers, only_name: as for remove().
+
+        Raises:
+            UnknownRuntimeHandlerError, InvalidInputError: as remove().
             UndeletableError: as delete_each().
             StoreError: the store can't be read or written.
         """
-        removals = self.delete_each([name], runtime_handler=runtime_handler, all_handlers=all_handlers)
+        removals = self.delete_each(
+            [name], runtime_handler=runtime_handler, all_handlers=all_handlers, only_name=only_name
+        )
         from imagestore.upkeep.removal import Removal
 
         return Removal(removals.removed[name], removals.bytes_freed)
 
     def delete_each(
-        self, names: Iterable[str], *, runtime_handler: str | None = None, all_handlers: bool = False
+        self,
+        names: Iterable[str],
+        *,
+        runtime_handler: str | None = None,
+        all_handlers: bool = False,
+        only_name: bool = False,
     ) -> Removals:
         """As delete() for several names, with few transactions and one sweep for all.
 
         Args:
-            names, runtime_handler, all_handlers: as for remove().
+            names, runtime_handler, all_handlers, only_name: as for remove().
 
         Raises:
             UnknownRuntimeHandlerError, InvalidInputError: as remove(). When a name is refused, the records of those
@@ -297,8 +322,8 @@ class Upkeep(abc.ABC):
         handler = self._known(runtime_handler)
         remover = removal.Remover(
             self.metadata,
-            lookup.HandlerRule(handler, self.config.default_handler, is_for_all=all_handlers),
-            lambda name: self._doomed(name, runtime_handler, all_handlers=all_handlers),
+            lookup.RemovalRule(handler, self.config.default_handler, is_for_all=all_handlers, only_name=only_name),
+            lambda name: self._doomed(name, runtime_handler, all_handlers=all_handlers, only_name=only_name),
         )
         try:
             removed, roots = remover.remove(names)

@@ -117,9 +117,83 @@ def test_rmi_for_all_handlers(line: Line) -> None:
     assert line.json("images")["images"] == []
 
 
-def test_rmi_of_nothing_says_so_and_succeeds(line: Line) -> None:
-    assert line("rmi", "nothing:1") == ""
-    assert "nothing:1: not in the store" in line.error
+@pytest.mark.parametrize("options", [(), ("--gc",)])
+def test_rmi_of_what_is_not_there_ends_with_3_and_removes_the_others(line: Line, options: tuple[str, ...]) -> None:
+    line("pull", line.python, "--runtime-handler", HYPERV)
+    assert line("rmi", "nothing:1", line.python, *options, status=3).startswith(f"removed {line.python} ({HYPERV})\n")
+    assert "image 'nothing:1' is not in the store" in line.error
+    assert "--ignore-missing" in line.error
+    shown = line.json("rmi", "nothing:1", "nothing:2", *options, status=3)
+    assert (shown["removed"], shown["missing"]) == ([], ["nothing:1", "nothing:2"])
+    assert "images 'nothing:1', 'nothing:2' are not in the store" in line.error
+    line("rmi", "nothing", *options, "--runtime-handler", HYPERV, status=3)
+    assert f"under runtime handler '{HYPERV}'" in line.error
+    assert "means docker.io/library/nothing:latest" in line.error
+    line("rmi", "nothing:1", *options, "--ignore-missing")
+    assert line.error == ""
+
+
+def names(line: Line) -> list[tuple[str, str]]:
+    return [(each["reference"], each["runtimeHandler"]) for each in line.json("images")["images"]]
+
+
+@pytest.fixture
+def tagged(line: Line) -> Line:
+    """One image under two names for one handler, and under one of them for another."""
+    line("pull", line.python, "--runtime-handler", HYPERV)
+    line("tag", line.python, "further.example/a:1")
+    line("pull", line.python)
+    return line
+
+
+@pytest.mark.parametrize("options", [(), ("--gc",)])
+def test_rmi_removes_the_name_and_lists_the_others(tagged: Line, options: tuple[str, ...]) -> None:
+    told = tagged("rmi", tagged.python, "--runtime-handler", HYPERV, *options)
+    assert f"removed {tagged.python} ({HYPERV})\n" in told
+    assert f"kept further.example/a:1 ({HYPERV}), another name of the same image\n" in told
+    assert names(tagged) == [(tagged.python, PROCESS), ("further.example/a:1", HYPERV)]
+    assert tagged.json("check")["faults"] == []
+    assert tagged("rmi", "further.example/a:1", *options).startswith(f"removed further.example/a:1 ({HYPERV})\n")
+    assert names(tagged) == [(tagged.python, PROCESS)]
+
+
+@pytest.mark.parametrize("options", [(), ("--gc",)])
+def test_rmi_in_json_lists_what_stays(tagged: Line, options: tuple[str, ...]) -> None:
+    shown = tagged.json("rmi", "further.example/a:1", *options)
+    assert shown["removed"] == [{"reference": "further.example/a:1", "runtimeHandler": HYPERV}]
+    assert shown["kept"] == [{"reference": tagged.python, "runtimeHandler": HYPERV}]
+
+
+@pytest.mark.parametrize("options", [(), ("--gc",)])
+@pytest.mark.parametrize("way", ["id", "beginning", "digest", "name@digest", "all names", "both names"])
+def test_rmi_removes_every_name_by_an_id_or_when_told(tagged: Line, way: str, options: tuple[str, ...]) -> None:
+    (image,) = [each for each in tagged.json("images")["images"] if each["reference"] == "further.example/a:1"]
+    manifest = image["manifest"]["digest"]
+    words = {
+        "id": [image["id"]],
+        "beginning": [image["id"].removeprefix("sha256:")[:12]],
+        "digest": [manifest],
+        "name@digest": [f"further.example/a@{manifest}", "--runtime-handler", HYPERV],
+        "all names": ["further.example/a:1", "--all-names"],
+        "both names": [tagged.python, "further.example/a:1", "--runtime-handler", HYPERV],
+    }
+    told = tagged("rmi", *words[way], *options)
+    assert told.count("removed") == 2
+    assert "kept" not in told
+    assert names(tagged) == [(tagged.python, PROCESS)]
+
+
+def test_a_name_that_an_id_took_along_is_not_missing(tagged: Line) -> None:
+    (image,) = [each for each in tagged.json("images")["images"] if each["reference"] == "further.example/a:1"]
+    shown = tagged.json("rmi", image["id"], "further.example/a:1")
+    assert (len(shown["removed"]), shown["kept"], shown["missing"]) == (2, [], [])
+
+
+def test_rmi_for_all_handlers_keeps_other_names(tagged: Line) -> None:
+    assert tagged("rmi", tagged.python, "--all-handlers").count("removed") == 2
+    assert names(tagged) == [("further.example/a:1", HYPERV)]
+    tagged("rmi", "further.example/a:1", "--all-handlers", "--all-names")
+    assert names(tagged) == []
 
 
 def test_match_shows_a_matrix_and_the_reasons(line: Line) -> None:

@@ -40,8 +40,9 @@ def test_what_would_call_nothing_good_says_that_nothing_is_there(
         ("gc", 0),
         ("gc -n", 0),
         ("gc --keep-last 1", 0),
-        ("rmi python", 0),
-        ("rmi python --gc", 0),
+        ("rmi python", 3),
+        ("rmi python --gc", 3),
+        ("rmi python --ignore-missing", 0),
         ("leases list", 0),
         ("inspecti python", 3),
         ("why python", 3),
@@ -133,7 +134,7 @@ def test_folders_without_content_are_no_store_that_lost_its_database(line: Line)
     """What a first command leaves that is killed at once."""
     (line.root / "content" / "blobs" / "sha256").mkdir(parents=True)
     assert line("images", "-q") == ""
-    assert line("rmi", "python") == ""
+    assert line("rmi", "python", "--ignore-missing") == ""
     assert "no faults" in line("check", "--rebuild")
     (line.root / "metadata.db").unlink()
     (line.root / "content" / "blobs" / "sha256" / ("0" * 64)).touch()

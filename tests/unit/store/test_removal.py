@@ -29,6 +29,7 @@ from imagestore.metadata.namespace_api import NamedImage
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
+from imagestore.reference import Reference
 from imagestore.upkeep import removal
 from imagestore.upkeep.removal import Remover
 
@@ -71,19 +72,23 @@ def record(repository: str, handler: str, number: int) -> ImageRecord:
 
 
 def one_after_the_other(
-    metadata: SqliteMetadataStore, names: list[str], handler: str | None, *, is_for_all: bool
+    metadata: SqliteMetadataStore, names: list[str], handler: str | None, *, is_for_all: bool, only_name: bool
 ) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]]:
     removed, roots = {}, set()
     for name in dict.fromkeys(names):
-        gone = metadata.remove_images(
-            [(each.reference, each.handler) for each in doomed(metadata, name, handler, is_for_all=is_for_all)]
-        )
+        going = doomed(metadata, name, handler, is_for_all=is_for_all, only_name=only_name)
+        gone = metadata.remove_images([(each.reference, each.handler) for each in going])
         removed[name] = tuple((each.reference, each.handler) for each in gone)
         roots |= {str(root) for each in gone for root in each.roots}
     return removed, roots
 
 
-def doomed(metadata: SqliteMetadataStore, name: str, handler: str | None, *, is_for_all: bool) -> list[ImageRecord]:
+def doomed(
+    metadata: SqliteMetadataStore, name: str, handler: str | None, *, is_for_all: bool, only_name: bool
+) -> list[ImageRecord]:
+    named = [each for each in lookup.by_name(metadata, name) if str(Reference.parse(name)) == each.reference]
+    if only_name and named:
+        return named if is_for_all else lookup.meant(metadata, name, handler, "runc")
     if not is_for_all:
         return lookup.doomed(metadata, name, handler, "runc")
     found = lookup.by_name(metadata, name) or lookup.by_id(metadata, name)
@@ -99,12 +104,13 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SqliteMeta
 
 
 @settings(max_examples=80, deadline=None)
-@given(images, asked, st.sampled_from([None, "kata", "all"]))
+@given(images, asked, st.sampled_from([None, "kata", "all"]), st.booleans())
 def test_many_together_go_as_one_after_the_other(
     stores: list[SqliteMetadataStore],
     known: dict[tuple[str, str], int],
     names: list[str],
     whose: str | None,
+    only_name: bool,
 ) -> None:
     together, single = stores
     for store in stores:
@@ -113,12 +119,12 @@ def test_many_together_go_as_one_after_the_other(
     handler, is_for_all = (None, True) if whose == "all" else (whose, False)
     remover = Remover(
         together,
-        lookup.HandlerRule(handler, "runc", is_for_all=is_for_all),
-        lambda name: doomed(together, name, handler, is_for_all=is_for_all),
+        lookup.RemovalRule(handler, "runc", is_for_all=is_for_all, only_name=only_name),
+        lambda name: doomed(together, name, handler, is_for_all=is_for_all, only_name=only_name),
     )
     expected = found = None
     with contextlib.suppress(InvalidInputError):
-        expected = one_after_the_other(single, names, handler, is_for_all=is_for_all)
+        expected = one_after_the_other(single, names, handler, is_for_all=is_for_all, only_name=only_name)
     with contextlib.suppress(InvalidInputError):
         found = remover.remove(names)
     assert found == expected
@@ -141,7 +147,7 @@ def _key(image: ImageRecord) -> tuple[str, str]:
 def test_the_journal_knows_what_went(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: [])
+        remover = Remover(metadata, lookup.RemovalRule(None, "runc"), lambda _name: [])
         remover.remove(["one", "three"])
         left = {found[0].reference for found in metadata.journaled().candidates if found}
     assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
@@ -185,7 +191,7 @@ def test_many_names_go_in_few_transactions_between_which_others_come(
 
         monkeypatch.setattr(metadata, "exclusive", noted_exclusive)
         monkeypatch.setattr(metadata, "give_way", noted_give_way)
-        removed, _ = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: []).remove(["none", *MANY])
+        removed, _ = Remover(metadata, lookup.RemovalRule(None, "runc"), lambda _name: []).remove(["none", *MANY])
         assert (metadata.find_images(), len(removed)) == ([], 1 + len(MANY))
     assert steps == ["others", "transaction"] * transactions
 
@@ -199,7 +205,7 @@ def full(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
 
 
 def remover_of(metadata: SqliteMetadataStore) -> Remover:
-    return Remover(metadata, lookup.HandlerRule(None, "runc"), lambda name: lookup.doomed(metadata, name, None, "runc"))
+    return Remover(metadata, lookup.RemovalRule(None, "runc"), lambda name: lookup.doomed(metadata, name, None, "runc"))
 
 
 def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +351,7 @@ def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> Non
 
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, lookup.HandlerRule(None, "runc"), refuse)
+        remover = Remover(metadata, lookup.RemovalRule(None, "runc"), refuse)
         unknown = [f"docker.io/library/unknown{number}:latest" for number in range(70)]
         with pytest.raises(InvalidInputError, match="unknown0"):
             remover.remove(["one", *unknown, "two"])
@@ -365,3 +371,13 @@ def test_a_record_that_cannot_be_read_is_not_removed_as_if_it_could(tmp_path: Pa
             remove([key])
     assert metadata.find_ids([key[0]])
     metadata.close()
+
+
+@pytest.mark.parametrize("only_name", [False, True])
+def test_all_records_go_in_one_step_by_their_names_alone(full: SqliteMetadataStore, only_name: bool) -> None:
+    """All are one image under many names."""
+    full.put_images([(replace(ONE, reference=name), {}) for name in MANY])
+    rule = lookup.RemovalRule(None, "runc", only_name=only_name)
+    removed, _ = Remover(full, rule, lambda name: lookup.doomed(full, name, None, "runc")).remove(MANY)
+    assert full.find_images() == []
+    assert [len(removed[name]) for name in MANY[:2]] == ([1, 1] if only_name else [len(MANY), 0])

@@ -491,6 +491,8 @@ def test_a_damaged_database_is_rebuilt_from_journal_and_content(tmp_path: Path) 
         for image in store.list():
             assert image.record == replace(before[image.runtime_handler], updated_at=image.record.updated_at)
         assert store.check().faults == ()
+        assert store.collect_garbage().digests == ()
+        store.metadata.delete_lease(report.found_lease)
         assert set(store.collect_garbage().digests) == own
     assert rebuild(tmp_path).was_whole
 

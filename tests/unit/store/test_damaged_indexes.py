@@ -1,0 +1,199 @@
+"""A database whose tables are whole and whose indexes lack rows, as a torn copy has, and one older than its journal."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from imagestore.errors import StoreCorruptError
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.store import ImageStore
+from imagestore.testing import build_index
+from imagestore.upkeep.check import FaultKind
+from imagestore.upkeep.rebuild import rebuild
+from tests.support.node import PYTHON, node, python_image
+from tests.unit.store.test_upkeep import OTHER
+
+INDEXES = [
+    "image_by_id",
+    "image_root_by_digest",
+    "edge_by_child",
+    "lease_content_by_digest",
+    "label_edge_by_child",
+    "named_image_root_by_digest",
+    "namespace_content_by_digest",
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A store with something in every table that has an index."""
+    root = tmp_path / "store"
+    with node(root, {PYTHON: python_image(), OTHER: build_index(["linux/amd64"], seed="other")}) as here:
+        image = here.store.pull(PYTHON, runtime_handler="kata")
+        here.store.pull(OTHER, runtime_handler="kata")
+        labels = {"containerd.io/gc.root": "yes", "containerd.io/gc.ref.content.x": str(image.manifest.digest)}
+        here.store.metadata.label_content(image.id, labels)
+        here.store.metadata.create_lease("lasting", lifetime_seconds=1e9, content=[image.id])
+    with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database, database:
+        digest = str(image.id)
+        named = "INSERT INTO named_image VALUES ('k8s.io', 'n', 'm', ?, 1, '{}', '{}', 1, 1, 9e9)"
+        database.execute(named, (digest,))
+        database.execute("INSERT INTO named_image_root VALUES ('k8s.io', 'n', ?, 0)", (digest,))
+        database.execute("INSERT INTO namespace_content VALUES ('other', ?, 1, '{}', 1, 1, 1)", (digest,))
+    return root
+
+
+def forget(root: Path, index: str) -> None:
+    """Let an index lack every row of its table: its page becomes an empty one."""
+    with contextlib.closing(sqlite3.connect(root / "metadata.db", isolation_level=None)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        query = "SELECT rootpage, page_size FROM sqlite_schema, pragma_page_size WHERE name = ?"
+        ((page, size),) = database.execute(query, (index,)).fetchall()
+    with open(root / "metadata.db", "r+b") as file:
+        file.seek((page - 1) * size)
+        # An index's leaf without cells (https://www.sqlite.org/fileformat.html, section 1.6).
+        file.write(bytes([10, 0, 0, 0, 0, *size.to_bytes(2, "big"), 0]).ljust(size, b"\0"))
+
+
+def blobs(root: Path) -> set[str]:
+    return {path.name for path in (root / "content" / "blobs").glob("*/*")}
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_check_finds_an_index_that_lacks_rows_and_a_rebuild_makes_it_anew(root: Path, index: str) -> None:
+    forget(root, index)
+    with ImageStore(root) as store:
+        faults = store.check().faults
+    assert {fault.kind for fault in faults} == {FaultKind.DATABASE_DAMAGED}
+    assert any(index in fault.detail for fault in faults)
+    report = rebuild(root)
+    assert (report.reindexed, report.was_whole, report.kept_as, report.restored) == (True, False, None, ())
+    with ImageStore(root) as store:
+        assert store.check().faults == ()
+        assert store.metadata.named_image("k8s.io", "n") is not None
+        assert "lasting" in {lease.id for lease in store.metadata.leases()}
+    assert rebuild(root).was_whole
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_collection_believes_the_tables(root: Path, index: str) -> None:
+    before = blobs(root)
+    forget(root, index)
+    with ImageStore(root) as store:
+        store.collect_garbage()
+    assert blobs(root) == before
+
+
+def test_a_collection_believes_the_tables_where_every_index_lacks_rows(root: Path) -> None:
+    before = blobs(root)
+    for index in INDEXES:
+        forget(root, index)
+    with ImageStore(root) as store:
+        assert not store.metadata.keeps_nothing()
+        store.collect_garbage()
+    assert blobs(root) == before
+
+
+@pytest.mark.parametrize("how", ["get", "remove", "delete", "list"])
+def test_an_image_that_its_index_lacks_is_not_said_to_be_missing(root: Path, how: str) -> None:
+    with ImageStore(root) as store:
+        image = next(store.list(name=OTHER))
+    forget(root, "image_by_id")
+    with ImageStore(root) as store, pytest.raises(StoreCorruptError, match="index") as caught:
+        list(getattr(store, how)(name=str(image.id)))
+    assert "check --rebuild" in caught.value.hint
+
+
+@pytest.mark.parametrize("how", ["remove", "delete"])
+def test_a_name_whose_image_the_index_of_ids_lacks_is_refused(root: Path, how: str) -> None:
+    forget(root, "image_by_id")
+    before = blobs(root)
+    with ImageStore(root) as store:
+        with pytest.raises(StoreCorruptError, match="index"):
+            getattr(store, how)(OTHER, runtime_handler="kata")
+        assert len(list(store.list())) == 2
+    assert blobs(root) == before
+
+
+def test_an_image_that_the_index_of_roots_lacks_is_not_said_to_be_missing(root: Path) -> None:
+    with ImageStore(root) as store:
+        manifest = next(store.list(name=OTHER)).manifest.digest
+    forget(root, "image_root_by_digest")
+    with ImageStore(root) as store, pytest.raises(StoreCorruptError, match="index"):
+        store.get(str(manifest))
+
+
+def test_rows_that_refer_to_nothing_are_damage(root: Path) -> None:
+    with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database, database:
+        database.execute("DELETE FROM image WHERE reference = ?", (OTHER,))
+    with ImageStore(root) as store:
+        assert any("refer to no image" in fault.detail for fault in store.check().faults)
+    assert {record.reference for record in rebuild(root).restored} == {PYTHON, OTHER}
+
+
+@pytest.fixture
+def older(root: Path, tmp_path: Path) -> Path:
+    """A store whose database was put back by cp from before its last pull."""
+    with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(root / "metadata.db", tmp_path / "old.db")
+    with node(root, {"registry.example/new:1": build_index(["linux/amd64"], seed="new")}) as here:
+        here.store.pull("registry.example/new:1", runtime_handler="kata")
+        here.store.remove(OTHER, runtime_handler="kata")
+    for path in root.glob("metadata.db-*"):
+        path.unlink()
+    shutil.copy(tmp_path / "old.db", root / "metadata.db")
+    return root
+
+
+def test_a_database_older_than_its_journal_is_noticed_before_it_does_harm(older: Path) -> None:
+    before = blobs(older)
+    with ImageStore(older) as store:
+        assert {image.reference for image in store.list()} == {PYTHON, OTHER}
+        assert any("older database" in fault.detail for fault in store.check().faults)
+        with pytest.raises(StoreCorruptError, match="older database") as caught:
+            store.collect_garbage()
+        with pytest.raises(StoreCorruptError, match="older database"):
+            store.pin(PYTHON, runtime_handler="kata")
+        with pytest.raises(StoreCorruptError, match="older database"):
+            store.remove(PYTHON)
+    assert "check --rebuild" in caught.value.hint
+    assert blobs(older) == before
+
+
+def test_a_database_older_than_its_journal_is_rebuilt(older: Path) -> None:
+    report = rebuild(older)
+    assert report.kept_as == older / "metadata.db.damaged-1"
+    assert {record.reference for record in report.restored} == {PYTHON, "registry.example/new:1"}
+    with ImageStore(older) as store:
+        assert store.check().faults == ()
+        store.pin(PYTHON, runtime_handler="kata")
+
+
+@pytest.mark.parametrize("last", ["put", "remove"])
+def test_a_transaction_that_died_makes_no_older_database(root: Path, last: str) -> None:
+    """Its lines have higher numbers than the database, but nothing says that they were committed."""
+    with ImageStore(root) as store:
+        if last == "remove":
+            store.remove(OTHER, runtime_handler="kata")
+        with contextlib.suppress(ZeroDivisionError), store.metadata.exclusive():
+            store.metadata.pin_images([(PYTHON, "kata")], is_pinned=True)
+            raise ZeroDivisionError
+    with ImageStore(root) as store:
+        assert store.check().faults == ()
+        store.pin(PYTHON, runtime_handler="kata")
+        store.collect_garbage()
+
+
+def test_the_last_committed_change_is_found_behind_long_lines(root: Path) -> None:
+    journal = root / "records.jsonl"
+    with contextlib.closing(SqliteMetadataStore(root / "metadata.db")) as metadata:
+        with open(journal, "ab") as file:
+            file.write(b'\n{"begin": 7000}\n' + b"x" * 200_000 + b"\n" + b'{"number": 7001, "put": []}')
+        with pytest.raises(StoreCorruptError, match="7000"):
+            metadata.pin_images([(PYTHON, "kata")], is_pinned=True)
