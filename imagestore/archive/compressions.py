@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import re
 import sys
 import zlib
 from typing import TYPE_CHECKING, Final, Protocol
@@ -22,16 +23,18 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: What compressed streams begin with.
-MAGIC: Final = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ\x00": "xz",
-    b"BZh": "bzip2",
+#: As many bytes say how a stream is compressed.
+HEAD_BYTES: Final = 16
+# bzip2: the magic number of a block, or of an empty stream's end, too, since names of files may begin with "BZh".
+# zstd: a frame, or one to be skipped, as parallel writers put it first.
+_HEADS: Final = {
+    "gzip": re.compile(rb"\x1f\x8b"),
+    "bzip2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
+    "xz": re.compile(rb"\xfd7zXZ\x00"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
 }
 _PIECE: Final = 1024 * 1024
 _FED: Final = 32 * 1024
-_HEAD: Final = 6
 # A stream names the memory that its reader needs: more than any usual level of compression takes.
 _XZ_MEMORY_BYTES: Final = 256 * 1024 * 1024
 _ZSTD_WINDOW_LOG: Final = 27
@@ -92,10 +95,10 @@ _FAULTS: Final = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError)
 def compression_of(head: bytes) -> str:
     """The name of a stream's compression by its first bytes; empty when it has none that is known.
 
-    >>> compression_of(b"BZh91AY"), compression_of(b"plain")
+    >>> compression_of(b"BZh91AY&SY"), compression_of(b"BZh.txt")
     ('bzip2', '')
     """
-    return next((name for magic, name in MAGIC.items() if head.startswith(magic)), "")
+    return next((name for name, pattern in _HEADS.items() if pattern.match(head)), "")
 
 
 def plain(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
@@ -110,7 +113,7 @@ def plain(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
     head = b""
     for piece in pieces:
         head += piece
-        if len(head) >= _HEAD:
+        if len(head) >= HEAD_BYTES:
             break
     kind = compression_of(head)
     chained = _chained(head, pieces)

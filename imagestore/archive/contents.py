@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.archive import layout
 from imagestore.archive.compressions import decompressed
-from imagestore.archive.source import link_above, read, size_of
+from imagestore.archive.source import link_above, other_above, read, size_of
 from imagestore.digest import verify
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
@@ -132,7 +132,7 @@ class ArchiveOrigin:
         place = self.places.get(descriptor.digest)
         if place is None:
             name = layout.blob_name(descriptor.digest)
-            if link_above(self.source, name):
+            if link_above(self.source, name) or other_above(self.source, name):
                 size_of(self.source, name)
             raise ContentNotFoundError(f"{self._what(descriptor)}: is needed, but missing", hint=_INCOMPLETE)
         return place

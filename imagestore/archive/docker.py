@@ -64,7 +64,7 @@ class _Known:
     configs: dict[str, tuple[Descriptor, tuple[Digest, ...]]] = field(default_factory=dict)
 
 
-def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
+def look_into(source: Source, cancel: CancelToken) -> ArchiveContents:
     """Find the images of a docker-archive; reads layers that are compressed.
 
     Raises:

@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import lease
-from imagestore.archive import layout, names
-from imagestore.archive.oci import look_into
+from imagestore.archive import names
+from imagestore.archive.layout import DOCKER_MANIFEST as _MANIFEST
+from imagestore.archive.layout import INDEX as _INDEX
+from imagestore.archive.oci import descriptions
 from imagestore.archive.storing import Storing, Wanted
 from imagestore.archive.survey import survey
 from imagestore.descriptor import Descriptor
@@ -29,6 +31,7 @@ from imagestore.errors import (
     IntegrityError,
     InvalidDigestError,
     NoMatchingManifestError,
+    NotFoundError,
 )
 from imagestore.failpoint import reach
 from imagestore.image import Image
@@ -42,15 +45,16 @@ from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from imagestore.archive.contents import ArchiveImage, ArchiveOrigin
+    from imagestore.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
     from imagestore.archive.source import Source
     from imagestore.archive.survey import Found
     from imagestore.cancel import CancelToken
     from imagestore.config import Config, HandlerPlatform
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
+    from imagestore.errors import ImageStoreError
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.observe import Observer
@@ -58,6 +62,8 @@ if TYPE_CHECKING:
     from imagestore.pull.choice import Choice
     from imagestore.pull.verify import ImageVerifier
     from imagestore.reference import Reference
+
+    LookInto = Callable[[Source, CancelToken], ArchiveContents]
 
 #: Documents of one import, which are in memory together; those of ten thousand usual images fit.
 MAX_DOCUMENTS_BYTES: Final = 640 * 1024 * 1024
@@ -177,6 +183,7 @@ class ImportWork:
         observer: hears of progress.
         cancel: ends the work.
         verifier: asked about every image, as in a pull.
+        is_strict: whether an image of another platform than wanted is never taken.
     """
 
     source: Source
@@ -187,9 +194,13 @@ class ImportWork:
     observer: Observer
     cancel: CancelToken
     verifier: ImageVerifier
+    is_strict: bool = False
 
     def run(self) -> ImportReport:
         """Import, and say what came of it.
+
+        An archive may describe its images twice, as a layout and by Docker's ``manifest.json``: then the layout counts,
+        unless it is broken, or names none.
 
         Raises:
             ImageDeniedError: the verifier refuses an image.
@@ -198,21 +209,38 @@ class ImportWork:
             DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
             InvalidInputError, StoreError, OperationCancelledError.
         """
+        first, *others = descriptions(self.source)
+        if not others:
+            return self._import(first(self.source, self.cancel))
         try:
-            return self._run()
-        except (DocumentError, IntegrityError, ContentNotFoundError) as error:
-            files = self.source.sizes()
-            if not error.hint and layout.MARK in files and layout.DOCKER_MANIFEST in files:
-                error.hint = (
-                    f"the archive has {layout.DOCKER_MANIFEST} too, which may be right: "
-                    f"import it without {layout.MARK} and {layout.INDEX}"
-                )
-            raise
+            contents = first(self.source, self.cancel)
+            if contents.images and (self.options.name or any(image.name for image in contents.images)):
+                return self._import(contents)
+            self.observer(Noticed(f"{self.source.what}: {_MANIFEST} counts, since {_INDEX} names no image"))
+        except (DocumentError, IntegrityError, NotFoundError, NoMatchingManifestError) as error:
+            if isinstance(error, NoMatchingManifestError) and error.offered:
+                raise
+            return self._import_by_other(others[0], error)
+        return self._import(others[0](self.source, self.cancel))
 
-    def _run(self) -> ImportReport:
-        contents = look_into(self.source, cancel=self.cancel)
+    def _import_by_other(self, look_into: LookInto, fault: ImageStoreError) -> ImportReport:
+        """Import by the second description; where that is broken too, the fault of the first one counts."""
+        try:
+            report = replace(self, is_strict=True)._import(look_into(self.source, self.cancel))
+        except (DocumentError, IntegrityError, NotFoundError, NoMatchingManifestError) as error:
+            said = f"{_MANIFEST}, which describes its images too, is of no use either: {error}"
+            fault.hint = f"{fault.hint}; {said}" if fault.hint else said
+            raise fault from error
+        self.observer(Noticed(f"imported by {_MANIFEST}, since its layout is broken: {fault}"))
+        return report
+
+    def _import(self, contents: ArchiveContents) -> ImportReport:
         named, notes = names.assign(
-            contents.images, only=self.options.images, name=self.options.name, what=self.source.what
+            contents.images,
+            only=self.options.images,
+            name=self.options.name,
+            what=self.source.what,
+            left_out=contents.notes,
         )
         # Everything is judged before anything is written.
         for note in (*contents.notes, *notes):
@@ -280,7 +308,8 @@ class ImportWork:
         target = self._target(reference, image, decider, documents)
         choice = decider.complete(decider.choose(target, documents), documents)
         record = choice.record(str(reference), decider.handler, decider.wanted_text)
-        if self.options.has_all_handlers and not decider.wanted.matcher.match(record.platform):
+        is_strict = self.is_strict or self.options.has_all_handlers
+        if is_strict and not decider.wanted.matcher.match(record.platform):
             # A single manifest, taken with a warning by a handler that was asked for; here nobody asked for this one.
             raise NoMatchingManifestError(str(reference), decider.wanted_text, [format_all(record.platform)])
         others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()

@@ -36,7 +36,7 @@ _HINT_LACKING: Final = "--platform takes what the archive has; --replace moves t
 
 
 def assign(
-    images: Sequence[ArchiveImage], *, only: Iterable[str], name: str, what: str
+    images: Sequence[ArchiveImage], *, only: Iterable[str], name: str, what: str, left_out: Sequence[str] = ()
 ) -> tuple[list[tuple[Reference, ArchiveImage]], list[str]]:
     """Give every image that is wanted its reference.
 
@@ -45,6 +45,7 @@ def assign(
         only: names in the archive, full or as it labels them; empty means all.
         name: instead of the archive's, when there is one image; empty means the archive's.
         what: names the archive in errors.
+        left_out: what the archive lists that is no image, for people.
 
     Returns:
         Reference and image, and notes on what was left out.
@@ -56,7 +57,7 @@ def assign(
     """
     wanted = _picked(images, list(only), what)
     if not wanted:
-        raise ImageNotFoundError(f"{what}: holds no image")
+        raise ImageNotFoundError(f"{what}: holds no image", hint=left_out[0] if left_out else "")
     if name:
         if len(wanted) > 1:
             raise InvalidInputError(

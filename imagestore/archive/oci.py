@@ -1,8 +1,7 @@
 """Reading an OCI layout (image-spec 1.1, image-layout.md), and telling which format an archive has.
 
-An archive with ``oci-layout`` is a layout, also when it has Docker's ``manifest.json`` beside it, as in containerd.
-Files are found by the digest in their names and believed only when their bytes have it. Symbolic links are not
-followed: a link in place of a file that is needed is refused, other links are passed over.
+An archive with ``oci-layout`` is a layout, also when it has Docker's ``manifest.json`` too, as in containerd. Files are
+found by the digest in their names and believed only when their bytes have it. Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.archive import docker, layout
 from imagestore.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
-from imagestore.archive.source import read
+from imagestore.archive.forms import of_names
+from imagestore.archive.source import read, size_of
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
@@ -21,7 +21,7 @@ from imagestore.media_types import Kind
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from imagestore.archive.source import Source
     from imagestore.cancel import CancelToken
@@ -32,27 +32,32 @@ _MAX_INDEX_BYTES: Final = 4 * MAX_DOCUMENT_BYTES
 _IMAGES: Final = (Kind.INDEX, Kind.MANIFEST)
 
 
-def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
-    """Find the images of an archive.
+def descriptions(source: Source) -> list[Callable[[Source, CancelToken], ArchiveContents]]:
+    """What finds the images of an archive: a function for each description that it has of them, the better one first.
+
+    Each may raise DocumentError (the archive breaks the rules of its format) and IntegrityError (a file of a
+    docker-archive isn't what its name or config says).
 
     Raises:
-        DocumentError: it is neither a layout nor a docker-archive, or breaks the rules of its format.
-        IntegrityError: a file of a docker-archive isn't what its name or config says.
+        DocumentError: the archive is neither a layout nor a docker-archive.
     """
     names = source.sizes()
+    found: list[Callable[[Source, CancelToken], ArchiveContents]] = []
     if layout.MARK in names:
-        found = _layout(source)
-        # Docker 25.0.0 saved images without a name so.
-        if found.images or layout.DOCKER_MANIFEST not in names:
-            return found
+        found.append(_layout)
     if layout.DOCKER_MANIFEST in names:
-        return docker.look_into(source, cancel=cancel)
-    raise DocumentError(
-        source.what, [f"is no image archive: it has neither {layout.MARK!r} nor {layout.DOCKER_MANIFEST!r}"]
-    )
+        found.append(docker.look_into)
+    if found:
+        return found
+    for name in (layout.MARK, layout.DOCKER_MANIFEST):
+        if name in source.links or name in source.others:
+            size_of(source, name)  # says what stands there instead
+    fault = f"is no image archive: it has neither {layout.MARK!r} nor {layout.DOCKER_MANIFEST!r}"
+    known = of_names(names)
+    raise DocumentError(source.what, [f"{fault}; {known}" if known else fault])
 
 
-def _layout(source: Source) -> ArchiveContents:
+def _layout(source: Source, _cancel: CancelToken) -> ArchiveContents:
     mark = decode(read(source, layout.MARK, limit_bytes=_MAX_MARK_BYTES), f"{source.what}: {layout.MARK}")
     if mark.get("imageLayoutVersion") != layout.VERSION:
         found = str(mark.get("imageLayoutVersion"))[:40]
@@ -62,12 +67,17 @@ def _layout(source: Source) -> ArchiveContents:
     index = Index.parse(raw, what=what, limit_bytes=_MAX_INDEX_BYTES)
     usable = [entry for entry in index.manifests if entry.kind in _IMAGES]
     notes = tuple(
-        f"{what}: entry {entry.digest} is of type {entry.media_type[:100]!r}, neither an index nor a manifest"
+        f"{what}: entry {entry.digest} is of type {entry.media_type[:100]!r}{_called(entry)}, neither an index nor a "
+        "manifest"
         for entry in index.manifests
         if entry.kind not in _IMAGES
     )
     images = grouped((*_name(entry), entry) for entry in usable)
     return ArchiveContents(images, ArchiveOrigin(source, dict(_places(source))), notes)
+
+
+def _called(entry: Descriptor) -> str:
+    return f" (a {Kind.SCHEMA1.value})" if entry.kind is Kind.SCHEMA1 else ""
 
 
 def grouped(entries: Iterable[tuple[Reference | None, str, Descriptor]]) -> tuple[ArchiveImage, ...]:

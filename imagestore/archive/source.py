@@ -14,12 +14,13 @@ import stat
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.archive import tar
-from imagestore.archive.compressions import compression_of
+from imagestore.archive.compressions import HEAD_BYTES, compression_of
+from imagestore.archive.forms import of_head
 from imagestore.archive.spool import spool
 from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from imagestore.cancel import CancelToken
@@ -76,9 +77,18 @@ def read(source: Source, name: str, *, limit_bytes: int) -> bytes:
 
 def link_above(source: Source, name: str) -> str:
     """The symbolic link that stands in the place of a file or of a folder above it; empty when there is none."""
+    return _above(name, source.links)
+
+
+def other_above(source: Source, name: str) -> str:
+    """The same of what can't be read."""
+    return _above(name, source.others)
+
+
+def _above(name: str, names: Collection[str]) -> str:
     parts = name.split("/")
     above = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return next((each for each in above if each in source.links), "")
+    return next((each for each in above if each in names), "")
 
 
 def size_of(source: Source, name: str) -> int:
@@ -92,8 +102,8 @@ def size_of(source: Source, name: str) -> int:
         return size
     if linked := link_above(source, name):
         fault = f"{linked!r} is a symbolic link, and links are not followed here"
-    elif name in source.others:
-        fault = f"{name!r} is {source.others[name]}, expected a file"
+    elif other := other_above(source, name):
+        fault = f"{other!r} is {source.others[other]}, expected {'a file' if other == name else 'a folder'}"
     else:
         fault = f"has no file {name!r}"
     raise DocumentError(source.what, [fault])
@@ -120,7 +130,7 @@ def opened(path: str, *, scratch: Path, limit_bytes: int, cancel: CancelToken) -
             descriptor = os.dup(0) if path == STDIN else os.open(path, _ARCHIVE_FLAGS)
             stack.callback(os.close, descriptor)
             kind = os.fstat(descriptor).st_mode
-            head = os.pread(descriptor, 8, 0) if stat.S_ISREG(kind) else b""
+            head = os.pread(descriptor, HEAD_BYTES, 0) if stat.S_ISREG(kind) else b""
         if stat.S_ISDIR(kind):
             yield FolderSource(descriptor, what, stack)
             return
@@ -165,7 +175,13 @@ class TarSource:
         self._read = read
         if not read(0, 1):
             raise DocumentError(what, ["is empty"])
-        self._table = tar.scan(read, what, cancel)
+        try:
+            self._table = tar.scan(read, what, cancel)
+        except DocumentError as error:
+            known = of_head(read(0, HEAD_BYTES))
+            if known:
+                raise DocumentError(what, [f"is {known}"]) from error
+            raise
         self._sizes = {name: span.size for name, span in self._table.files.items()}
 
     @property
@@ -267,7 +283,7 @@ class FolderSource:
                 name = tar.clean(f"{above}{entry.name}")
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode) and levels > 1:
-                    self._list_inner(name, os.open(entry.name, _FOLDER_FLAGS, dir_fd=descriptor), levels=levels - 1)
+                    self._list_inner(name, entry.name, descriptor, levels=levels - 1)
                 elif stat.S_ISLNK(status.st_mode):
                     self._links[name] = os.readlink(entry.name, dir_fd=descriptor)
                 elif stat.S_ISREG(status.st_mode) and name:
@@ -277,7 +293,12 @@ class FolderSource:
                 if len(self._sizes) + len(self._links) + len(self._others) > tar.MAX_MEMBERS:
                     raise DocumentError(self.what, [f"has more than {tar.MAX_MEMBERS} files"])
 
-    def _list_inner(self, name: str, descriptor: int, *, levels: int) -> None:
+    def _list_inner(self, name: str, last: str, above: int, *, levels: int) -> None:
+        try:
+            descriptor = os.open(last, _FOLDER_FLAGS, dir_fd=above)
+        except PermissionError:
+            self._others[name] = "a folder that can't be read"
+            return
         is_kept = len(self._folders) < _MOST_OPEN
         with contextlib.ExitStack() as briefly:
             (self._stack if is_kept else briefly).callback(os.close, descriptor)

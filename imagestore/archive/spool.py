@@ -1,8 +1,8 @@
 """A pipe, or a compressed file, made readable at any place: its plain bytes in a nameless file inside the store.
 
 The file grows only as far as the reader of the archive's headers asks: what is no archive ends at its first block, and
-what follows the archive's end is read, but not kept. Its size is bounded, so that a few compressed bytes can't fill the
-disk.
+what follows the archive's end is read, but not kept. Its size is bounded, and zeros become holes, so that a few
+compressed bytes can't fill the disk.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class Spool:
             StoreFullError: it is longer than the limit, or the disk is full.
         """
         while self._length < offset + size and not self._is_ended:
+            # What a header promises is refused before a byte of it is written.
+            self._check_limit(offset + size)
             # A mebibyte of compressed bytes may be a gibibyte.
             self._cancel.check()
             piece = next(self._pieces, None)
@@ -88,19 +90,26 @@ class Spool:
         self._is_ended = True
 
     def _keep(self, piece: bytes) -> None:
-        if self._length + len(piece) > self._limit_bytes:
+        self._check_limit(self._length + len(piece))
+        with translated("write a temporary file", self._folder):
+            if piece.count(0) == len(piece):
+                self._file.truncate(self._length + len(piece))
+                self._file.seek(len(piece), os.SEEK_CUR)
+            else:
+                check_room(self._file.fileno(), len(piece))
+                rest = memoryview(piece)
+                while rest:
+                    reach("spool-write")
+                    rest = rest[self._file.write(rest) :]
+        self._length += len(piece)
+
+    def _check_limit(self, needed_bytes: int) -> None:
+        if needed_bytes > self._limit_bytes:
             limit = f"{self._limit_bytes} bytes, half of what there is room for at {self._folder}"
             raise StoreFullError(
                 f"{self._what}: is longer than {limit}",
                 hint="free space there, or unpack the archive and import the file",
             )
-        with translated("write a temporary file", self._folder):
-            check_room(self._file.fileno(), len(piece))
-            rest = memoryview(piece)
-            while rest:
-                reach("spool-write")
-                rest = rest[self._file.write(rest) :]
-        self._length += len(piece)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ _ZEROS: Final = bytes(BLOCK)
 _FILES: Final = frozenset(b"0\x007")
 #: Members of which only the header stands in the archive, whatever size it states.
 _DEVICES: Final = {ord("3"): "a character device", ord("4"): "a block device", ord("6"): "a FIFO"}
+_MAX_SIZE: Final = 2**62
 _COMPARED: Final = 1024 * 1024
 
 
@@ -296,6 +297,8 @@ class _Scan:
         return int(override)
 
     def _check_inside(self, size: int, start: int) -> None:
+        if max(size, start) >= _MAX_SIZE:
+            self._refuse(f"is cut off: it states a member of {size} bytes")
         if size and not self._read(start + size - 1, 1):
             self._refuse(f"is cut off: a member of {size} bytes starts at {start}, and the archive ends before its end")
 

@@ -136,6 +136,8 @@ def import_(
 ) -> None:
     """Bring images in from FILE ('-': standard input): an OCI layout (tar or folder) or what 'docker save' wrote.
 
+    The archive, and the layers in it, may be compressed with gzip, bzip2, xz or zstd.
+
     Of a multi-platform image the manifest is taken that the handler's sandbox can run. Everything is verified; on
     failure the store stays as it was. Names come from the archive, and never move a name of the store to other content
     without --replace.

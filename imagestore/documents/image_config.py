@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.digest import Digest
-from imagestore.documents.decode import decode, parsing, refuse_case_variants, validate
+from imagestore.documents.decode import decode, in_turn, refuse_case_variants, validate
 from imagestore.documents.fields import parse_platform
 from imagestore.errors import DocumentError, InvalidDigestError
 
@@ -57,23 +57,26 @@ class ImageConfig:
         Raises:
             DocumentError: lists the faults with their JSON paths.
         """
-        with parsing(raw):
-            document = decode(raw, what)
-            refuse_case_variants(document, _MEMBERS, what)
-            if type(document.get("config")) is dict:
-                document["config"] = _named(document["config"], what)
-            validate(document, "image-config", what)
-            # Go writes a list without entries as null, or leaves it out, and the object around it too.
-            rootfs = document.get("rootfs") or {}
-            refuse_case_variants(rootfs, _ROOTFS_MEMBERS, what, path="$.rootfs")
-            diff_ids = []
-            for position, text in enumerate(rootfs.get("diff_ids") or ()):
-                try:
-                    diff_ids.append(Digest.parse(text))
-                except InvalidDigestError as error:
-                    raise DocumentError(what, [f"$.rootfs.diff_ids[{position}]: {error}"]) from error
-            settings = dict(_without_nulls(document.get("config") or {}))
-            return cls(raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", settings)
+        return in_turn(raw, lambda: cls._parse(raw, what))
+
+    @classmethod
+    def _parse(cls, raw: bytes, what: str) -> Self:
+        document = decode(raw, what)
+        refuse_case_variants(document, _MEMBERS, what)
+        if type(document.get("config")) is dict:
+            document["config"] = _named(document["config"], what)
+        validate(document, "image-config", what)
+        # Go writes a list without entries as null, or leaves it out, and the object around it too.
+        rootfs = document.get("rootfs") or {}
+        refuse_case_variants(rootfs, _ROOTFS_MEMBERS, what, path="$.rootfs")
+        diff_ids = []
+        for position, text in enumerate(rootfs.get("diff_ids") or ()):
+            try:
+                diff_ids.append(Digest.parse(text))
+            except InvalidDigestError as error:
+                raise DocumentError(what, [f"$.rootfs.diff_ids[{position}]: {error}"]) from error
+        settings = dict(_without_nulls(document.get("config") or {}))
+        return cls(raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", settings)
 
     def check_layers(self, layers: Sequence[Descriptor], *, what: str) -> None:
         """Check the diff ids against the layers of a manifest, as far as that can be done without reading a layer.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, parsing, refuse_case_variants, validate
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, in_turn, refuse_case_variants, validate
 from imagestore.documents.fields import (
     check_media_type,
     leave_out_unstated_version,
@@ -64,20 +64,23 @@ class Index:
         Raises:
             DocumentError: lists the faults with their JSON paths.
         """
-        with parsing(raw):
-            document = decode(raw, what, limit_bytes=limit_bytes)
-            refuse_case_variants(document, _MEMBERS, what)
-            refuse_others(document, what)
-            leave_out_unstated_version(document, what)
-            plain = _judge(document, what)
-            stated = check_media_type(document, media_type, media_types.Kind.INDEX, what)
-            # Go writes a list without entries as null, or leaves it out.
-            listed = document.get("manifests") or ()
-            entries = tuple(
-                parse_descriptor(entry, f"$.manifests[{position}]", what) if found is None else found
-                for position, (entry, found) in enumerate(zip(listed, plain, strict=True))
-            )
-            return cls(raw, stated or media_types.OCI_INDEX, entries, parse_annotations(document))
+        return in_turn(raw, lambda: cls._parse(raw, media_type, what, limit_bytes))
+
+    @classmethod
+    def _parse(cls, raw: bytes, media_type: str, what: str, limit_bytes: int) -> Self:
+        document = decode(raw, what, limit_bytes=limit_bytes)
+        refuse_case_variants(document, _MEMBERS, what)
+        refuse_others(document, what)
+        leave_out_unstated_version(document, what)
+        plain = _judge(document, what)
+        stated = check_media_type(document, media_type, media_types.Kind.INDEX, what)
+        # Go writes a list without entries as null, or leaves it out.
+        listed = document.get("manifests") or ()
+        entries = tuple(
+            parse_descriptor(entry, f"$.manifests[{position}]", what) if found is None else found
+            for position, (entry, found) in enumerate(zip(listed, plain, strict=True))
+        )
+        return cls(raw, stated or media_types.OCI_INDEX, entries, parse_annotations(document))
 
 
 def _judge(document: Mapping[str, Any], what: str) -> list[Descriptor | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.documents.decode import decode, parsing, refuse_case_variants, validate
+from imagestore.documents.decode import decode, in_turn, refuse_case_variants, validate
 from imagestore.documents.fields import (
     check_media_type,
     leave_out_unstated_version,
@@ -60,25 +60,28 @@ class Manifest:
         Raises:
             DocumentError: lists the faults with their JSON paths.
         """
-        with parsing(raw):
-            document = decode(raw, what)
-            refuse_case_variants(document, _MEMBERS, what)
-            refuse_others(document, what)
-            leave_out_unstated_version(document, what)
-            validate(document, "manifest", what)
-            found = check_media_type(document, media_type, media_types.Kind.MANIFEST, what)
-            return cls(
-                raw,
-                found or media_types.OCI_MANIFEST,
-                parse_descriptor(document["config"], "$.config", what),
-                # Go writes a list without entries as null, or leaves it out.
-                tuple(
-                    parse_descriptor(layer, f"$.layers[{position}]", what)
-                    for position, layer in enumerate(document.get("layers") or ())
-                ),
-                document.get("artifactType") or "",
-                parse_annotations(document),
-            )
+        return in_turn(raw, lambda: cls._parse(raw, media_type, what))
+
+    @classmethod
+    def _parse(cls, raw: bytes, media_type: str, what: str) -> Self:
+        document = decode(raw, what)
+        refuse_case_variants(document, _MEMBERS, what)
+        refuse_others(document, what)
+        leave_out_unstated_version(document, what)
+        validate(document, "manifest", what)
+        found = check_media_type(document, media_type, media_types.Kind.MANIFEST, what)
+        return cls(
+            raw,
+            found or media_types.OCI_MANIFEST,
+            parse_descriptor(document["config"], "$.config", what),
+            # Go writes a list without entries as null, or leaves it out.
+            tuple(
+                parse_descriptor(layer, f"$.layers[{position}]", what)
+                for position, layer in enumerate(document.get("layers") or ())
+            ),
+            document.get("artifactType") or "",
+            parse_annotations(document),
+        )
 
     @property
     def is_image(self) -> bool:

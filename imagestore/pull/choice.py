@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from imagestore import media_types
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.documents.decode import decode, parsing
+from imagestore.documents.decode import decode, in_turn
 from imagestore.documents.index import Index
 from imagestore.documents.kinds import refuse_list
 from imagestore.documents.manifest import Manifest
@@ -112,15 +112,18 @@ def target_of(raw: bytes, *, what: str) -> Descriptor:
     Raises:
         DocumentError: it is neither an index nor a manifest.
     """
-    with parsing(raw):
-        if raw.lstrip().startswith(b"["):
-            refuse_list(decode(b'{"list":' + raw + b"}", what)["list"], what)
-        outer = decode(raw, what)
-        stated = outer.get("mediaType")
-        is_index = "manifests" in outer or (isinstance(stated, str) and media_types.kind(stated) is Kind.INDEX)
-        del outer
-    document: Index | Manifest = Index.parse(raw, what=what) if is_index else Manifest.parse(raw, what=what)
+    document: Index | Manifest
+    is_index = in_turn(raw, lambda: _is_index(raw, what))
+    document = Index.parse(raw, what=what) if is_index else Manifest.parse(raw, what=what)
     return Descriptor(document.media_type, Digest.of(raw), len(raw))
+
+
+def _is_index(raw: bytes, what: str) -> bool:
+    if raw.lstrip().startswith(b"["):
+        refuse_list(decode(b'{"list":' + raw + b"}", what)["list"], what)
+    document = decode(raw, what)
+    stated = document.get("mediaType")
+    return "manifests" in document or (isinstance(stated, str) and media_types.kind(stated) is Kind.INDEX)
 
 
 def indexes_on_the_way(target: Descriptor, position: tuple[int, ...], documents: Documents) -> tuple[Descriptor, ...]:

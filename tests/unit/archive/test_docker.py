@@ -34,6 +34,7 @@ from imagestore.errors import (
     OperationCancelledError,
     SizeMismatchError,
 )
+from imagestore.observe import Noticed
 from imagestore.testing import build_artifact, build_image, build_index, layer
 from imagestore.testing.images.builders import Image
 from imagestore.testing.images.layers import Layer
@@ -260,7 +261,7 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
     "a hard link to nothing": (
         member("manifest.json", b"", b"1", b"x") + tar_of({"a": b""}),
         DocumentError,
-        "is no image archive",
+        "'manifest.json' is a hard link to 'x', which is no file before it",
     ),
     "an image manifest": (
         tar_of({layout.DOCKER_MANIFEST: built(PLAIN).documents[built(PLAIN).target.digest].data}),
@@ -401,12 +402,13 @@ def test_a_layout_that_lists_nothing_leaves_the_word_to_manifest_json(
     assert image.id == built(PLAIN).manifests[0].config.digest
 
 
-def test_where_a_layout_is_wrong_the_error_names_manifest_json(here: Node, tmp_path: Path) -> None:
+def test_where_a_layout_is_damaged_its_manifest_json_counts(here: Node, tmp_path: Path) -> None:
     broken = layout_files({"a:1": build_image("linux/amd64", layers=PLAIN)})
     broken[layout.blob_name(PLAIN[0].digest)] = b"cut short"
-    with pytest.raises(ImageStoreError) as caught:
-        here.store.import_images(write(tmp_path / "a.tar", {**broken, **saved(PLAIN)}), options=KATA)
-    assert "manifest.json too" in caught.value.hint
+    archive = write(tmp_path / "a.tar", {**broken, **saved(PLAIN)})
+    (image,) = here.store.import_images(archive, options=KATA, observer=here.events.append).images
+    assert image.id == built(PLAIN).manifests[0].config.digest
+    assert any(isinstance(event, Noticed) and "imported by manifest.json" in event.message for event in here.events)
 
 
 def test_layers_that_are_not_their_diff_ids_are_not_exported(here: Node, tmp_path: Path) -> None:

@@ -83,6 +83,36 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
         DocumentError,
         "is a symbolic link",
     ),
+    "zip": (b"PK\x03\x04" + bytes(600), DocumentError, "is a zip file"),
+    "a manifest": (b'{"schemaVersion": 2}' + b" " * 600, DocumentError, "is JSON and no archive"),
+    "a file system": (tar_of({"etc/passwd": b"", "bin/sh": b""}), DocumentError, "it is a file system"),
+    "a layout one folder down": (
+        tar_of({f"image/{name}": data for name, data in layout_files({"a:1": image()}).items()}),
+        DocumentError,
+        "it has an OCI layout in its folder 'image'",
+    ),
+    "saved before 1.10": (
+        tar_of({"repositories": b"{}", f"{'a' * 64}/json": b"{}", f"{'a' * 64}/layer.tar": b""}),
+        DocumentError,
+        "Docker before 1.10",
+    ),
+    "a link in the place of index.json": (
+        member(layout.INDEX, b"", b"2", b"other.json")
+        + tar_of({key: value for key, value in layout_files({"a:1": image()}).items() if key != layout.INDEX}),
+        DocumentError,
+        "'index.json' is a symbolic link",
+    ),
+    "a link in the place of oci-layout": (
+        member(layout.MARK, b"", b"2", b"/etc/passwd") + END,
+        DocumentError,
+        "'oci-layout' is a symbolic link",
+    ),
+    "a device in the place of a blob": (
+        member(layout.blob_name(KATA_LAYER.digest), b"", b"3")
+        + tar_of(layout_files({"a:1": image()}, without=[KATA_LAYER.digest])),
+        DocumentError,
+        "is a character device",
+    ),
     "a name that leaves": (
         member("../../x", b"1") + tar_of(layout_files({"a:1": image()})),
         DocumentError,

@@ -20,7 +20,7 @@ from imagestore.digest import Digest
 from imagestore.errors import StoreFullError
 
 MEBIBYTE = 1 << 20
-DATA = bytes(5 * MEBIBYTE)
+DATA = b"x" * (5 * MEBIBYTE)
 DIGEST = Digest.of(DATA)
 NEVER = CancelToken()
 

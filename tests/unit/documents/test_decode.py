@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -151,3 +152,14 @@ def test_large_documents_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatc
     with ThreadPoolExecutor(8) as pool:
         assert [each.manifests for each in pool.map(Index.parse, [raw] * 16)] == [()] * 16
     assert most == 1
+
+
+def test_a_child_of_a_process_that_parsed_a_large_document_parses_its_own() -> None:
+    raw = b'{"schemaVersion": 2, "manifests": []' + b" " * 300_000 + b"}"
+    assert Index.parse(raw).manifests == ()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        assert pool.submit(_entries, raw).result(30) == 0
+
+
+def _entries(raw: bytes) -> int:
+    return len(Index.parse(raw).manifests)
