@@ -57,7 +57,7 @@ def test_a_disk_too_small_for_the_image_is_refused_before_the_first_byte(
     small, large = server.server.reference(SMALL), server.server.reference(LARGE)
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=2m none "$DISK"',
+        'mount -t tmpfs -o size=2m,mode=0755 none "$DISK"',
         f"$IMAGESTORE pull --platform linux/amd64 {small}",
         "find $DISK/content -type f | sort",
         f"$IMAGESTORE pull --platform linux/amd64 {large}",
@@ -92,7 +92,7 @@ def test_a_disk_that_fills_up_meanwhile_gives_its_space_back(tmp_path: Path, ser
     # A quota the space check can't see: the file-size limit of the process. SIGXFSZ is ignored, so write says EFBIG.
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=64m none "$DISK"',
+        'mount -t tmpfs -o size=64m,mode=0755 none "$DISK"',
         "$IMAGESTORE images",
         f"trap '' XFSZ; ulimit -f 2048; $IMAGESTORE pull --platform linux/amd64 {large}",
         "find $DISK/content -type f",
@@ -109,7 +109,7 @@ def test_a_read_only_disk_is_named(tmp_path: Path, server: RegistryServer, comma
     small, large = server.server.reference(SMALL), server.server.reference(LARGE)
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=16m none "$DISK"',
+        'mount -t tmpfs -o size=16m,mode=0755 none "$DISK"',
         f"$IMAGESTORE pull --platform linux/amd64 {small}",
         'mount -o remount,ro "$DISK"',
         f"$IMAGESTORE {command.format(small=small, large=large)}",
@@ -126,7 +126,7 @@ def test_a_disk_that_is_full_to_the_last_byte_can_be_emptied_with_our_own_tools(
     small = server.server.reference(SMALL)
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=4m none "$DISK"',
+        'mount -t tmpfs -o size=4m,mode=0755 none "$DISK"',
         f"$IMAGESTORE pull --platform linux/amd64 {small}",
         "dd if=/dev/zero of=$DISK/fill bs=1k; true",
         "$IMAGESTORE images -q",
@@ -149,7 +149,7 @@ def test_who_looks_at_a_full_disk_leaves_what_it_is_emptied_with(
     fill = "dd if=/dev/zero of=$DISK/fill bs=1k oflag=append conv=notrunc; true"
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=4m none "$DISK"',
+        'mount -t tmpfs -o size=4m,mode=0755 none "$DISK"',
         f"$IMAGESTORE pull --platform linux/amd64 {small}",
         fill,
         f"$IMAGESTORE {command.format(small=small)}",
@@ -171,7 +171,7 @@ def test_a_pull_that_is_refused_for_want_of_space_leaves_what_is_kept_back(
     large = server.server.reference(LARGE)
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=4m none "$DISK"',
+        'mount -t tmpfs -o size=4m,mode=0755 none "$DISK"',
         "$IMAGESTORE leases create",
         "dd if=/dev/zero of=$DISK/fill bs=1k count=3200",
         f"$IMAGESTORE pull --platform linux/amd64 {large}",
@@ -188,7 +188,7 @@ def test_a_full_disk_on_which_nothing_is_kept_back_is_told_to_be_emptied_otherwi
     small = server.server.reference(SMALL)
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=4m none "$DISK"',
+        'mount -t tmpfs -o size=4m,mode=0755 none "$DISK"',
         f"$IMAGESTORE pull --platform linux/amd64 {small}",
         "rm $DISK/ballast; dd if=/dev/zero of=$DISK/fill bs=1k; true",
         "$IMAGESTORE images -q",
@@ -241,7 +241,7 @@ def test_a_full_disk_can_be_emptied_while_somebody_has_the_store_open(tmp_path: 
     holder.write_text(HOLDS)
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=4m none "$DISK"',
+        'mount -t tmpfs -o size=4m,mode=0755 none "$DISK"',
         f"$IMAGESTORE pull --platform linux/amd64 {small}",
         f"{sys.executable} {holder} $DISK {held} > /dev/null 2>&1 & while ! test -e {held}; do sleep 0.05; done",
         "dd if=/dev/zero of=$DISK/fill bs=1k; true",
@@ -304,7 +304,7 @@ def test_pulls_beside_removals_leave_a_full_disk_that_can_be_emptied(tmp_path: P
     script = tmp_path / "work.py"
     script.write_text(PULLS_AND_REMOVES)
     line = f"{sys.executable} {script} $DISK"
-    ((status, out, err),) = on_disk(tmp_path, 'mount -t tmpfs -o size=512m none "$DISK"', line)
+    ((status, out, err),) = on_disk(tmp_path, 'mount -t tmpfs -o size=512m,mode=0755 none "$DISK"', line)
     assert (status, out) == (0, "True True 0\n"), err
 
 
@@ -323,7 +323,7 @@ def test_leases_can_be_removed_from_a_full_disk_while_the_store_is_open(tmp_path
     """Else what they keep stays for their lifetime, and with it the disk full."""
     (tmp_path / "removes.py").write_text(REMOVES_LEASES)
     line = f"{sys.executable} {tmp_path}/removes.py $DISK"
-    ((status, out, err),) = on_disk(tmp_path, 'mount -t tmpfs -o size=4m none "$DISK"', line)
+    ((status, out, err),) = on_disk(tmp_path, 'mount -t tmpfs -o size=4m,mode=0755 none "$DISK"', line)
     assert (status, out) == (0, "[True, True]\n"), err
 
 
@@ -335,7 +335,7 @@ def test_a_read_only_disk_can_be_looked_at(tmp_path: Path, server: RegistryServe
     small = server.server.reference(SMALL)
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=8m none "$DISK"',
+        'mount -t tmpfs -o size=8m,mode=0755 none "$DISK"',
         f"$IMAGESTORE pull --platform linux/amd64 {small}",
         'mount -o remount,ro "$DISK"',
         f"$IMAGESTORE {command.format(small=small)}",
