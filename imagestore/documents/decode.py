@@ -109,7 +109,7 @@ def in_turn(raw: bytes, parse: Callable[[], D]) -> D:
 @functools.cache
 def _parser(_process: int) -> ThreadPoolExecutor:
     """The thread of a process; a child has none of its parent's threads."""
-    return ThreadPoolExecutor(1, thread_name_prefix="imagestore-document")
+    return ThreadPoolExecutor(1, thread_name_prefix="documents")
 
 
 def _without_frames(parse: Callable[[], D]) -> D:
