@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from imagestore.cli import signals, unit
+from imagestore.cli import signals
 from imagestore.cli.context import App, GivenPath, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.extras import needed
@@ -101,7 +101,7 @@ def group(text: str) -> int:
     "--listen",
     multiple=True,
     metavar="unix:///PATH",
-    help="Serve at this socket; may be repeated. Sockets passed by systemd are served without it.",
+    help="Serve at this socket; may be repeated.",
 )
 @click.option(
     "--proxy-content",
@@ -148,11 +148,6 @@ def group(text: str) -> int:
     show_default=True,
     help="info: calls that change something, fail or take long; debug: every call.",
 )
-@click.option(
-    "--print-unit",
-    type=click.Choice([unit.SERVICE, unit.SOCKET]),
-    help="Print a systemd unit file for this command with its other options, and exit.",
-)
 @pass_app
 def serve(
     app: App,
@@ -170,7 +165,6 @@ def serve(
     tracing: bool,
     log_format: str,
     log_level: str,
-    print_unit: str | None,
 ) -> None:
     """Serve the store to node software: CRI's image service and containerd's services, over unix sockets.
 
@@ -183,10 +177,6 @@ def serve(
     metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
     sources = app.sources
     given_root, given_config = root or app.given_root, config_path or app.given_config
-    if print_unit is not None:
-        places = unit.Places.of(given_root, given_config, sources, paths, (each.path for each in proxies))
-        click.echo(unit.text(print_unit, click.get_current_context(), places), nl=False)
-        return
     from imagestore.server import logs
 
     logs.install(log_format, log_level)

@@ -22,7 +22,6 @@ from imagestore.containerd.service import add_proxy_content
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.rpc.answers import AnswerCache
 from imagestore.rpc.workers import StoreWorkers
-from imagestore.server.activation import passed_sockets
 from imagestore.server.allocator import give_back_soon
 from imagestore.server.calls import CallWatch
 from imagestore.server.collector import Collector
@@ -74,10 +73,9 @@ class ServerProcess:
         self._settings = settings
         self._open_store = open_store
         self._notifier = Notifier(os.environ)
-        self._passed = passed_sockets(os.environ)
-        if not settings.listen and not settings.proxies and not self._passed:
+        if not settings.listen and not settings.proxies:
             raise InvalidInputError(
-                "serve: nothing to listen at", hint="give --listen unix:///PATH, or start it from a socket unit"
+                "serve: nothing to listen at", hint="give --listen unix:///PATH or --proxy-content unix:///PATH"
             )
 
     def run(self) -> None:
@@ -116,19 +114,18 @@ class ServerProcess:
         settings = self._settings
         main = self._make_server()
         faces = add_faces(main, self._workers, settings.max_concurrent_pulls, self._metrics)
-        places = [(main, Listeners(settings.listen, settings.rights, self._passed, settings.max_connections))]
+        places = [(main, Listeners(settings.listen, settings.rights))]
         for proxy in settings.proxies:
             server = self._make_server()
             add_proxy_content(server, self._workers, name=proxy.name)
-            places.append((server, Listeners((proxy.path,), settings.rights, (), settings.max_connections)))
+            places.append((server, Listeners((proxy.path,), settings.rights)))
         for server, listeners in places:
-            stack.push_async_callback(listeners.close)
+            stack.callback(listeners.close)
             listeners.open(server)
             self._bound += listeners.bound
             await server.start()
             # A server that isn't stopped complains when it is thrown away.
             stack.push_async_callback(server.stop, 0)
-            listeners.start()
         self._places = places
         return faces
 
@@ -248,7 +245,7 @@ class ServerProcess:
         log.info("draining", extra={"calls": self._watch.in_progress, "seconds": self._settings.drain_seconds})
         faces.turn_away()
         for _, listeners in self._places:
-            await listeners.stop_accepting()
+            listeners.withdraw()
         self._watch.stop_endless()
         self._watch.is_stopping = True
         # Whoever hears it knows that nobody gets in.

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -107,22 +106,6 @@ def test_socket_left_by_a_killed_server_is_replaced(tmp_path: Path) -> None:
             second.hear("READY=1")
             with second.client() as client:
                 assert client.list() == []
-
-
-def test_given_socket_is_served_and_survives_the_server(tmp_path: Path) -> None:
-    with short_folder() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(folder / "given.sock"))
-        listener.listen()
-        for _ in range(2):
-            with contextlib.closing(Server(folder, tmp_path / "root", passed=listener.fileno())) as server:
-                # A caller that comes before the server waits for it.
-                with server.client(f"unix://{folder}/given.sock") as client:
-                    assert client.version().name == "imagestore"
-                    assert client.list() == []
-                server.hear("READY=1")
-                server.send(signal.SIGTERM)
-                assert server.wait() == 0
-        assert (folder / "given.sock").exists()
 
 
 def test_watchdog_is_fed(tmp_path: Path) -> None:
@@ -367,32 +350,17 @@ def test_collection_frees_what_a_killed_client_left(tmp_path: Path) -> None:
         assert os.path.exists(server.socket)
 
 
-def test_unit_files_are_printed() -> None:
-    for name, word in (("imagestore.service", "Type=notify"), ("imagestore.socket", "ListenStream=")):
-        command = [sys.executable, "-m", "imagestore", "serve", "--print-unit", name]
-        assert word in subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-
-
 @pytest.fixture(scope="module")
 def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("go"))
 
 
-@pytest.mark.parametrize("is_given", [False, True])
-def test_go_client_pulls_through_sockets_of_both_kinds(go_program: Path, tmp_path: Path, is_given: bool) -> None:
+def test_go_client_pulls(go_program: Path, tmp_path: Path) -> None:
     with (
-        short_folder() as folder,
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
         registry() as source,
-        contextlib.ExitStack() as stack,
+        serving(tmp_path / "root") as server,
+        GoClient(go_program, str(server.socket)) as client,
     ):
-        listener.bind(str(folder / "given.sock"))
-        listener.listen()
-        passed = listener.fileno() if is_given else None
-        server = stack.enter_context(contextlib.closing(Server(folder, tmp_path / "root", passed=passed)))
-        server.hear("READY=1")
-        path = folder / "given.sock" if is_given else server.socket
-        client = stack.enter_context(GoClient(go_program, str(path)))
         image = client.ask("pull", source.server.reference(SMALL))["answer"]["image_ref"]
         assert [each["id"] for each in client.ask("list")["answer"]["images"]] == [image]
         assert client.ask("stream")["answer"][0]["id"] == image

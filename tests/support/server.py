@@ -31,7 +31,6 @@ class Server:
         root: the store.
         options: more options of ``imagestore serve``.
         config: of handlers, or none.
-        passed: descriptors of listening sockets to start it with, as systemd does.
         environment: more variables.
     """
 
@@ -41,7 +40,6 @@ class Server:
         root: Path,
         *options: str,
         config: Path | None = None,
-        passed: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
@@ -55,18 +53,13 @@ class Server:
         command = [sys.executable, "-m", "imagestore", "serve", "--root", str(root), "--log-format", "json", *options]
         if config is not None:
             command += ["--config", str(config)]
-        if passed is None:
-            command += ["--listen", self.endpoint]
-        else:
-            # Number 3 and our process id: what sd_listen_fds(3) demands, and only a shell can arrange.
-            command = ["bash", "-c", f'exec 3<&{passed}; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"', "bash", *command]
+        command += ["--listen", self.endpoint]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "NOTIFY_SOCKET": str(manager), **(environment or {})},
-                pass_fds=[passed] if passed is not None else [],
             )
 
     def hear(self, word: str) -> str:
