@@ -1,12 +1,24 @@
-"""``imagestore images``, ``inspecti`` and ``rmi``."""
+"""``imagestore images`` and ``inspecti``."""
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import click
 
-from imagestore.cli import actions, complete, render
+from imagestore import lookup
+from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.names import familiar
 from imagestore.cli.options import handler_option
+from imagestore.metadata.summaries import ImageSummary, read_summaries
+from imagestore.platforms import format_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from imagestore.platforms import Platform
 
 
 @click.command()
@@ -29,7 +41,46 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
         remote.refuse_empty_handler(runtime_handler)
         remote.show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
         return
-    actions.show_images(app, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
+    _show(app, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
+
+
+def _show(app: App, name: str | None, handler: str | None, *, is_quiet: bool, has_whole_ids: bool, output: str) -> None:
+    if name is not None:
+        lookup.refuse_unreadable(name)
+    if output == "json":
+        shown = app.store.list(name=name, runtime_handler=handler)
+        render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
+        return
+    found = _summaries(app, name, handler)
+    if is_quiet:
+        print("".join([f"{each.image_id}\n" for each in found]), end="")
+        return
+    headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
+    render.table(headings, _rows(found, has_whole_ids=has_whole_ids))
+
+
+def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSummary]:
+    """What the table shows; without conditions straight from the database: no store, no configuration."""
+    if name is None and handler is None:
+        if app.given_config is not None and not os.access(app.given_config, os.R_OK):
+            _ = app.config  # says why
+        found = read_summaries(app.root / "metadata.db")
+        if found is not None:
+            return found
+    return [
+        ImageSummary(each.reference, each.runtime_handler, str(each.id), each.platform, each.size)
+        for each in app.store.list(name=name, runtime_handler=handler)
+    ]
+
+
+def _rows(images: Iterable[ImageSummary], *, has_whole_ids: bool) -> Iterator[tuple[str, ...]]:
+    # A list has thousands of lines and few platforms.
+    platforms: dict[Platform, str] = {}
+    for image in images:
+        name, tag = familiar(image.reference)
+        shown = image.image_id if has_whole_ids else image.image_id.partition(":")[2][:12]
+        platform = platforms.get(image.platform) or platforms.setdefault(image.platform, format_all(image.platform))
+        yield (name, tag, image.handler, platform, shown, render.size(image.size))
 
 
 @click.command()
@@ -47,9 +98,6 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
         show_image(app.service, name, runtime_handler, output=output)
         return
-    from imagestore import lookup
-    from imagestore.cli import describe
-
     lookup.refuse_unreadable(name)
     found = app.store.get(name, runtime_handler=runtime_handler)
     shown = describe.image_in_full(found, app.pins)
@@ -71,53 +119,3 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
         *(("layer", f"{layer['path']} ({render.size(layer['size'])})") for layer in shown["layers"]),
     ]
     render.table(("FIELD", "VALUE"), facts)
-
-
-@click.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
-@handler_option("Only this handler's records.")
-@click.option("--all-handlers", is_flag=True, help="Every handler's records.")
-@click.option("--all-names", is_flag=True, help="All names of the image, as by its id.")
-@click.option("--ignore-missing", is_flag=True, help="An image that isn't there is no error.")
-@click.option("--gc", "collect", is_flag=True, help="Free the bytes that only these images needed at once.")
-@output_option
-@pass_app
-def rmi(
-    app: App,
-    names: tuple[str, ...],
-    runtime_handler: str | None,
-    all_handlers: bool,
-    all_names: bool,
-    ignore_missing: bool,
-    collect: bool,
-    output: str,
-) -> None:
-    """Remove images; 'imagestore gc' then frees their bytes.
-
-    NAMES are references, image ids, beginnings of ids (four digits or more), or name@digest. A reference removes that
-    name only; other names of the same image stay and are listed. An id, a digest, or --all-names removes all of them.
-    Without --runtime-handler and --all-handlers an id means the image under every handler; a name means the default
-    handler's, or the others' when the default handler doesn't have it.
-
-    Ends with status 3 if an image isn't there. With --endpoint CRI's rules hold: an image goes with all its names, and
-    one that isn't there is no error.
-    """
-    if runtime_handler is not None and all_handlers:
-        raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
-    if app.remote is not None:
-        from imagestore.cli.remote import images as remote
-
-        remote.refuse_local_options({"--gc": collect})
-        remote.refuse_empty_handler(runtime_handler)
-        remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
-        return
-    actions.remove(
-        app,
-        names,
-        runtime_handler,
-        is_everywhere=all_handlers,
-        frees=collect,
-        output=output,
-        has_all_names=all_names,
-        ignores_missing=ignore_missing,
-    )

@@ -30,7 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "pull": ("imagestore.cli.pull", "pull", "Fetch an image for a runtime handler or a platform."),
     "images": ("imagestore.cli.images", "images", "List images, one line for each (image, runtime handler)."),
     "inspecti": ("imagestore.cli.images", "inspecti", "Show one image: manifest, config, platform, layers."),
-    "rmi": ("imagestore.cli.images", "rmi", "Remove images; 'gc' then frees their bytes."),
+    "rmi": ("imagestore.cli.rmi", "rmi", "Remove images; 'gc' then frees their bytes."),
     "tag": ("imagestore.cli.tag", "tag", "Give an image a further reference."),
     "untag": ("imagestore.cli.tag", "untag", "Take a reference away from an image that has others."),
     "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),

@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import access, actions, complete, describe, render
+from imagestore.cli import access, complete, describe, render
 from imagestore.cli.access import access_options
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import say_untried
 from imagestore.cli.options import handlers_option, progress_option
+from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.rate import limit_rate_option
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageStoreError
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from imagestore.image import Image
     from imagestore.pull.plan import PullPlan
 
 
@@ -76,7 +78,40 @@ def pull(
     if dry_run:
         _plan(app, work, platform, deadline, output)
         return
-    actions.pull(app, work, platform=platform, deadline_seconds=deadline, progress=progress, output=output)
+    _pull(app, work, platform=platform, deadline_seconds=deadline, progress=progress, output=output)
+
+
+def _pull(
+    app: App,
+    work: Sequence[tuple[str, str]],
+    *,
+    platform: str | None,
+    deadline_seconds: float | None,
+    progress: str,
+    output: str,
+) -> None:
+    """Pull images, pairs of reference and runtime handler, and print what came."""
+    app.missing = "make"
+    for reference, _ in work:
+        Reference.parse(reference)
+    pulled: list[Image] = []
+    try:
+        with cancelled_by_signals(deadline_seconds=deadline_seconds) as token, observer_for(progress) as observer:
+            for reference, handler in work:
+                image = app.store.pull(
+                    reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
+                )
+                pulled.append(image)
+    except ImageStoreError:
+        say_untried(work[len(pulled) + 1 :])
+        raise
+    finally:
+        # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
+        if output != "json":
+            for image in pulled:
+                print(f"{image.reference} ({image.runtime_handler}): {image.id}")
+        elif pulled:
+            render.dump_json({"images": [describe.image(image, app.pins) for image in pulled]})
 
 
 def _plan(app: App, work: list[tuple[str, str]], platform: str | None, deadline: float | None, output: str) -> None:
