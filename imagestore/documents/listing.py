@@ -16,7 +16,6 @@ from imagestore.documents.verdict import (
 )
 from imagestore.media_types import MANIFEST_ACCEPT, Kind
 from imagestore.platforms import Explanation, format_all
-from imagestore.platforms.candidates import Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,13 +34,13 @@ class Listing:
         entries: in the order of the index.
         settled: the verdicts on which no matcher has a say, by number of the entry.
         silent: numbers of the entries without platform.
-        candidates: platforms of the others.
+        candidates: numbers and platforms of the others.
     """
 
     def __init__(self, index: Index) -> None:
         self.entries = index.manifests
         self.settled: dict[int, Explanation] = {}
-        self.candidates = Candidates(self._judged())
+        self.candidates = tuple(self._judged())
         self.silent = [number for number, found in self.settled.items() if found.rule == RULE_NOT_NEEDED]
 
     def leads_to_index(self, number: int) -> bool:

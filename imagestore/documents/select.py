@@ -54,8 +54,6 @@ MAX_CONFIGS: Final = 16
 #: Indexes inside the index that are opened before giving up; each may cost a request.
 MAX_INDEXES: Final = 64
 
-#: Refusals for which version and features don't matter.
-_NAME_RULES: Final = frozenset([Rule.NOTHING_WANTED, Rule.OS, Rule.ARCHITECTURE, Rule.VARIANT, Rule.VARIANT_UNKNOWN])
 _Position = tuple[int, ...]
 _Key = tuple["Digest", str]
 
@@ -178,14 +176,10 @@ def _judge(matcher: Matcher, listing: Listing, above: _Position) -> tuple[list[V
     """The verdict of its stated platform on every entry; numbers of those that fit, best first."""
     explanations = dict(listing.settled)
     fitting: list[tuple[tuple[int, ...], int]] = []
-    for namesakes in listing.candidates.namesakes:
-        found = matcher.explain(namesakes.platform)
-        # Most entries are refused for their names alone, and then all namesakes are.
-        is_common = found.rule in _NAME_RULES
-        for number, platform in namesakes.members:
-            explanations[number] = found if is_common else matcher.explain(platform)
-            if explanations[number].matched:
-                fitting.append((matcher.sort_key(platform), number))
+    for number, platform in listing.candidates:
+        explanations[number] = matcher.explain(platform)
+        if explanations[number].matched:
+            fitting.append((matcher.sort_key(platform), number))
     verdicts = [
         Verdict(entry, entry.platform, (*above, number), explanations[number])
         for number, entry in enumerate(listing.entries)

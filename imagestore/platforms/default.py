@@ -11,21 +11,15 @@ numbers: the nearest build first, within it the wanted revision, then the highes
 
 from __future__ import annotations
 
-import bisect
-import itertools
 from typing import TYPE_CHECKING
 
 from imagestore.platforms import windows
-from imagestore.platforms.candidates import NO_REVISION, NO_VERSION
 from imagestore.platforms.match import BaseMatcher, only, ordered
 from imagestore.platforms.normalize import normalize
 from imagestore.platforms.requirement import exact_requirement
 from imagestore.platforms.spec import Platform
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from imagestore.platforms.candidates import Candidates, Kin, Namesakes
     from imagestore.platforms.match import Matcher
     from imagestore.platforms.requirement import Requirement
 
@@ -49,46 +43,6 @@ class _Windows(BaseMatcher):
         if version is None:
             return (1,)
         return (0, -version.major, -version.minor, -version.build, *self._revision_key(version.revision))
-
-    def best(self, candidates: Candidates, /) -> int | None:
-        """As said there; builds and revisions are found by bisection, since an index may list hundreds."""
-        found = [
-            (kin.order, *self._best_member(kin))
-            for namesakes in candidates.namesakes
-            if self._takes_names(namesakes.platform)
-            for kin in self._newest(namesakes)
-        ]
-        return min(found)[-1] if found else None
-
-    def _newest(self, namesakes: Namesakes) -> Iterator[Kin]:
-        """The families of the newest build that fits; they differ in features."""
-        requirement, version = self._requirements[0], self._requirements[0].version
-        orders = namesakes.orders
-        places = [range(len(orders))]
-        if version is not None:
-            line, oldest = (0, -version.major, -version.minor), windows.oldest_process_compatible(version.build)
-            newest = bisect.bisect_left(orders, (*line, -version.build))
-            places = [range(newest, bisect.bisect_right(orders, (*line, -oldest)))]
-            places += [range(bisect.bisect_left(orders, NO_VERSION), len(orders))]
-        order = None
-        for place in itertools.chain(*places):
-            kin = namesakes.kin[place]
-            if order not in (None, kin.order):
-                return
-            if not requirement.unmet(kin.platform):
-                order = kin.order
-                yield kin
-
-    def _best_member(self, kin: Kin) -> tuple[tuple[int, ...], int]:
-        """Key and number of the revision that comes first."""
-        if kin.order[0]:
-            return (), kin.first
-        revisions = kin.by_revision
-        place = 0 if self._revision is None else bisect.bisect_left(revisions, (-self._revision,))
-        if place == len(revisions) or revisions[place][0] == NO_REVISION:
-            place = 0
-        negative, number = revisions[place]
-        return self._revision_key(None if negative == NO_REVISION else -negative), number
 
     def _revision_key(self, revision: int | None) -> tuple[int, ...]:
         if revision is None:

@@ -26,9 +26,8 @@ from imagestore.platforms.requirement import exact_requirement, fallback_require
 from imagestore.platforms.rules import REFUSALS, Explanation, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from imagestore.platforms.candidates import Candidates
     from imagestore.platforms.requirement import Requirement
     from imagestore.platforms.spec import Platform
 
@@ -60,10 +59,11 @@ class Matcher(Protocol):
         A refusal for operating system, architecture or variant holds for every platform that has the same three.
         """
 
-    def best(self, candidates: Candidates, /) -> int | None:
-        """Number of the first of those that sort first among those that fit; None when none fits.
+    def best(self, candidates: Iterable[tuple[int, Platform]], /) -> int | None:
+        """The number of the candidate that sorts first among those that fit; None when none fits.
 
-        What asking for each of them would give, in fewer steps.
+        Args:
+            candidates: numbers and platforms; of those that sort alike the lowest number wins.
         """
 
 
@@ -96,19 +96,10 @@ class BaseMatcher:
         """Whether the first sorts before the second."""
         return self.sort_key(first) < self.sort_key(second)
 
-    def best(self, candidates: Candidates, /) -> int | None:
-        """One question for each family."""
-        fitting = [
-            (self.sort_key(kin.platform), kin.first)
-            for namesakes in candidates.namesakes
-            if self._takes_names(namesakes.platform)
-            for kin in namesakes.kin
-            if self.match(kin.platform)
-        ]
+    def best(self, candidates: Iterable[tuple[int, Platform]], /) -> int | None:
+        """See Matcher."""
+        fitting = [(self.sort_key(platform), number) for number, platform in candidates if self.match(platform)]
         return min(fitting)[1] if fitting else None
-
-    def _takes_names(self, platform: Platform) -> bool:
-        return any(each.position_of_names(platform) is not None for each in self._requirements)
 
     def explain(self, platform: Platform, /) -> Explanation:
         """The first wanted platform that fits, or else the one that comes closest."""
@@ -184,9 +175,6 @@ class _Everything(BaseMatcher):
 
     def match(self, _platform: Platform, /) -> bool:
         """Always."""
-        return True
-
-    def _takes_names(self, _platform: Platform) -> bool:
         return True
 
     def explain(self, _platform: Platform, /) -> Explanation:

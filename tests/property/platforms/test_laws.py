@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from imagestore import platforms
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import Platform, format, format_all, normalize, parse, windows  # noqa: A004
-from imagestore.platforms.candidates import Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,4 +205,4 @@ def test_the_best_of_many_is_the_first_in_order_of_those_that_fit(
 ) -> None:
     many = data.draw(st.lists(PLATFORMS | ODD_PLATFORMS, max_size=12) | st.lists(_SAME_BUILDS, max_size=12))
     fitting = [(matcher.sort_key(each), number) for number, each in enumerate(many) if matcher.match(each)]
-    assert matcher.best(Candidates(enumerate(many))) == (min(fitting)[1] if fitting else None)
+    assert matcher.best(enumerate(many)) == (min(fitting)[1] if fitting else None)

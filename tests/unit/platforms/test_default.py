@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from imagestore.platforms import Platform, default_for, format_all, parse
-from imagestore.platforms.candidates import Candidates
 
 
 def _ranked(wanted: str, versions: list[str]) -> list[str]:
@@ -17,7 +16,7 @@ def _ranked(wanted: str, versions: list[str]) -> list[str]:
 
 def _best(wanted: str, versions: list[str]) -> str | None:
     entries = [Platform("windows", "amd64", os_version=version) for version in versions]
-    best = default_for(parse(wanted)).best(Candidates(enumerate(entries)))
+    best = default_for(parse(wanted)).best(enumerate(entries))
     return None if best is None else entries[best].os_version
 
 
