@@ -6,16 +6,16 @@ addresses never mix between registries.
 
 from __future__ import annotations
 
-import functools
 import threading
 from typing import TYPE_CHECKING
 
 from imagestore.config.hosts import reader_for
 from imagestore.registry import settings
-from imagestore.registry.auth.late import LateAuthenticator
+from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.auth.policy import AuthPolicy
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.client import RegistryClient
+from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.endpoints import ConfiguredEndpoints, DirectEndpoints
 from imagestore.registry.session import Line
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from imagestore.config.connection import ConnectionSettings
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
-    from imagestore.registry.exchange import Authenticator, Origin, Sender
+    from imagestore.registry.exchange import Origin
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
     from imagestore.registry.transport.http import HttpSender
@@ -91,7 +91,8 @@ class EndpointLines:
         self, sender: HttpSender, credentials: CredentialLookup | None, auth_policy: AuthPolicy | None
     ) -> None:
         self._sender = sender
-        self._credentials = credentials
+        # One for all endpoints, with what its helpers remember.
+        self._credentials = CredentialResolver.standard() if credentials is None else credentials
         self._auth_policy = auth_policy or AuthPolicy()
         self._lock = threading.Lock()
         self._lines: dict[tuple[Origin, ConnectionSettings], Line] = {}
@@ -108,17 +109,6 @@ class EndpointLines:
             if line is None:
                 trusted = self._auth_policy.token_hosts(endpoint.origin.host)
                 bound = self._sender.bound(endpoint.origin, endpoint.connection, trusted_hosts=trusted)
-                authenticator = LateAuthenticator(functools.partial(self._authenticator, bound))
+                authenticator = RegistryAuthenticator(bound, self._credentials, policy=self._auth_policy)
                 line = self._lines[key] = Line(bound, authenticator)
             return line
-
-    def _authenticator(self, sender: Sender) -> Authenticator:
-        from imagestore.registry.auth.authenticate import RegistryAuthenticator
-        from imagestore.registry.credentials.lookup import CredentialResolver
-
-        with self._lock:
-            if self._credentials is None:
-                # One for all endpoints, with what its helpers remember.
-                self._credentials = CredentialResolver.standard()
-            credentials = self._credentials
-        return RegistryAuthenticator(sender, credentials, policy=self._auth_policy)
