@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.errors import StoreCorruptError
+from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
@@ -197,3 +198,19 @@ def test_the_last_committed_change_is_found_behind_long_lines(root: Path) -> Non
             file.write(b'\n{"begin": 7000}\n' + b"x" * 200_000 + b"\n" + b'{"number": 7001, "put": []}')
         with pytest.raises(StoreCorruptError, match="7000"):
             metadata.pin_images([(PYTHON, "kata")], is_pinned=True)
+
+
+def test_a_change_of_another_process_makes_no_older_database(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is committed, and in the journal, between the moment a collection begins and its look at the journal."""
+    committed = RecordJournal.committed
+
+    def other_was_faster(journal: RecordJournal) -> int:
+        monkeypatch.setattr(RecordJournal, "committed", committed)
+        with ImageStore(root) as other:
+            other.remove(OTHER, runtime_handler="kata")
+        return committed(journal)
+
+    with ImageStore(root) as store:
+        monkeypatch.setattr(RecordJournal, "committed", other_was_faster)
+        store.collect_garbage()
+        assert {image.reference for image in store.list()} == {PYTHON}
