@@ -284,19 +284,31 @@ class Database:
                 self._way.check_alone()
 
     @contextlib.contextmanager
-    def _reading_apart(self) -> Iterator[sqlite3.Connection]:
-        """A snapshot for reads of the whole store, that neither threads nor processes wait for."""
+    def _reading_apart(
+        self, *, before: Callable[[sqlite3.Connection], None] | None = None
+    ) -> Iterator[sqlite3.Connection]:
+        """A snapshot for reads of the whole store, that neither threads nor processes wait for.
+
+        Args:
+            before: called with the connection before the snapshot is taken.
+        """
         self._opened.check_process()
         if self._is_writing():  # what this thread wrote and didn't commit yet is seen only here
+            if before is not None:
+                before(self._connection)
             yield self._connection
             return
-        with self._snapshot_apart() as db:
+        with self._snapshot_apart(before=before) as db:
             yield db
 
     @contextlib.contextmanager
-    def _snapshot_apart(self) -> Iterator[sqlite3.Connection]:
+    def _snapshot_apart(
+        self, *, before: Callable[[sqlite3.Connection], None] | None = None
+    ) -> Iterator[sqlite3.Connection]:
         """What is committed now, through a connection of its own."""
         with Translated(self._path), self._connected() as db:
+            if before is not None:
+                before(db)
             db.execute("BEGIN")
             # A snapshot is taken by the first read, not by BEGIN.
             db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()

@@ -202,10 +202,8 @@ class GraphTables(Database):
         Raises:
             StoreCorruptError: the database is older than its journal, and so knows nothing of newer images.
         """
-        # Before the snapshot, which may end before a change that the journal knows already.
-        with self._reading() as db:
-            self._numbering.refuse_overtaken(db)
-        with self._reading_apart() as db:
+        # The look comes before the snapshot, which may lack a change that the journal knows a moment later.
+        with self._reading_apart(before=self._numbering.refuse_overtaken) as db:
             values = {"now": self._clock()}
             # What points on without being a root itself: garbage, or inside a graph of several levels; usually little.
             inner = set(_texts(db, _INNER, values))
