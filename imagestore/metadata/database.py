@@ -82,6 +82,8 @@ class Database:
         self._opened = Opened(path)
         self._turns = Turns(path.with_name("waiting"))
         self._after_commit: list[Callable[[], None]] = []
+        self._is_synced = True
+        self._put_number = 0
         self._journal = RecordJournal.beside(path)
         self._numbering = Numbering(self._journal, is_rebuilding=is_rebuilding)
         location.refuse_network(path, file_system(path.parent))
@@ -372,6 +374,7 @@ class Database:
                     self._writer = 0
                     self._numbering.end()
                     self._after_commit.clear()
+                    self._put_number = 0
 
     def _check_still_ours(self, db: sqlite3.Connection) -> None:
         """Look, inside a write transaction, whether what was opened may still be written."""
@@ -433,11 +436,13 @@ class Database:
                 yield self._connection
                 return
             try:
+                self._is_synced = False
                 self._connection.execute("PRAGMA synchronous = NORMAL")
                 self._connection.execute(f"PRAGMA wal_autocheckpoint = {log_pages}")
                 with self._writing() as db:
                     yield db
             finally:
+                self._is_synced = True
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
 
@@ -456,12 +461,19 @@ class Database:
 
     def _number_change(self, announced: Callable[[int], Iterable[str]] | None = None) -> int:
         """The next number of a change in the journal; inside a write transaction. See Numbering.next()."""
-        return self._numbering.next(self._connection, announced)
+        number = self._numbering.next(self._connection, announced)
+        # What is taken away has lines of its own after the commit. What isn't synced may go with the power.
+        if announced is None and self._is_synced and not self._numbering.is_rebuilding:
+            self._put_number = number
+        return number
 
     def _run_after_commit(self) -> None:
         waiting, self._after_commit = self._after_commit, []
         for work in waiting:
             self._tell(work)
+        if self._put_number:
+            # Else an older database, put in its place, that lacks just this change couldn't be told from this one.
+            self._tell(lambda: self._journal.commit(self._put_number))
 
     def _tell(self, work: Callable[[], None]) -> None:
         """Tell the journal of what is committed."""
@@ -469,7 +481,7 @@ class Database:
             work()
         except OSError as error:
             # It is done, whatever the journal says; a journal that knows too much is expected to (0011).
-            log.warning("%s: what was taken away is not so in the journal of records: %s", self._path, error)
+            log.warning("%s: the journal of records wasn't told what was committed: %s", self._path, error)
 
     @contextlib.contextmanager
     def _damage_named(self) -> Iterator[None]:

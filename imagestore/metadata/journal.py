@@ -3,9 +3,9 @@
 ``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of
 one that was removed; the labels of content; a lease that was made to last, or the id of one that was released. What is
 put is written before its commit and what is removed after it, so that whoever dies between the two leaves the journal
-with an entry too many, never with one too few; the numbers put them in order, and each transaction's first line tells
-which of those above it were never committed (see ``journal_lines``). Nothing is synced: a rebuild checks each record
-against the content anyway.
+with an entry too many, never with one too few; the numbers put them in order, each transaction's first line tells which
+of those above it were never committed, and its last one that it was (see ``journal_lines``). Nothing is synced: a
+rebuild checks each record against the content anyway.
 """
 
 from __future__ import annotations
@@ -67,6 +67,14 @@ class RecordJournal:
         """
         first = [] if begin is None else [lines.begin(begin)]
         self._append([*first, *(lines.announced(number, entry) for entry in entries)])
+
+    def commit(self, number: int) -> None:
+        """Say that a change was committed; after its commit.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([lines.committed(number)])
 
     def put(self, number: int, records: Iterable[ImageRecord]) -> None:
         """Add records; inside the transaction that puts them.

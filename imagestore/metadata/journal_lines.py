@@ -3,7 +3,8 @@
 A transaction that changes anything says first with which number the last one ended: ``{"begin": 7}``. Numbers come from
 a counter in the database, so a transaction that died leaves its numbers to be given again; and whatever is above a
 ``begin`` with a higher number than it names was never committed. What was numbered below was. So only the lines after
-the last ``begin`` are uncertain, unless one of them was written after its commit.
+the last ``begin`` are uncertain, unless one of them was written after its commit; the last line of a transaction that
+put something and was synced is one.
 
 What a lease lists is told as it changes, since it may be filled with thousands of contents, one by one; a line that
 adds to it says again what the lease is, so that no earlier line is needed for that.
@@ -48,6 +49,14 @@ def whole(
 def begin(number: int) -> str:
     """The line before those of a transaction: with which number the last one ended."""
     return json.dumps({"begin": number})
+
+
+def committed(number: int) -> str:
+    """A change was committed, and so was all of its transaction; after the commit.
+
+    No begin, which drops what is above it: another process's lines may be there by now.
+    """
+    return json.dumps({"number": number, "committed": True})
 
 
 def committed_number(line: bytes) -> int:

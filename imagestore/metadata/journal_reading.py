@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from imagestore import gc_labels
 from imagestore.digest import Digest
@@ -49,6 +49,11 @@ class _RemovedAll:
 
 
 @dataclass(frozen=True, slots=True)
+class _Committed:
+    """Nothing but that the change was committed."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Labelled:
     digest: Digest
     labels: dict[str, str]
@@ -74,12 +79,15 @@ class _Released:
     lease_id: str
 
 
+_Value: TypeAlias = ImageRecord | _Removed | _RemovedAll | _Committed | _Labelled | _Leased | _Unleased | _Released
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     """A change; ``is_committed`` when it was written after its commit, ``is_announced`` when it is to follow it."""
 
     number: int
-    value: ImageRecord | _Removed | _RemovedAll | _Labelled | _Leased | _Unleased | _Released
+    value: _Value
     is_committed: bool
     is_announced: bool = False
 
@@ -185,7 +193,7 @@ class _Known:
             known = self._labels.get(value.digest)
             if known is None or number >= known[0]:
                 self._labels[value.digest] = number, value
-        else:
+        elif not isinstance(value, _Committed):
             self._add_to_lease(number, value)
 
     def _add_to_lease(self, number: int, value: _Leased | _Unleased | _Released) -> None:
@@ -216,7 +224,7 @@ class _Known:
             return next(iter(self._newest_first((value.reference, value.handler))), None)
         if isinstance(value, _Labelled):
             return self._labels.get(value.digest, (0, None))[1]
-        return None if isinstance(value, (_Removed, _RemovedAll)) else self._lease(_lease_id(value))
+        return None if isinstance(value, (_Removed, _RemovedAll, _Committed)) else self._lease(_lease_id(value))
 
     def _newest_first(self, key: tuple[str, str]) -> list[ImageRecord]:
         entries = sorted(self._records.get(key, ()), key=lambda entry: entry[0])
@@ -237,13 +245,13 @@ def _lease_id(value: _Leased | _Unleased | _Released) -> str:
     return value.lease.id if isinstance(value, _Leased) else value.lease_id
 
 
-def _subject(value: ImageRecord | _Removed | _RemovedAll | _Labelled | _Leased | _Unleased | _Released) -> object:
+def _subject(value: _Value) -> object:
     """What a line changes: many may change one."""
     if isinstance(value, ImageRecord):
         return value.reference, value.handler
     if isinstance(value, _Removed):
         return value.key
-    if isinstance(value, _RemovedAll):
+    if isinstance(value, (_RemovedAll, _Committed)):
         return value
     return value.digest if isinstance(value, _Labelled) else _lease_id(value)
 
@@ -298,6 +306,8 @@ def _parsed(entry: Any) -> _Line:
     if "labels" in entry:
         text, labels = entry["labels"]
         return _Line(number, _Labelled(Digest.parse(text), gc_labels.checked(dict(labels))), is_committed)
+    if is_committed and len(entry) == 2:
+        return _Line(number, _Committed(), is_committed)
     if "release" in entry:
         return _Line(number, _Released(str(entry["release"])), is_committed=True)
     if "unleased" in entry:

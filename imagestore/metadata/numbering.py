@@ -30,7 +30,7 @@ class Numbering:
 
     def __init__(self, journal: RecordJournal, *, is_rebuilding: bool) -> None:
         self._journal = journal
-        self._is_rebuilding = is_rebuilding
+        self.is_rebuilding = is_rebuilding
         self._has_begun = False
         self._is_checked = is_rebuilding
 
@@ -83,7 +83,7 @@ class Numbering:
             StoreCorruptError: the database is older than its journal.
         """
         self.refuse_overtaken(db)
-        if not self._is_rebuilding:
+        if not self.is_rebuilding:
             self._tell(self.last(db), announced)
         query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
         (number,) = db.execute(query).fetchone()

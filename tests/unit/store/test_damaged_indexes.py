@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import sqlite3
 from pathlib import Path
@@ -214,3 +215,31 @@ def test_a_change_of_another_process_makes_no_older_database(root: Path, monkeyp
         monkeypatch.setattr(RecordJournal, "committed", other_was_faster)
         store.collect_garbage()
         assert {image.reference for image in store.list()} == {PYTHON}
+
+
+@pytest.mark.parametrize("what", ["pulled", "tagged", "labelled", "leased"])
+def test_a_database_older_by_one_change_is_noticed(root: Path, tmp_path: Path, what: str) -> None:
+    """The journal says of each change, once it is made, that it was."""
+    with node(root, {"registry.example/new:1": build_index(["linux/amd64"], seed="new")}) as here:
+        target = next(iter(here.store.list())).id
+        with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database:
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copy(root / "metadata.db", tmp_path / "old.db")
+        if what == "pulled":
+            here.store.pull("registry.example/new:1", runtime_handler="kata")
+        elif what == "tagged":
+            here.store.tag(PYTHON, "registry.example/more:1")
+        elif what == "labelled":
+            here.store.metadata.label_content(target, {"containerd.io/gc.root": "1"})
+        else:
+            here.store.metadata.create_lease("more", lifetime_seconds=math.inf, content=[target])
+    for path in root.glob("metadata.db-*"):
+        path.unlink()
+    shutil.copy(tmp_path / "old.db", root / "metadata.db")
+    before = blobs(root)
+    with ImageStore(root) as store, pytest.raises(StoreCorruptError, match="older database"):
+        store.collect_garbage()
+    assert blobs(root) == before
+    report = rebuild(root)
+    assert not report.was_whole
+    assert len(report.restored) == (3 if what in ("pulled", "tagged") else 2)

@@ -164,7 +164,7 @@ def test_a_removal_that_the_journal_cannot_take_is_a_removal(
         monkeypatch.setattr(RecordJournal, "remove", refuse)
         assert len(metadata.remove_images([("docker.io/library/one:latest", "runc")])) == 1
         assert list(metadata.find_images()) == []
-    assert "not so in the journal" in caplog.text
+    assert "wasn't told what was committed" in caplog.text
 
 
 ONE = record("one", "runc", 0)
