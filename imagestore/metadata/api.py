@@ -167,6 +167,13 @@ class MetadataStore(Protocol):
     def unheld(self, texts: Sequence[str]) -> list[str]:
         """Those of some digests, in text form, that nothing keeps now; the cost is that of their parents."""
 
+    def refuse_damaged_indexes(self) -> None:
+        """Look, once for each opened store, whether unheld() and is_held() can be believed.
+
+        Raises:
+            StoreCorruptError: an index lacks rows, or holds others than its table.
+        """
+
     def keeps_nothing(self) -> bool:
         """Whether there is no record, lease or label left that could keep anything; then all content is unheld."""
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
 from imagestore.digest import Digest, as_written
+from imagestore.errors import StoreCorruptError
 from imagestore.gc import climb, in_order, mark
 from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.database import Database
+from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.images import insert_edges
 from imagestore.metadata.named_images import IS_ALIVE
 from imagestore.metadata.namespace_api import HOME
@@ -85,6 +87,19 @@ _ANY_ROOT: Final = (
     " OR EXISTS (SELECT 1 FROM namespace_content WHERE owner >= '')"
 )
 
+#: What tells whether content is held.
+_HOLDING: Final = (
+    "image_root",
+    "edge",
+    "label_edge",
+    "content_root",
+    "lease",
+    "lease_content",
+    "named_image",
+    "named_image_root",
+    "namespace_content",
+)
+
 #: To drop so many edges at once takes ten milliseconds.
 _MANY_EDGES: Final = 50_000
 
@@ -94,6 +109,8 @@ _OF_LABELS: Final = ("label_edge", "content_label", "content_root")
 
 class GraphTables(Database):
     """Edges and labels."""
+
+    _has_whole_indexes = False
 
     def label_content(self, digest: Digest, labels: Mapping[str, str]) -> None:
         """Replace the labels of content; gc.root and gc.ref.content mean what they mean in containerd.
@@ -221,6 +238,22 @@ class GraphTables(Database):
             found = db.execute(_SUSPECTS, {"texts": json.dumps(texts), "now": self._clock()})
             suspects = {text for (text,) in found}
             return [text for text in texts if text not in suspects or not self.is_held(as_written(text))]
+
+    def refuse_damaged_indexes(self) -> None:
+        """Look once whether what is asked upwards is answered from whole indexes; one that lacks rows hides a holder.
+
+        Raises:
+            StoreCorruptError: they don't go with their tables.
+        """
+        if self._has_whole_indexes:
+            return
+        with self._reading_apart() as db:
+            from imagestore.metadata import integrity
+
+            found = integrity.damaged_tables(db, _HOLDING)
+        if found:
+            raise StoreCorruptError(f"{self._path}: {found[0]}; nothing was removed", hint=CORRUPT_HINT)
+        self._has_whole_indexes = True
 
     def keeps_nothing(self) -> bool:
         """Whether there is nothing at all that could keep content; what has expired but wasn't dropped counts."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.metadata.failures import NO_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 #: Columns with a JSON object in them; those of images are read as a whole by whoever checks them.
 _OBJECTS: Final = frozenset({"labels", "annotations"})
@@ -31,6 +31,12 @@ def damage(db: sqlite3.Connection) -> tuple[str, ...]:
         orphans = collections.Counter((table, parent) for table, _, parent, _ in db.execute("PRAGMA foreign_key_check"))
         found = [f"table {table}: {count} rows refer to no {parent}" for (table, parent), count in orphans.items()]
     return tuple(found or _texts(db))
+
+
+def damaged_tables(db: sqlite3.Connection, tables: Iterable[str]) -> list[str]:
+    """What SQLite finds wrong with some tables and their indexes, a line each."""
+    lines = (line for table in tables for (line,) in db.execute(f"PRAGMA integrity_check({table})"))
+    return [str(line) for line in lines if line != "ok"][:_MOST_LINES]
 
 
 def _texts(db: sqlite3.Connection) -> Iterator[str]:

@@ -240,6 +240,7 @@ class Upkeep(abc.ABC):
             blobs = {digest: size for each in usage.images for digest, size in each.blobs.items()}
             freed = [size for digest, size in blobs.items() if digest not in kept]
             return policy.EvictionReport(True, chosen, sum(freed), len(freed))
+        self.metadata.refuse_damaged_indexes()
         evicted: list[Eviction] = []
         roots: set[str] = set()
         for start in range(0, len(chosen), _AT_ONCE):
@@ -276,7 +277,7 @@ class Upkeep(abc.ABC):
     def delete(
         self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
     ) -> Removal:
-        """Remove records and free what only they needed, at a cost that does not grow with the store.
+        """Remove records and free what only they needed; only a process's first removal costs what the store has.
 
         Args:
             name, runtime_handler, all_handlers, only_name: as for remove().
@@ -311,7 +312,7 @@ class Upkeep(abc.ABC):
                 before it are gone, as its ``report`` says, and the next collection frees their content; those after
                 it stay.
             UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
-            StoreError: the store can't be read or written.
+            StoreError: the store can't be read or written, or its indexes are damaged: then nothing is removed.
         """
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
@@ -320,6 +321,7 @@ class Upkeep(abc.ABC):
             from imagestore.upkeep import removal
 
         handler = self._known(runtime_handler)
+        self.metadata.refuse_damaged_indexes()
         remover = removal.Remover(
             self.metadata,
             lookup.RemovalRule(handler, self.config.default_handler, is_for_all=all_handlers, only_name=only_name),

@@ -6,6 +6,7 @@ import contextlib
 import math
 import shutil
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
 from imagestore.upkeep.check import FaultKind
+from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import PYTHON, node, python_image
 from tests.unit.store.test_upkeep import OTHER
@@ -98,6 +100,21 @@ def test_a_collection_believes_the_tables_where_every_index_lacks_rows(root: Pat
     with ImageStore(root) as store:
         assert not store.metadata.keeps_nothing()
         store.collect_garbage()
+    assert blobs(root) == before
+
+
+@pytest.mark.parametrize("index", [each for each in INDEXES if each != "image_by_id"])
+@pytest.mark.parametrize("how", ["delete", "evict"])
+def test_what_frees_one_image_refuses_damaged_indexes_before_it_removes_any(root: Path, index: str, how: str) -> None:
+    """It asks which others hold the content by indexes: one that lacks rows would lose what those need."""
+    before = blobs(root)
+    forget(root, index)
+    with ImageStore(root, clock=lambda: time.time() + 60.0) as store:
+        what = OTHER if how == "delete" else Policy(unused_seconds=1.0)
+        with pytest.raises(StoreCorruptError, match=r"index.*nothing was removed") as caught:
+            getattr(store, how)(what)
+        assert len(list(store.list())) == 2
+    assert "check --rebuild" in caught.value.hint
     assert blobs(root) == before
 
 
