@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
     from imagestore.metadata.api import MetadataStore
+
+log = logging.getLogger(__name__)
 
 #: How long a batch holds other writers when they wait, and at most, but for its commit.
 _SHORTEST_SECONDS: Final = 0.004
@@ -120,6 +123,7 @@ def collect(
         StoreError: folders can't be listed or records not changed; what was freed before stays freed.
     """
     failures: dict[str, str] = {}
+    _tell_keeper(metadata)
     if not dry_run:
         metadata.expire()
         for ref in metadata.sweep_namespaces():
@@ -147,6 +151,14 @@ def collect(
     )
 
 
+def _tell_keeper(metadata: MetadataStore) -> None:
+    if lease := metadata.keeper_of_all():
+        log.warning(
+            "lease %s keeps all content: a rebuild passed over something; try 'imagestore check --rebuild' again",
+            lease,
+        )
+
+
 def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[str]) -> Swept:
     """Free what removed records held and nothing else needs; costs what they reached, not what the store has.
 
@@ -158,6 +170,7 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
+    _tell_keeper(metadata)
     swept, texts = Swept({}, {}), list(roots)
     # All that is here is likely to be what they held, or what edges point at.
     if _is_all_garbage(metadata) and _swept_as_whole(metadata, content, {*texts, *metadata.children()}, swept):

@@ -4,6 +4,7 @@
                  containerd.io/gc.ref.content[.x or /x]      the value is the digest of content that is kept too
     on leases    containerd.io/gc.expire                     RFC 3339; after that moment it keeps nothing
                  containerd.io/gc.flat                       keeps what it lists, not what that refers to
+                 imagestore/gc.keep-all                      ours: keeps all content, known or not
     on images    containerd.io/gc.ref.content[.x or /x]      the value is the digest of content that is kept with it
                  containerd.io/gc.expire                     RFC 3339; after that moment the record goes
 
@@ -30,6 +31,7 @@ ROOT: Final = "containerd.io/gc.root"
 REFERENCE: Final = "containerd.io/gc.ref.content"
 EXPIRE: Final = "containerd.io/gc.expire"
 FLAT: Final = "containerd.io/gc.flat"
+KEEP_ALL: Final = "imagestore/gc.keep-all"
 #: Longest key and value together, in bytes; containerd's limit.
 MAX_LABEL_BYTES: Final = 4096
 _TIME: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9:]{8})(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})")

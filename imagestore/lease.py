@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError, StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.gc_labels import KEEP_ALL
 from imagestore.threads import start
 
 if TYPE_CHECKING:
@@ -27,10 +28,15 @@ LIFETIME_SECONDS: Final = 24 * 3600.0
 _RENEW_SECONDS: Final = 3600.0
 
 
-def keep_found(metadata: MetadataStore, found: Sequence[Digest]) -> str:
+def keep_found(metadata: MetadataStore, found: Sequence[Digest], *, keeps_all: bool = False) -> str:
     """Lease content for a day that is older than its database: a lost one's, or another program's.
 
     Nothing says what it is for, so the next collection would take all of it.
+
+    Args:
+        metadata: where the lease is made.
+        found: the content.
+        keeps_all: other content is kept too, what isn't there yet included.
 
     Returns:
         The lease's id; empty where nothing was found.
@@ -38,10 +44,11 @@ def keep_found(metadata: MetadataStore, found: Sequence[Digest]) -> str:
     Raises:
         StoreError: the database can't be written.
     """
-    if not found:
+    if not found and not keeps_all:
         return ""
     lease_id = f"found-{os.urandom(8).hex()}"
-    metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=found)
+    labels = {KEEP_ALL: "a rebuild passed over something"} if keeps_all else {}
+    metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, labels=labels, content=found)
     return lease_id
 
 

@@ -145,7 +145,12 @@ def _print_rebuild(report: RebuildReport | None) -> None:
             f"nothing tells whether the last change was made; what it replaced ({len(report.replaced)} blobs and what"
             f" they point at) is kept for a day by lease {render.printable(report.replaced_lease)}"
         )
-    if report.found_lease:
+    if report.found_lease and not report.is_complete:
+        print(
+            f"lease {render.printable(report.found_lease)} keeps all content for a day, or until a further rebuild"
+            " misses nothing"
+        )
+    elif report.found_lease:
         print(
             f"nothing tells what some of the {len(report.found)} blobs are for; lease "
             f"{render.printable(report.found_lease)} keeps them for a day"

@@ -174,6 +174,9 @@ class MetadataStore(Protocol):
             StoreCorruptError: an index lacks rows, or holds others than its table.
         """
 
+    def keeper_of_all(self) -> str:
+        """The id of a lease that keeps all content now, as after a rebuild that passed over records; empty: none."""
+
     def keeps_nothing(self) -> bool:
         """Whether there is no record, lease or label left that could keep anything; then all content is unheld."""
 

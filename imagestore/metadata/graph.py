@@ -78,13 +78,21 @@ _SUSPECTS: Final = (
     " OR EXISTS (SELECT 1 FROM namespace_content WHERE digest = value)"
 )
 
+#: Leases that keep whatever there is, whoever's it may be.
+_KEEPS_ALL: Final = (
+    f"SELECT id FROM lease WHERE namespace = '{HOME}'"  # noqa: S608 - constants
+    f" AND json_type(labels, '$.\"{gc_labels.KEEP_ALL}\"') IS NOT NULL"
+)
+_KEEPS_ALL_NOW: Final = f"{_KEEPS_ALL} AND expires_at > :now LIMIT 1"
+
 _HAS_LABELS: Final = "SELECT EXISTS (SELECT 1 FROM content_label)"
 #: Whether anything of the kinds is there that _IS_ROOT and the flat holders ask for, expired or not.
 _ANY_ROOT: Final = (
-    "SELECT EXISTS (SELECT 1 FROM image_root WHERE reference >= '') OR EXISTS (SELECT 1 FROM content_root)"
+    "SELECT EXISTS (SELECT 1 FROM image_root WHERE reference >= '') OR EXISTS (SELECT 1 FROM content_root)"  # noqa: S608
     " OR EXISTS (SELECT 1 FROM lease_content WHERE lease >= '')"
     " OR EXISTS (SELECT 1 FROM named_image_root WHERE namespace >= '')"
     " OR EXISTS (SELECT 1 FROM namespace_content WHERE owner >= '')"
+    f" OR EXISTS ({_KEEPS_ALL})"
 )
 
 #: What tells whether content is held.
@@ -222,6 +230,8 @@ class GraphTables(Database):
         # The look comes before the snapshot, which may lack a change that the journal knows a moment later.
         with self._reading_apart(before=self._numbering.refuse_overtaken) as db:
             values = {"now": self._clock()}
+            if db.execute(_KEEPS_ALL_NOW, values).fetchone():
+                return []
             # What points on without being a root itself: garbage, or inside a graph of several levels; usually little.
             inner = set(_texts(db, _INNER, values))
             rest = inner.union(present)
@@ -235,6 +245,8 @@ class GraphTables(Database):
     def unheld(self, texts: Sequence[str]) -> list[str]:
         """Those of some digests, in text form, that nothing keeps now."""
         with self._snapshot() as db:
+            if self.keeper_of_all():
+                return []
             found = db.execute(_SUSPECTS, {"texts": json.dumps(texts), "now": self._clock()})
             suspects = {text for (text,) in found}
             return [text for text in texts if text not in suspects or not self.is_held(as_written(text))]
@@ -255,6 +267,12 @@ class GraphTables(Database):
             raise StoreCorruptError(f"{self._path}: {found[0]}; nothing was removed", hint=CORRUPT_HINT)
         self._has_whole_indexes = True
 
+    def keeper_of_all(self) -> str:
+        """The id of a lease that keeps all content now; empty where there is none."""
+        with self._reading() as db:
+            found = db.execute(_KEEPS_ALL_NOW, {"now": self._clock()}).fetchone()
+            return str(found[0]) if found else ""
+
     def keeps_nothing(self) -> bool:
         """Whether there is nothing at all that could keep content; what has expired but wasn't dropped counts."""
         with self._reading() as db:
@@ -270,6 +288,8 @@ class GraphTables(Database):
         """Whether records, leases or labels of the store's own namespace, or any lease, keep this content now."""
         now, key = self._clock(), str(digest)
         with self._snapshot() as db:
+            if self.keeper_of_all():
+                return True
             held = (
                 f"SELECT {_IS_ROOT.format(':key')} OR EXISTS (SELECT 1 FROM lease_content l JOIN lease"  # noqa: S608
                 " ON l.lease = lease.id WHERE l.digest = :key AND expires_at > :now)"

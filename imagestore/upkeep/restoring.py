@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.manifest import Manifest
 from imagestore.errors import ContentNotFoundError, ContentUnreadableError, DocumentError, IntegrityError, StoreError
+from imagestore.gc_labels import KEEP_ALL
 from imagestore.lease import LIFETIME_SECONDS, keep_found
 from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
 from imagestore.upkeep.held import held_documents
@@ -48,7 +49,8 @@ class RebuildReport:
         replaced: what the last change replaced, if nothing tells whether that change was committed.
         replaced_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty when there is nothing to keep.
         found: all content, if there is no journal, or something is not back: it may be that record's.
-        found_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty when there is nothing to keep.
+        found_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty when there is nothing to keep. If
+            something is not back, it keeps all content, also what comes later.
         reindexed: the database's indexes were damaged and were made anew from its tables.
     """
 
@@ -127,6 +129,8 @@ class Restorer:
             self._restore_records(journaled)
             labelled = self._restore_labels(journaled)
             leases = self._restore_leases(journaled)
+            if not self._skipped and not journaled.unreadable:
+                self._end_earlier()
             found, found_lease = self._keep_all(journaled, is_needed=reindexed)
         return RebuildReport(
             was_whole=not reindexed,
@@ -221,10 +225,18 @@ class Restorer:
 
     def _keep_all(self, journaled: Journaled, *, is_needed: bool) -> tuple[tuple[Digest, ...], str]:
         """Lease all content for a day if what is not back may need some of it; return it and the lease's id."""
-        if not (is_needed or self._skipped or journaled.unreadable):
+        is_incomplete = bool(self._skipped or journaled.unreadable)
+        if not (is_needed or is_incomplete):
             return (), ""
         found = tuple(info.digest for info in self.content.walk())
-        return found, keep_found(self.metadata, found)
+        # What is away may come back before the next rebuild, and only lost documents say what belongs to it.
+        return found, keep_found(self.metadata, found, keeps_all=is_incomplete)
+
+    def _end_earlier(self) -> None:
+        """Let go of what earlier rebuilds kept because they passed over what is back now."""
+        for lease in self.metadata.leases():
+            if KEEP_ALL in lease.labels:
+                self.metadata.delete_lease(lease.id)
 
     def _exists(self, digest: Digest) -> bool:
         try:

@@ -85,6 +85,7 @@ def test_a_forced_rebuild_without_content_is_completed_by_the_next(root: Path) -
     (root / "away").rename(root / "content")
     report = rebuild(root)
     assert report.was_whole
+    assert (report.found, report.found_lease) == ((), "")
     assert {record.reference for record in report.restored} == {PYTHON, OTHER}
     assert report.is_complete
     assert known(root) == ({PYTHON, OTHER}, {"lasting"})
@@ -96,6 +97,47 @@ def test_a_forced_rebuild_without_content_is_completed_by_the_next(root: Path) -
     assert blobs(root) == before
     again = rebuild(root)
     assert (again.was_whole, again.restored, again.labelled, again.leases) == (True, (), 0, ())
+
+
+@pytest.mark.parametrize("how", ["collect_garbage", "delete"])
+@pytest.mark.parametrize("away", ["all", "but layers", "one image"])
+def test_what_comes_back_late_is_kept_until_the_next_rebuild_restores_it(
+    root: Path, how: str, away: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of content that was away only its lost documents say what belongs to it; so all is kept."""
+    before, others, kept = blobs(root), build_index(["linux/amd64"], seed="third"), root / "kept"
+    kept.mkdir()
+    image = python_image()
+    if away == "all":
+        going = before
+    elif away == "but layers":
+        going = {image.target.digest.encoded, *(each.descriptor.digest.encoded for each in image.manifests)}
+    else:
+        manifest = image.manifests[0]
+        parts = [manifest.descriptor, manifest.config, *manifest.layers]
+        going = {image.target.digest.encoded, *(each.digest.encoded for each in parts)}
+    for name in going & before:
+        (root / "content" / "blobs" / "sha256" / name).rename(kept / name)
+    report = rebuild(root, is_forced=True)
+    assert PYTHON in {record.reference for record, _ in report.skipped}
+    with node(root, {"registry.example/third:1": others}) as here:
+        here.store.pull("registry.example/third:1", runtime_handler="kata")
+        for path in list(kept.iterdir()):
+            path.rename(root / "content" / "blobs" / "sha256" / path.name)
+        if how == "delete":
+            assert here.store.delete("registry.example/third:1", runtime_handler="kata").bytes_freed == 0
+        else:
+            assert here.store.collect_garbage(dry_run=True).digests == ()
+            assert here.store.collect_garbage().digests == ()
+    assert report.found_lease in caplog.text
+    assert before <= blobs(root)
+    again = rebuild(root)
+    assert (again.is_complete, again.found_lease) == (True, "")
+    assert {PYTHON, OTHER} <= known(root)[0]
+    with ImageStore(root) as store:
+        store.remove("registry.example/third:1", runtime_handler="kata")
+        store.collect_garbage()
+    assert blobs(root) == before
 
 
 def unreadable(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, how: str) -> None:
