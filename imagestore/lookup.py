@@ -22,7 +22,7 @@ from imagestore.metadata.namespace_api import image_name
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from imagestore.config import Config
     from imagestore.descriptor import Descriptor
@@ -238,10 +238,20 @@ def _check_found(metadata: MetadataStore, key: tuple[str, str], image_id: Digest
         )
 
 
-def is_named(records: Iterable[ImageRecord], text: str) -> bool:
-    """Whether a text means records by their own reference, and not by an id or a digest of theirs."""
-    reference = _canonical(text)
-    return reference is not None and all(record.reference == reference for record in records)
+def by_own_name(records: Sequence[ImageRecord], text: str) -> list[ImageRecord] | None:
+    """Those of the records a text means that it means by their own names; None if it is an id or a digest alone.
+
+    ``name@digest`` names what the repository has of that digest, ``name:tag@digest`` only the tag, if it leads there.
+    """
+    try:
+        reference = Reference.parse(text)
+    except InvalidReferenceError:
+        return None
+    if all(record.reference == str(reference) for record in records):
+        return list(records)
+    if reference.digest is None:
+        return None
+    return [each for each in records if not reference.tag or Reference.parse(each.reference).tag == reference.tag]
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,8 +285,9 @@ class ImageStore(Archives, Upkeep):
             runtime_handler: only this handler's records; empty means the default handler. None (not given): by id
                 every handler's, by name the default handler's, or the others' if the default has none.
             all_handlers: every handler's, by name too.
-            only_name: a reference means its own record; other references of the same image stay (see names_of()). An
-                id or a digest means all references all the same.
+            only_name: a reference means its own record, ``name@digest`` those of its repository, ``name:tag@digest`` the
+                tag's if it leads there; other references of the same image stay (see names_of()). An id or a digest
+                alone means all references all the same.
 
         Returns:
             (reference, runtime handler) of what was removed.
@@ -315,8 +316,9 @@ class ImageStore(Archives, Upkeep):
         self, name: str, runtime_handler: str | None, *, all_handlers: bool, only_name: bool = False
     ) -> Sequence[ImageRecord]:
         records = self._meant(name, runtime_handler, all_handlers)
-        if only_name and lookup.is_named(records, name):
-            return records
+        own = lookup.by_own_name(records, name) if only_name else None
+        if own is not None:
+            return own
         if not all_handlers:
             return lookup.with_namesakes(self.metadata, records)
         owners = sorted({each.handler for each in records})

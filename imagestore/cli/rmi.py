@@ -40,8 +40,9 @@ def rmi(
 ) -> None:
     """Remove images; 'imagestore gc' then frees their bytes.
 
-    NAMES are references, image ids, beginnings of ids (four digits or more), or name@digest. A reference removes that
-    name only; other names of the same image stay and are listed. An id, a digest, or --all-names removes all of them.
+    NAMES are references, image ids, beginnings of ids (four digits or more), or digests. A reference removes that name
+    only, name@digest those of its repository, name:tag@digest the tag if it leads there; other names of the same image
+    stay and are listed. An id, a digest alone, or --all-names removes all of them.
     Without --runtime-handler and --all-handlers an id means the image under every handler; a name means the default
     handler's, or the others' when the default handler doesn't have it.
 
@@ -119,9 +120,11 @@ def _remove(
                 )
                 tried.append(name)
     finally:
-        # Also what went before a failure. What an earlier name took along isn't missing.
-        missing = [name for name in tried if not known.get(name)]
-        kept = sorted({pair for name in tried for pair in known.get(name, ())}.difference(removed))
+        # Also what went before a failure. What an earlier name took along isn't missing; a tag that leads to another
+        # digest is.
+        missing = [name for name in tried if set(known.get(name, ())).isdisjoint(removed)]
+        found = {pair for name in tried if name not in missing for pair in known.get(name, ())}
+        kept = sorted(found.difference(removed))
         _show_removed(removed, kept, missing, freed, output)
     if failure is not None:
         raise failure

@@ -165,7 +165,7 @@ def test_rmi_in_json_lists_what_stays(tagged: Line, options: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("options", [(), ("--gc",)])
-@pytest.mark.parametrize("way", ["id", "beginning", "digest", "name@digest", "all names", "both names"])
+@pytest.mark.parametrize("way", ["id", "beginning", "digest", "all names", "both names"])
 def test_rmi_removes_every_name_by_an_id_or_when_told(tagged: Line, way: str, options: tuple[str, ...]) -> None:
     (image,) = [each for each in tagged.json("images")["images"] if each["reference"] == "further.example/a:1"]
     manifest = image["manifest"]["digest"]
@@ -173,7 +173,6 @@ def test_rmi_removes_every_name_by_an_id_or_when_told(tagged: Line, way: str, op
         "id": [image["id"]],
         "beginning": [image["id"].removeprefix("sha256:")[:12]],
         "digest": [manifest],
-        "name@digest": [f"further.example/a@{manifest}", "--runtime-handler", HYPERV],
         "all names": ["further.example/a:1", "--all-names"],
         "both names": [tagged.python, "further.example/a:1", "--runtime-handler", HYPERV],
     }
@@ -181,6 +180,28 @@ def test_rmi_removes_every_name_by_an_id_or_when_told(tagged: Line, way: str, op
     assert told.count("removed") == 2
     assert "kept" not in told
     assert names(tagged) == [(tagged.python, PROCESS)]
+
+
+@pytest.mark.parametrize("options", [(), ("--gc",)])
+def test_rmi_by_a_name_with_a_digest_leaves_other_repositories(tagged: Line, options: tuple[str, ...]) -> None:
+    (image,) = [each for each in tagged.json("images")["images"] if each["reference"] == "further.example/a:1"]
+    manifest = image["manifest"]["digest"]
+    tagged("tag", "further.example/a:1", "further.example/a:2")
+    everything = names(tagged)
+    wrong = [f"further.example/a:9@{manifest}", f"other.example/a@{manifest}", f"further.example/a:1@sha256:{'0' * 64}"]
+    for word in wrong:
+        for further in ((), ("--all-handlers",)):
+            assert "removed" not in tagged("rmi", word, *options, *further, status=3)
+        shown = tagged.json("rmi", word, "--ignore-missing", *options)
+        assert (shown["removed"], shown["kept"], shown["missing"]) == ([], [], [word])
+    assert names(tagged) == everything
+    told = tagged("rmi", f"further.example/a:2@{manifest}", *options)
+    assert f"removed further.example/a:2 ({HYPERV})\n" in told
+    assert f"kept further.example/a:1 ({HYPERV})" in told
+    tagged("tag", "further.example/a:1", "further.example/a:2")
+    assert tagged("rmi", f"further.example/a@{manifest}", *options).count("removed") == 2
+    assert names(tagged) == [(tagged.python, HYPERV), (tagged.python, PROCESS)]
+    assert tagged.json("check")["faults"] == []
 
 
 def test_a_name_that_an_id_took_along_is_not_missing(tagged: Line) -> None:
