@@ -285,9 +285,9 @@ class ImageStore(Archives, Upkeep):
             runtime_handler: only this handler's records; empty means the default handler. None (not given): by id
                 every handler's, by name the default handler's, or the others' if the default has none.
             all_handlers: every handler's, by name too.
-            only_name: a reference means its own record, ``name@digest`` those of its repository, ``name:tag@digest`` the
-                tag's if it leads there; other references of the same image stay (see names_of()). An id or a digest
-                alone means all references all the same.
+            only_name: a reference means its own record, ``name@digest`` those of its repository, ``name:tag@digest``
+                the tag's if it leads there; other references of the same image stay (see names_of()). An id or a
+                digest alone means all references all the same.
 
         Returns:
             (reference, runtime handler) of what was removed.
