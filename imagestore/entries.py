@@ -38,14 +38,9 @@ _LONGEST_USER: Final = 1024
 
 
 class Users:
-    """Whom images start as, remembered by image id: the config under an id never changes. Thread-safe.
-
-    Attributes:
-        unread: how often a config couldn't be read.
-    """
+    """Whom images start as, remembered by image id: the config under an id never changes. Thread-safe."""
 
     def __init__(self) -> None:
-        self.unread = 0
         self._lock = threading.Lock()
         self._known: OrderedDict[Digest, str] = OrderedDict()
 
@@ -59,8 +54,6 @@ class Users:
             raw = content.read(image_id, limit_bytes=MAX_DOCUMENT_BYTES)
         except (ContentNotFoundError, IntegrityError):
             # A check of the store reports that; the image must stay listed so that it can be removed.
-            with self._lock:
-                self.unread += 1
             return ""
         user = _user(raw)
         with self._lock:

@@ -14,7 +14,6 @@ from imagestore import platforms
 from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
 from imagestore.image import Image
-from imagestore.rpc.answers import shows_damage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +63,6 @@ def info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
     except DocumentError:
         return {"imagestore": json.dumps(own)}  # an artifact: its config describes no image
     except (ContentNotFoundError, IntegrityError) as error:
-        shows_damage()
         return {"imagestore": json.dumps({**own, "damage": str(error)})}
     shown = {"chainID": chain_id(config.diff_ids), "imageSpec": json.loads(config.raw)}
     return {"imagestore": json.dumps(own), "info": json.dumps(shown)}

@@ -27,7 +27,6 @@ from imagestore.image_service import ImageSpec
 from imagestore.reference import Reference
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.rpc.answers import shows_damage
 from imagestore.secret import Secret
 from imagestore.text import cut
 
@@ -196,11 +195,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         return api_pb2.ImageFsInfoResponse(image_filesystems=[await self._use.usage()])
 
     def _messages(self, groups: Iterable[Group], store: ImageStore) -> list[api_pb2.Image]:
-        before = self._users.unread
-        found = [image_message(entry) for entry in entries.served(groups, store, self._users)]
-        if self._users.unread != before:
-            shows_damage()
-        return found
+        return [image_message(entry) for entry in entries.served(groups, store, self._users)]
 
     def _fingerprint(self, explicit: Explicit | None) -> str:
         return explicit.fingerprint(self._fingerprint_key) if explicit is not None else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -10,7 +12,25 @@ from imagestore.errors import UnsupportedError
 from imagestore.rpc.codes import code_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentMethod(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in the types only
+    """A handler that refuses, known as such to interceptors.
+
+    Attributes:
+        stream_stream: the refusal; the other attributes are those of every handler.
+    """
+
+    stream_stream: Callable[[Any, Any], Any]
+    request_streaming: bool = True
+    response_streaming: bool = True
+    request_deserializer: None = None
+    response_serializer: None = None
+    unary_unary: None = None
+    unary_stream: None = None
+    stream_unary: None = None
 
 
 class AbsentMethods(grpc.GenericRpcHandler):
@@ -27,7 +47,7 @@ class AbsentMethods(grpc.GenericRpcHandler):
         self._missing = missing
         self._ends_in_class = ends_in_class
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> AbsentMethod | None:
         """A handler that refuses; None for calls elsewhere."""
         method = str(handler_call_details.method)
         if not method.startswith(self._prefix):
@@ -37,4 +57,4 @@ class AbsentMethods(grpc.GenericRpcHandler):
             error = UnsupportedError(f"{method.lstrip('/')} is not served here: {self._missing(method)}")
             await context.abort(code_of(error), text_of(error, ends_in_class=self._ends_in_class))
 
-        return grpc.stream_stream_rpc_method_handler(refusing)
+        return AbsentMethod(refusing)

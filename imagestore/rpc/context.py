@@ -26,16 +26,7 @@ def request_id(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
     >>> request_id([("x-request-id", "pod-7/pull")])
     'pod-7/pull'
     """
-    return given_request_id(metadata) or uuid.uuid4().hex[:16]
-
-
-def given_request_id(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
-    """The caller's name for its request; empty when it gave none that can be used.
-
-    Args:
-        metadata: what came with the request.
-    """
     for key, value in metadata or ():
         if key == REQUEST_ID_KEY and isinstance(value, str) and _GRAMMAR.fullmatch(value):
             return value
-    return ""
+    return uuid.uuid4().hex[:16]

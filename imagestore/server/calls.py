@@ -18,7 +18,7 @@ import grpc
 
 from imagestore.errors import ImageStoreError
 from imagestore.rpc import codes
-from imagestore.rpc.context import REQUEST_ID, REQUEST_ID_KEY, given_request_id, request_id
+from imagestore.rpc.context import REQUEST_ID, REQUEST_ID_KEY, request_id
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -34,8 +34,8 @@ SLOW_SECONDS: Final = 1.0
 # A caller's clock may say a moment before ours that its deadline has passed.
 _SLACK_SECONDS: Final = 0.02
 STOPPING: Final = "the server is being stopped"
-#: Methods that answer once whether the server serves; the answer is worth most while it stops.
-_HEALTH: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
+#: The method that answers once whether the server serves; the answer is worth most while it stops.
+_HEALTH: Final = "/grpc.health.v1.Health/Check"
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _OUR_FAULT: Final = frozenset(
     {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNAVAILABLE}
@@ -45,8 +45,8 @@ _READS: Final = (
     *("Check", "Get", "ImageFsInfo", "ImageStatus", "Info", "List", "Plugins", "Read", "RuntimeConfig"),
     *("Server", "Stat", "Stream", "Version", "Watch"),
 )
-#: Methods that last until their caller has heard enough. Health's Watch isn't one: it ends when it has told of the end.
-_ENDLESS: Final = frozenset({"ServerReflectionInfo"})
+#: Methods that last until their caller has heard enough.
+_ENDLESS: Final = frozenset({"ServerReflectionInfo", "Watch"})
 #: Methods after which content may be free to collect.
 _REMOVALS: Final = ("Remove", "Delete")
 
@@ -113,7 +113,7 @@ class CallWatch:
 
     async def admit(self, call: Call, context: ServicerContext) -> None:
         """Turn a call away while the server stops; who asks once for its health hears that it doesn't serve."""
-        if self.is_stopping and call.method not in _HEALTH:
+        if self.is_stopping and call.method != _HEALTH:
             await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
 
     async def failed(self, call: Call, context: ServicerContext, error: BaseException) -> None:
@@ -155,35 +155,16 @@ class CallWatch:
         self._log(call, seconds)
         REQUEST_ID.reset(call.token)
 
-    def answered(self, method: str, context: ServicerContext, seconds: float) -> None:
-        """A call is answered from memory; it has a name only where its caller gave one."""
-        self._numbers.began(method)
-        self._numbers.ended(method, "OK", seconds)
-        name = given_request_id(context.invocation_metadata())
-        if name:
-            context.set_trailing_metadata(((REQUEST_ID_KEY, name),))
-        if log.isEnabledFor(logging.DEBUG):
-            fields = {"method": method, "code": "OK", "seconds": round(seconds, 6), "cached": True}
-            log.debug("call", extra={**fields, "request_id": name} if name else fields)
-
     def stop_all(self) -> None:
         """End every call in progress; its caller is told that the server stops."""
-        self._stop(list(self._calls.items()))
-
-    def stop_endless(self) -> None:
-        """End the calls that would go on as long as the server does."""
-        self._stop([(task, call) for task, call in self._calls.items() if call.name in _ENDLESS])
-
-    @staticmethod
-    def _stop(calls: list[tuple[asyncio.Task[Any], Call]]) -> None:
-        for task, call in calls:
+        for task, call in self._calls.items():
             call.is_stopped = True
             task.cancel()
 
     @property
     def in_progress(self) -> int:
-        """Calls that have not ended."""
-        return len(self._calls)
+        """Calls that have not ended, without those that last until their callers have heard enough."""
+        return sum(call.name not in _ENDLESS for call in self._calls.values())
 
     @staticmethod
     def _log(call: Call, seconds: float) -> None:

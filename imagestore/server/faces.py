@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from imagestore.containerd.service import add_containerd
 from imagestore.cri.pulls import PullQueue
 from imagestore.cri.serving import add_cri
-from imagestore.server.health import Health
 
 if TYPE_CHECKING:
     import grpc
 
     from imagestore.rpc.workers import StoreWorkers
     from imagestore.server.metrics import Metrics
-
-#: Methods whose answers depend on nothing but the request, the records and the configuration.
-CACHEABLE: Final = frozenset(
-    {
-        "/runtime.v1.ImageService/ListImages",
-        "/runtime.v1.ImageService/ImageStatus",
-        "/runtime.v1.ImageService/StreamImages",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +29,18 @@ class Faces:
 
     names: tuple[str, ...]
     _pulls: PullQueue
-    _health: Health
+    _health: health.aio.HealthServicer
 
-    def turn_away(self) -> None:
+    async def turn_away(self) -> None:
         """Tell who asks, and who watches, that no new work is wanted."""
-        self._health.stop()
+        await self._health.enter_graceful_shutdown()
 
     async def close(self) -> None:
         """End what calls left behind; after the server has stopped."""
         await self._pulls.close()
 
 
-def add_faces(
+async def add_faces(
     server: grpc.aio.Server, workers: StoreWorkers, max_concurrent_pulls: int, metrics: Metrics | None
 ) -> Faces:
     """Add every service to a server.
@@ -65,7 +55,9 @@ def add_faces(
     # The server's own collector hears of removals, unless collecting is left to others.
     names = (*add_cri(server, workers, pulls), *add_containerd(server, workers, collects_after_removals=False))
     names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    servicer = Health(names)
+    servicer = health.aio.HealthServicer()
+    for name in names:
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection(names, server)
     return Faces(names, pulls, servicer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import resource
@@ -19,23 +20,17 @@ import grpc
 
 from imagestore._version import __version__
 from imagestore.containerd.service import add_proxy_content
-from imagestore.errors import ImageStoreError, InvalidInputError
-from imagestore.rpc.answers import AnswerCache
+from imagestore.errors import ImageStoreError, InvalidInputError, ServerError
 from imagestore.rpc.workers import StoreWorkers
-from imagestore.server.allocator import give_back_soon
 from imagestore.server.calls import CallWatch
 from imagestore.server.collector import Collector
-from imagestore.server.connections import cut_all
-from imagestore.server.deaf import DeafConnections
-from imagestore.server.faces import CACHEABLE, add_faces
-from imagestore.server.listeners import Listeners
-from imagestore.server.memory import AnswerMemory
+from imagestore.server.faces import add_faces
+from imagestore.server.interceptors import CallInterceptor
 from imagestore.server.metrics import Metrics
 from imagestore.server.notify import Notifier
 from imagestore.server.numbers import NoNumbers
-from imagestore.server.observed import ObservedServer
 from imagestore.server.options import channel_options
-from imagestore.server.unread import Unread
+from imagestore.server.sockets import SocketFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +68,8 @@ class ServerProcess:
         self._settings = settings
         self._open_store = open_store
         self._notifier = Notifier(os.environ)
+        self._servers: list[grpc.aio.Server] = []
+        self._sockets: list[SocketFile] = []
         if not settings.listen and not settings.proxies:
             raise InvalidInputError(
                 "serve: nothing to listen at", hint="give --listen unix:///PATH or --proxy-content unix:///PATH"
@@ -101,8 +98,6 @@ class ServerProcess:
             self._workers = workers
             self._metrics = self._publish(stack)
             self._watch = CallWatch(self._metrics or NoNumbers(), self._settings.tracing)
-            self._bound: list[str] = []
-            self._unread = Unread(DeafConnections(self._bound).cut, emptied=give_back_soon)
             if self._settings.tracing is not None:
                 stack.callback(self._settings.tracing.close)
             faces = await self._open(stack)
@@ -113,20 +108,21 @@ class ServerProcess:
         """Make the servers, with their services and sockets, and start them."""
         settings = self._settings
         main = self._make_server()
-        faces = add_faces(main, self._workers, settings.max_concurrent_pulls, self._metrics)
-        places = [(main, Listeners(settings.listen, settings.rights))]
+        faces = await add_faces(main, self._workers, settings.max_concurrent_pulls, self._metrics)
+        places = [(main, settings.listen)]
         for proxy in settings.proxies:
             server = self._make_server()
             add_proxy_content(server, self._workers, name=proxy.name)
-            places.append((server, Listeners((proxy.path,), settings.rights)))
-        for server, listeners in places:
-            stack.callback(listeners.close)
-            listeners.open(server)
-            self._bound += listeners.bound
+            places.append((server, (proxy.path,)))
+        for server, paths in places:
+            for path in paths:
+                self._sockets.append(SocketFile(path, settings.rights))
+                stack.callback(self._sockets[-1].close)
+                self._sockets[-1].bind(functools.partial(listen, server))
             await server.start()
             # A server that isn't stopped complains when it is thrown away.
             stack.push_async_callback(server.stop, 0)
-        self._places = places
+            self._servers.append(server)
         return faces
 
     async def _serve(self, faces: Faces) -> None:
@@ -135,7 +131,7 @@ class ServerProcess:
             tasks.append(asyncio.create_task(self._feed_watchdog(self._notifier.watchdog_seconds)))
         if self._settings.gc_seconds:
             tasks.append(asyncio.create_task(self._collector().run()))
-        names = [name for _, listeners in self._places for name in listeners.names]
+        names = [f"unix://{each.path}" for each in self._sockets]
         log.info("serving", extra={"sockets": names, "services": list(faces.names), "version": __version__})
         self._notifier.ready(f"serving at {', '.join(names)}")
         stop = asyncio.create_task(self._stop_wanted.wait())
@@ -150,11 +146,9 @@ class ServerProcess:
             await asyncio.gather(stop, *tasks, return_exceptions=True)
             await self._drain(faces)
 
-    def _make_server(self) -> ObservedServer:
-        core = grpc.aio.server(options=channel_options(self._settings.max_connections))
-        return ObservedServer(
-            core, self._watch, self._unread, AnswerMemory(AnswerCache(), self._workers.state, CACHEABLE)
-        )
+    def _make_server(self) -> grpc.aio.Server:
+        options = channel_options(self._settings.max_connections)
+        return grpc.aio.server(interceptors=[CallInterceptor(self._watch)], options=options)
 
     def _publish(self, stack: contextlib.AsyncExitStack) -> Metrics | None:
         if self._settings.metrics is None:
@@ -243,43 +237,43 @@ class ServerProcess:
 
     async def _drain(self, faces: Faces) -> None:
         log.info("draining", extra={"calls": self._watch.in_progress, "seconds": self._settings.drain_seconds})
-        faces.turn_away()
-        for _, listeners in self._places:
-            listeners.withdraw()
-        self._watch.stop_endless()
+        await faces.turn_away()
+        for socket in self._sockets:
+            socket.withdraw()
         self._watch.is_stopping = True
         # Whoever hears it knows that nobody gets in.
         self._notifier.stopping()
         impatience = asyncio.create_task(self._stop_calls_when_hurried())
         await self._wait_for_calls(self._settings.drain_seconds)
-        if self._busy:
-            self._watch.stop_all()
-            await self._wait_for_calls(_LAST_SECONDS)
-        if not self._busy:
-            # gRPC ends what comes while its servers stop with CANCELLED, which is the caller's word and tried again by
-            # nobody. A connection that ends is UNAVAILABLE.
-            cut_all(self._bound)
-        await asyncio.gather(*(server.stop(0) for server, _ in self._places))
+        self._watch.stop_all()
+        await asyncio.gather(*(server.stop(_LAST_SECONDS) for server in self._servers))
         impatience.cancel()
         await faces.close()
         log.info("stopped")
 
-    @property
-    def _busy(self) -> bool:
-        """Whether a call is in progress, or an answer on its way."""
-        return bool(self._watch.in_progress or self._unread.total)
-
     async def _wait_for_calls(self, seconds: float) -> None:
         """Until none is in progress any more, or the time is over."""
         end = asyncio.get_running_loop().time() + seconds
-        while self._busy and asyncio.get_running_loop().time() < end:
+        while self._watch.in_progress and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(_LOOK_SECONDS)
-        # For small answers and statuses to leave.
+        # For those who watch the server's health to hear of the end.
         await asyncio.sleep(_LOOK_SECONDS)
 
     async def _stop_calls_when_hurried(self) -> None:
         await self._hurry.wait()
         self._watch.stop_all()
+
+
+def listen(server: grpc.aio.Server, path: str) -> None:
+    """Let a server that isn't started yet listen at a path.
+
+    Raises:
+        ServerError: it can't.
+    """
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise ServerError(f"socket {path}: gRPC can't listen there: {error}") from error
 
 
 def raise_descriptor_limit() -> None:

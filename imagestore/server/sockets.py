@@ -62,8 +62,8 @@ class SocketFile:
         self._identity: tuple[int, int] | None = None
         folder, name = os.path.split(path)
         prepare_folder(folder)
-        #: The name it is bound to, which accepted connections keep.
-        self.bound = os.path.join(folder, f".{secrets.token_hex(4)}")
+        # The name it is bound to first.
+        self._temporary = os.path.join(folder, f".{secrets.token_hex(4)}")
         if len(os.fsencode(folder)) + 1 + _TEMPORARY_BYTES > LONGEST_PATH_BYTES:
             raise ServerError(f"socket {path}: the folder's path is too long to make a socket in")
         self._lock = _lock(os.path.join(folder, f".{name}.lock"), path)
@@ -85,18 +85,18 @@ class SocketFile:
         # The mask is the process's: nothing else makes files while a server starts.
         before = os.umask(0o177)
         try:
-            listen(self.bound)
+            listen(self._temporary)
         finally:
             os.umask(before)
         try:
             if self._rights.group is not None:
-                os.chown(self.bound, -1, self._rights.group)
-            os.chmod(self.bound, self._rights.mode)
-            status = os.lstat(self.bound)
-            os.rename(self.bound, self.path)
+                os.chown(self._temporary, -1, self._rights.group)
+            os.chmod(self._temporary, self._rights.mode)
+            status = os.lstat(self._temporary)
+            os.rename(self._temporary, self.path)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.unlink(self.bound)
+                os.unlink(self._temporary)
             raise ServerError(f"socket {self.path}: can't be put in place: {error.strerror}") from error
         self._identity = (status.st_dev, status.st_ino)
 

@@ -14,8 +14,7 @@ from imagestore.cri.pulls import PullQueue
 from imagestore.cri.serving import add_cri
 from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.calls import CallWatch
-from imagestore.server.observed import UNKNOWN_METHOD, ObservedServer
-from imagestore.server.unread import Unread
+from imagestore.server.interceptors import UNKNOWN_METHOD, CallInterceptor
 from tests.support.cri_server import CriServer
 from tests.support.node import node
 
@@ -54,7 +53,7 @@ def test_what_is_not_here_is_counted_and_logged(
             ended.append((method, code))
 
     async def scene(socket: Path, workers: StoreWorkers) -> None:
-        server = ObservedServer(grpc.aio.server(), CallWatch(Numbers()), Unread(lambda: 0))
+        server = grpc.aio.server(interceptors=[CallInterceptor(CallWatch(Numbers()))])
         add_cri(server, workers, PullQueue())
         server.add_insecure_port(f"unix:{socket}")
         await server.start()

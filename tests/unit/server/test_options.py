@@ -57,7 +57,8 @@ def test_what_cannot_be_meant_opens_nothing(options: list[str], tmp_path: Path) 
     assert not root.exists()
 
 
-UNIT = Path(__file__).parents[3] / "docs" / "systemd" / "imagestore.service"
+UNITS = Path(__file__).parents[3] / "docs" / "systemd"
+UNIT = UNITS / "imagestore.service"
 
 
 def test_the_unit_starts_the_server_with_options_that_there_are() -> None:
@@ -71,6 +72,18 @@ def test_the_unit_starts_the_server_with_options_that_there_are() -> None:
             assert inner.params["listen"] == ("unix:///run/imagestore/imagestore.sock",)
             assert str(inner.params["root"]) == "/var/lib/imagestore"
             assert inner.params["log_format"] == "json"
+
+
+def test_the_unit_for_a_containerd_has_options_that_there_are() -> None:
+    unit = UNITS / "imagestore-containerd.service"
+    (line,) = [each for each in unit.read_text().splitlines() if each.startswith("ExecStart=")]
+    program, command, *options = line.removeprefix("ExecStart=").split()
+    assert (program, command) == ("/usr/local/bin/imagestore", "serve")
+    with cli.make_context("imagestore", ["serve", "--help"], resilient_parsing=True) as outer:
+        serve = cli.get_command(outer, "serve")
+        assert serve is not None
+        with serve.make_context("serve", options, parent=outer) as inner:
+            assert inner.params["proxy_content"] == ("unix:///run/imagestore-containerd/content.sock",)
 
 
 def test_the_unit_waits_longer_than_the_drain_and_lets_clients_reach_the_socket() -> None:

@@ -1,0 +1,149 @@
+"""gRPC's interceptor through which every call goes: it is followed from its beginning to its end.
+
+Requests are parsed here: gRPC would take one that is no message for a bug of the handler, and log it as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from imagestore.errors import InvalidInputError
+from imagestore.rpc.absent import AbsentMethod
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from imagestore.server.calls import CallWatch, ServicerContext
+
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+#: What calls to methods that no service has are logged and counted as: their callers may invent any number of names.
+UNKNOWN_METHOD: Final = "/unknown/Unknown"
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Lets a watch follow every call.
+
+    Args:
+        watch: names, counts and logs calls, and ends those that failed.
+    """
+
+    def __init__(self, watch: CallWatch) -> None:
+        self._watch = watch
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """The handler of a call, followed; see gRPC."""
+        handler = await continuation(handler_call_details)
+        # What services don't implement is refused by plain functions, in gRPC's own threads.
+        if handler is None or not _is_asynchronous(_behaviour_of(handler)):
+            return handler
+        is_absent = isinstance(handler, AbsentMethod)
+        return self._followed(UNKNOWN_METHOD if is_absent else str(handler_call_details.method), handler)
+
+    def _followed(self, method: str, handler: Handler) -> Handler:
+        behaviour, parse = _behaviour_of(handler), handler.request_deserializer
+        read = _each_parsed if handler.request_streaming else _parsed
+        answer = _write_all if handler.response_streaming else _return_one
+
+        async def call(raw: Any, context: ServicerContext) -> Any:
+            try:
+                async with self._watched(method, context):
+                    return await answer(behaviour(read(method, raw, parse), context), context)
+            except grpc.aio.AbortError as error:
+                # gRPC's context keeps this error, and its frames the request: only a garbage collection would free
+                # them, and an idle server has none for hours.
+                del raw
+                error.__context__ = None
+                raise error.with_traceback(None) from None
+
+        return _maker(handler)(call, None, handler.response_serializer)
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, method: str, context: ServicerContext) -> AsyncIterator[None]:
+        current = self._watch.began(method, context)
+        try:
+            try:
+                await self._watch.admit(current, context)
+                yield
+            except grpc.aio.InternalError as error:
+                # The caller has left, and gRPC is about to cancel the call, or takes it for ended.
+                raise asyncio.CancelledError from error
+        except BaseException as error:
+            await self._watch.failed(current, context, error)
+            raise
+        finally:
+            self._watch.ended(current, context)
+
+
+def _behaviour_of(handler: Handler) -> Callable[[Any, ServicerContext], Any]:
+    """The one of a handler's four functions that is set."""
+    found: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    return found  # type: ignore[no-any-return]
+
+
+def _is_asynchronous(behaviour: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)
+
+
+def _maker(handler: Handler) -> Callable[..., Handler]:
+    if handler.request_streaming:
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler
+        return grpc.stream_unary_rpc_method_handler
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler
+    return grpc.unary_unary_rpc_method_handler
+
+
+async def _return_one(answer: Awaitable[Any], _: ServicerContext) -> Any:
+    return await answer
+
+
+async def _write_all(answers: Any, context: ServicerContext) -> None:
+    """Write a handler's messages, or let it write by itself."""
+    if inspect.isawaitable(answers):
+        await answers
+        return
+    # A caller that leaves must find the generator's files closed, not left to the garbage collector.
+    async with contextlib.aclosing(answers):
+        async for message in answers:
+            await context.write(message)
+            del message  # it may be large, and the next one far
+
+
+def _parsed(method: str, raw: Any, parse: Callable[[bytes], Any] | None) -> Any:
+    """A request's message.
+
+    Raises:
+        InvalidInputError: it is none of its type.
+    """
+    if parse is None:
+        return raw
+    try:
+        return parse(raw)
+    except Exception as error:  # protobuf's DecodeError, in whichever shape its implementation has it
+        raise InvalidInputError(f"{method}: the request is no message of its type") from error
+
+
+async def _each_parsed(
+    method: str, raw: AsyncIterator[bytes], parse: Callable[[bytes], Any] | None
+) -> AsyncIterator[Any]:
+    """The messages of a stream of requests, as they are read.
+
+    Raises:
+        InvalidInputError: one is none of its type.
+    """
+    # gRPC's generator holds the last message, and itself by way of its object, until it is closed.
+    received: Any = aiter(raw)
+    async with contextlib.aclosing(received):
+        async for each in received:
+            yield _parsed(method, each, parse)
