@@ -14,9 +14,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from imagestore import lookup
+from imagestore.digest import Digest
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, ImageNotFoundError, IntegrityError
 from imagestore.image_service import ImageSpec, ServedImage
+from imagestore.metadata.records import ListedImage
 from imagestore.reference import Reference
 from imagestore.text import is_utf8
 
@@ -24,12 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
     from imagestore.content.api import ContentStore
-    from imagestore.digest import Digest
     from imagestore.metadata.records import ImageRecord
     from imagestore.store import ImageStore
 
 #: All references of one image of one handler; never empty.
-Group: TypeAlias = "Sequence[ImageRecord]"
+Group: TypeAlias = "Sequence[ListedImage]"
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBERS: Final = range(-(2**63), 2**63)
@@ -43,6 +44,11 @@ class Users:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[Digest, str] = OrderedDict()
+
+    def knows(self, image_id: Digest) -> bool:
+        """Whether the config was read before."""
+        with self._lock:
+            return image_id in self._known
 
     def of(self, image_id: Digest, content: ContentStore) -> str:
         """The config's user without its group; empty when it has none, or the content is damaged or no image config."""
@@ -77,10 +83,9 @@ def meant(store: ImageStore, spec: ImageSpec) -> ImageRecord | None:
         return None
 
 
-def whole(store: ImageStore, record: ImageRecord) -> Group:
-    """Every reference of a record's image; the record alone when it was removed a moment ago."""
-    found = store.metadata.find_images(image_id_prefix=str(record.image_id), handler=record.handler)
-    return tuple(found) or (record,)
+def whole(store: ImageStore, line: ListedImage) -> Group:
+    """Every reference of an image; the given one alone when it was removed a moment ago."""
+    return store.metadata.list_images(image_id=line.image_id, handler=line.handler) or (line,)
 
 
 def listed(store: ImageStore, spec: ImageSpec) -> list[Group]:
@@ -93,9 +98,14 @@ def listed(store: ImageStore, spec: ImageSpec) -> list[Group]:
     Raises:
         UnknownRuntimeHandlerError, InvalidInputError: handler or image can't be read.
     """
-    groups: dict[tuple[Digest, str], list[ImageRecord]] = {}
-    for image in store.list(name=spec.image or None, runtime_handler=spec.runtime_handler or None):
-        groups.setdefault((image.record.image_id, image.record.handler), []).append(image.record)
+    if spec.image or spec.runtime_handler:
+        images = store.list(name=spec.image or None, runtime_handler=spec.runtime_handler or None)
+        lines = [ListedImage.of(image.record) for image in images]
+    else:
+        lines = store.metadata.list_images()
+    groups: dict[tuple[str, str], list[ListedImage]] = {}
+    for line in lines:
+        groups.setdefault((line.image_id, line.handler), []).append(line)
     return [whole(store, group[0]) if spec.image else group for group in groups.values()]
 
 
@@ -114,10 +124,10 @@ def served(groups: Iterable[Group], store: ImageStore, users: Users) -> list[Ser
 def _entry(records: Group, pinned: Set[str], content: ContentStore, users: Users) -> ServedImage:
     first = records[0]
     tags, digests = _names(records)
-    user = users.of(first.image_id, content)
+    user = users.of(Digest.parse(first.image_id), content)
     uid = _uid(user)
     return ServedImage(
-        id=str(first.image_id),
+        id=first.image_id,
         repo_tags=tags,
         repo_digests=digests,
         size=max(record.content_size for record in records),
@@ -144,7 +154,7 @@ def _names(records: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
         reference = Reference.parse(record.reference)
         if reference.tag and reference.digest is None:
             tags.add(str(reference))
-        digests.add(str(reference.with_digest(reference.digest or record.target.digest)))
+        digests.add(str(reference.with_digest(reference.digest or Digest.parse(record.target))))
     return tuple(sorted(tags)), tuple(sorted(digests))
 
 

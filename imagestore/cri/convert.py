@@ -1,13 +1,66 @@
-"""Entries of a list as CRI's messages."""
+"""Entries of a list as CRI's messages; each is serialised once, and kept with all that it was made from."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Final
 
+from imagestore import entries, lookup
 from imagestore.cri._proto import api_pb2
+from imagestore.digest import Digest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from imagestore.entries import Group
     from imagestore.image_service import ServedImage
+    from imagestore.metadata.records import ListedImage
+    from imagestore.store import ImageStore
+
+#: A thousand take some 0.7 MB.
+_MOST_ENTRIES: Final = 20_000
+
+
+class ImageMessages:
+    """Entries as serialised messages, from memory where they were made before. Thread-safe.
+
+    The key is what an entry shows, read from the store each time: a change of a record, in whichever process, is
+    another key. Only the user comes from elsewhere, the config, which never changes under its id.
+    """
+
+    def __init__(self) -> None:
+        self._users = entries.Users()
+        self._lock = threading.Lock()
+        self._known: dict[tuple[tuple[ListedImage, ...], bool], bytes] = {}
+
+    def listed(self, groups: Iterable[Group], store: ImageStore) -> bytes:
+        """A serialised ``ListImagesResponse``: messages of a repeated field put together are all of the field.
+
+        Args:
+            groups: for each entry its references.
+            store: has the content and names the pinned images.
+        """
+        pinned = lookup.pinned_by(store.config)
+        return b"".join([self._entry(tuple(group), pinned, store) for group in groups])
+
+    def image(self, group: Group, store: ImageStore) -> api_pb2.Image:
+        """The message of one entry."""
+        return api_pb2.ListImagesResponse.FromString(self.listed([group], store)).images[0]
+
+    def _entry(self, group: tuple[ListedImage, ...], pinned: frozenset[str], store: ImageStore) -> bytes:
+        key = (group, bool(pinned) and not pinned.isdisjoint(each.reference for each in group))
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        (entry,) = entries.served([group], store, self._users)
+        made = api_pb2.ListImagesResponse(images=[image_message(entry)]).SerializeToString()
+        # A config that can't be read may be repaired, which changes no record.
+        if self._users.knows(Digest.parse(entry.id)):
+            with self._lock:
+                self._known[key] = made
+                if len(self._known) > _MOST_ENTRIES:
+                    del self._known[next(iter(self._known))]
+        return made
 
 
 def image_message(entry: ServedImage) -> api_pb2.Image:

@@ -17,13 +17,14 @@ import grpc
 from imagestore import entries
 from imagestore.cri import details
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
-from imagestore.cri.convert import image_message
+from imagestore.cri.convert import ImageMessages
 from imagestore.cri.failure import answering, streaming
 from imagestore.cri.filesystem import FilesystemUse
 from imagestore.cri.progress import ProgressWatch
 from imagestore.cri.pulls import PullKey
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.image_service import ImageSpec
+from imagestore.metadata.records import ListedImage
 from imagestore.reference import Reference
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
@@ -31,7 +32,7 @@ from imagestore.secret import Secret
 from imagestore.text import cut
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable
 
     from imagestore.cancel import CancelToken
     from imagestore.cri.pulls import PullQueue
@@ -64,7 +65,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     def __init__(self, workers: StoreWorkers, pulls: PullQueue) -> None:
         self._workers = workers
         self._pulls = pulls
-        self._users = entries.Users()
+        self._messages = ImageMessages()
         self._use = FilesystemUse(workers)
         self._fingerprint_key = secrets.token_bytes(32)
 
@@ -76,7 +77,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
 
         def answer(store: ImageStore) -> api_pb2.ListImagesResponse:
             found = entries.listed(store, _spec(request.filter.image))
-            return api_pb2.ListImagesResponse(images=self._messages(found, store))
+            return api_pb2.ListImagesResponse.FromString(self._messages.listed(found, store))
 
         return await self._workers.quick(answer)
 
@@ -90,7 +91,8 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             part = found[start : start + _STREAM_BATCH]
 
             def answer(store: ImageStore, part: list[Group] = part) -> api_pb2.StreamImagesResponse:
-                return api_pb2.StreamImagesResponse(images=self._messages(part, store))
+                # Both messages have the images in the same field.
+                return api_pb2.StreamImagesResponse.FromString(self._messages.listed(part, store))
 
             yield await self._workers.quick(answer)
 
@@ -104,7 +106,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             record = entries.meant(store, _spec(request.image))
             if record is None:
                 return api_pb2.ImageStatusResponse()
-            (image,) = self._messages([entries.whole(store, record)], store)
+            image = self._messages.image(entries.whole(store, ListedImage.of(record)), store)
             info = details.info(record, store) if request.verbose else {}
             return api_pb2.ImageStatusResponse(image=image, info=info)
 
@@ -193,9 +195,6 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     ) -> api_pb2.ImageFsInfoResponse:
         """One file system: what the content takes, unfinished downloads included."""
         return api_pb2.ImageFsInfoResponse(image_filesystems=[await self._use.usage()])
-
-    def _messages(self, groups: Iterable[Group], store: ImageStore) -> list[api_pb2.Image]:
-        return [image_message(entry) for entry in entries.served(groups, store, self._users)]
 
     def _fingerprint(self, explicit: Explicit | None) -> str:
         return explicit.fingerprint(self._fingerprint_key) if explicit is not None else ""

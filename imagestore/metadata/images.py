@@ -18,7 +18,7 @@ from imagestore.metadata import rows
 from imagestore.metadata.database import Database
 from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.namespace_api import HOME
-from imagestore.metadata.records import Everything
+from imagestore.metadata.records import Everything, ListedImage
 
 if TYPE_CHECKING:
     import sqlite3
@@ -144,6 +144,28 @@ class ImageTables(Database):
         if not found and image_id_prefix is not None:
             # A condition on the key, so that SQLite reads the table and not the index.
             self._refuse_found("image", f"reference >= '' AND {condition.replace('image_id', '+image_id')}", values)
+        return found
+
+    def list_images(self, *, handler: str | None = None, image_id: str | None = None) -> list[ListedImage]:
+        """What lists show of records, ordered by reference and handler.
+
+        Raises:
+            StoreCorruptError: a digest is none.
+        """
+        given = {name: value for name, value in (("handler", handler), ("image_id", image_id)) if value is not None}
+        condition = " AND ".join(f"{name} = :{name}" for name in given) or "TRUE"
+        query = (
+            "SELECT reference, handler, image_id, json_extract(target, '$[1]'), content_size, pinned"  # noqa: S608
+            f" FROM image WHERE {condition} ORDER BY reference, handler"
+        )
+        with self._reading() if image_id is not None else self._reading_apart() as db, self._damage_named():
+            found = [
+                ListedImage(reference, name, config, target, size, bool(pinned))
+                for reference, name, config, target, size, pinned in db.execute(query, given)
+            ]
+            for each in found:
+                digests.check(each.image_id)
+                digests.check(each.target)
         return found
 
     def _refuse_found(self, table: str, condition: str, values: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.namespace_api import HOME
@@ -68,6 +68,34 @@ class ImageRecord:
     def held(self) -> tuple[Digest, ...]:
         """All that it keeps by itself."""
         return (*self.roots, *self.labelled)
+
+
+class ListedImage(NamedTuple):
+    """What a node's list of images shows of a record: whatever it shows differs only if one of these differs.
+
+    Attributes:
+        reference: canonical text.
+        handler: name of the runtime handler.
+        image_id: digest of the config in text form.
+        target: digest of what the reference resolved to, in text form.
+        content_size: bytes of its content as they travel.
+        is_pinned: policies spare it.
+    """
+
+    reference: str
+    handler: str
+    image_id: str
+    target: str
+    content_size: int
+    is_pinned: bool
+
+    @classmethod
+    def of(cls, record: ImageRecord) -> ListedImage:
+        """What is shown of a record."""
+        target = str(record.target.digest)
+        return cls(
+            record.reference, record.handler, str(record.image_id), target, record.content_size, record.is_pinned
+        )
 
 
 @dataclass(frozen=True, slots=True)

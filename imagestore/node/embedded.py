@@ -21,6 +21,7 @@ from imagestore.image_service import (
     ServedImage,
     ServiceVersion,
 )
+from imagestore.metadata.records import ListedImage
 from imagestore.observe import ignore
 from imagestore.reference import Reference
 from imagestore.registry.credentials.cri import explicit_source
@@ -111,4 +112,4 @@ class EmbeddedImageService:
         """See ImageService; the store stays open."""
 
     def _served(self, record: ImageRecord) -> ServedImage:
-        return entries.served([entries.whole(self._store, record)], self._store, self._users)[0]
+        return entries.served([entries.whole(self._store, ListedImage.of(record))], self._store, self._users)[0]
