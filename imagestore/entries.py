@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from imagestore import lookup
 from imagestore.digest import Digest
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.errors import ContentNotFoundError, ImageNotFoundError, IntegrityError
+from imagestore.errors import (
+    ContentNotFoundError,
+    ImageNotFoundError,
+    IntegrityError,
+    InvalidDigestError,
+    StoreCorruptError,
+)
 from imagestore.image_service import ImageSpec, ServedImage
+from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.records import ListedImage
 from imagestore.reference import Reference
 from imagestore.text import is_utf8
@@ -124,7 +131,7 @@ def served(groups: Iterable[Group], store: ImageStore, users: Users) -> list[Ser
 def _entry(records: Group, pinned: Set[str], content: ContentStore, users: Users) -> ServedImage:
     first = records[0]
     tags, digests = _names(records)
-    user = users.of(Digest.parse(first.image_id), content)
+    user = users.of(_digest(first.image_id), content)
     uid = _uid(user)
     return ServedImage(
         id=first.image_id,
@@ -136,6 +143,13 @@ def _entry(records: Group, pinned: Set[str], content: ContentStore, users: Users
         spec=ImageSpec(first.reference, first.handler),
         is_pinned=any(record.is_pinned or record.reference in pinned for record in records),
     )
+
+
+def _digest(text: str) -> Digest:
+    try:
+        return Digest.parse(text)
+    except InvalidDigestError as error:
+        raise StoreCorruptError(f"record of an image: {error}", hint=CORRUPT_HINT) from error
 
 
 def _uid(user: str) -> int | None:
@@ -154,7 +168,7 @@ def _names(records: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
         reference = Reference.parse(record.reference)
         if reference.tag and reference.digest is None:
             tags.add(str(reference))
-        digests.add(str(reference.with_digest(reference.digest or Digest.parse(record.target))))
+        digests.add(str(reference.with_digest(reference.digest or _digest(record.target))))
     return tuple(sorted(tags)), tuple(sorted(digests))
 
 

@@ -76,8 +76,8 @@ class ListedImage(NamedTuple):
     Attributes:
         reference: canonical text.
         handler: name of the runtime handler.
-        image_id: digest of the config in text form.
-        target: digest of what the reference resolved to, in text form.
+        image_id: digest of the config in text form, as it stands in the database.
+        target: digest of what the reference resolved to, likewise.
         content_size: bytes of its content as they travel.
         is_pinned: policies spare it.
     """

@@ -76,4 +76,6 @@ def _plain(value: Any) -> Any:
         return value.reference, value.runtime_handler, str(value.manifest.digest)
     if hasattr(value, "__next__"):
         return [_plain(each) for each in value]
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
     return value
