@@ -270,7 +270,7 @@ class Attempt:
         self._event("Normal", events.PULLED, f"{message} Image size: {pulled.size_bytes} bytes.")
         manager = self._manager
         if manager.metrics is not None:
-            manager.metrics.pull_duration.observe(shown_whole.seconds, size_bucket(pulled.size_bytes))
+            manager.metrics.pull_duration.labels(size_bucket(pulled.size_bytes)).observe(shown_whole.seconds)
         kept = manager.backoff.sweep()
         for key in [key for key in list(manager.last_failures) if key not in kept]:
             manager.last_failures.pop(key, None)

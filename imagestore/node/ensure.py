@@ -106,4 +106,4 @@ class ImageManager:
         finally:
             metrics = self._machinery.metrics
             if metrics is not None:
-                metrics.ensure_requests.add(attempt.policy.lower(), attempt.present, attempt.required)
+                metrics.ensure_requests.labels(attempt.policy.lower(), attempt.present, attempt.required).inc()

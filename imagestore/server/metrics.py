@@ -139,12 +139,10 @@ class Metrics:
         Raises:
             ServerError: it is taken.
         """
-        from prometheus_client import MetricsHandler
-
         from imagestore.server.publication import Publication
 
         try:
-            return Publication(MetricsHandler.factory(self._registry), host, port)
+            return Publication(self._registry, host, port)
         except OSError as error:
             raise ServerError(f"metrics address {host}:{port}: {error.strerror}") from error
 

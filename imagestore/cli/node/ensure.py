@@ -11,7 +11,14 @@ from imagestore import regular_files
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus, exit_status, say
-from imagestore.cli.node.services import clean_up_command, connected, naming, service_options, write_metrics
+from imagestore.cli.node.services import (
+    clean_up_command,
+    connected,
+    metrics_for,
+    naming,
+    service_options,
+    write_metrics,
+)
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.digest import Digest
 
@@ -91,12 +98,11 @@ def ensure(
     from imagestore.node.ensure import EnsureRequest
     from imagestore.node.events import ObjectReference
     from imagestore.node.gc.transition import GateMarker
-    from imagestore.node.metrics import NodeMetrics
     from imagestore.node.names import PullPolicy
     from imagestore.node.outcome import start_failure
 
     heard: list[NodeEvent] = []
-    numbers = NodeMetrics()
+    numbers = metrics_for(metrics)
     app.missing = "make"
     with connected(app, choice) as found:
         who = _pod(pod, pod_uid, annotations)
@@ -130,7 +136,7 @@ def ensure(
     return status
 
 
-def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics) -> ImageManager:
+def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | None) -> ImageManager:
     from imagestore.node.ensure import ImageManager
     from imagestore.node.pulls.puller import Puller
 
@@ -146,7 +152,7 @@ def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics) -> 
     )
 
 
-def records_of(found: Connected, metrics: NodeMetrics) -> PullManager:
+def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
     """The pull records in the service's folder, with pulls that were cut off seen to.
 
     Raises:
@@ -156,7 +162,9 @@ def records_of(found: Connected, metrics: NodeMetrics) -> PullManager:
     from imagestore.node.records.manager import PullManager
 
     files = PullRecordFiles(
-        found.folder, show_usage=metrics.records_cache.set, show_intents_usage=metrics.intents_cache.set
+        found.folder,
+        show_usage=None if metrics is None else metrics.records_cache.set,
+        show_intents_usage=None if metrics is None else metrics.intents_cache.set,
     )
     manager = PullManager(files, found.settings.verification(), metrics=metrics)
     if files.intents()[0]:

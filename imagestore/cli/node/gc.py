@@ -14,7 +14,7 @@ from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
-from imagestore.cli.node.services import clean_up_command, connected, service_options, write_metrics
+from imagestore.cli.node.services import clean_up_command, connected, metrics_for, service_options, write_metrics
 from imagestore.text import counted
 
 if TYPE_CHECKING:
@@ -86,10 +86,9 @@ def gc(
     spares no image for being new. --after-gate-change removes nothing unless the gate is known to have been turned; its
     value is remembered from the first 'node ensure' or 'node gc' on.
     """
-    from imagestore.node.metrics import NodeMetrics
 
     _check(sandbox_image, is_all=is_all, after_gate_change=after_gate_change, force=force)
-    numbers = NodeMetrics()
+    numbers = metrics_for(metrics)
     app.missing, app.is_freeing = "refuse", not dry_run
     with connected(app, choice, in_use) as found:
         found = replace(found, settings=_settings(found.settings, (high, low), (min_age, max_age)))
@@ -149,7 +148,7 @@ class _Round:
     failures: list[ImageStoreError] = field(default_factory=list)
 
 
-def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics, work: _Work) -> _Round:
+def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, work: _Work) -> _Round:
     from imagestore.errors import ImageCollectionError, StoreError
     from imagestore.node.gc.state import CollectorState
     from imagestore.node.gc.transition import GateMarker, clean_up
@@ -214,7 +213,7 @@ def _collector(
     state: CollectorState,
     sandbox_image: str,
     heard: list[NodeEvent],
-    metrics: NodeMetrics,
+    metrics: NodeMetrics | None,
     records: PullManager | None,
 ) -> ImageCollector:
     from imagestore.node.gc import ImageCollector
@@ -233,7 +232,7 @@ def _collector(
     )
 
 
-def _records(found: Connected, metrics: NodeMetrics) -> PullManager | None:
+def _records(found: Connected, metrics: NodeMetrics | None) -> PullManager | None:
     from imagestore.errors import StoreFullError
 
     if not found.settings.gates.ensure_secret_pulled_images:

@@ -210,12 +210,25 @@ def warn(file: Path, warnings: Iterable[str]) -> None:
         say(f"imagestore: warning: {printable(f'{file}: {warning}')}")
 
 
-def write_metrics(file: Path | None, numbers: NodeMetrics) -> ExitStatus:
+def metrics_for(file: Path | None) -> NodeMetrics | None:
+    """What counts for a file, if one was named.
+
+    Raises:
+        ConfigError: prometheus_client is not installed.
+    """
+    if file is None:
+        return None
+    from imagestore.node.metrics import NodeMetrics
+
+    return NodeMetrics()
+
+
+def write_metrics(file: Path | None, numbers: NodeMetrics | None) -> ExitStatus:
     """Write metrics to the file, if one was named. A failure is reported, and changes nothing of what was done."""
     from imagestore.errors import ImageStoreError
     from imagestore.whole_file import write_whole
 
-    if file is None:
+    if file is None or numbers is None:
         return ExitStatus.OK
     try:
         write_whole(file, numbers.text().encode())

@@ -242,10 +242,8 @@ class ImageCollector:
         """Count the images of other handlers than the default one."""
         if self._metrics is not None:
             counts = _by_handler(self._detector.records.values())
-            others: dict[tuple[str, ...], float] = {
-                (name,): number for name, number in counts.items() if name not in ("", self._default_handler)
-            }
-            self._metrics.handler_images.replace(others)
+            others = {name: count for name, count in counts.items() if name not in ("", self._default_handler)}
+            self._metrics.count_handlers(others)
 
     def _eviction_order(self, now: int, report: CollectionReport) -> list[ImageUse]:
         in_use = self.detect(now)
@@ -329,7 +327,7 @@ class ImageCollector:
             return
         if self._metrics is not None:
             for each in report.removed:
-                self._metrics.collected.add(each.reason)
+                self._metrics.collected.labels(each.reason).inc()
             self._show_handlers()
         if self._pull_records is not None:
             self._pull_records.prune({key.image_id for key in self._detector.records}, before=started_at)

@@ -166,7 +166,7 @@ class PullManager:
             _LOGGER.warning("pull records of %s can't be read, it is pulled again: %s", image_ref, error)
         finally:
             if self._metrics is not None:
-                self._metrics.must_pull_checks.add(verdict.result)
+                self._metrics.must_pull_checks.labels(verdict.result).inc()
         return verdict
 
     def prune(self, present: Iterable[str], *, before: float) -> None:

@@ -73,7 +73,7 @@ def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "step: policy IfNotPresent (the default for this image)\n" in out
     assert "event: Normal Pulled: Successfully pulled image" in out
-    assert 'pull_policy="ifnotpresent",present_locally="false",pull_required="true"} 1' in metrics.read_text()
+    assert 'present_locally="false",pull_policy="ifnotpresent",pull_required="true"} 1.0' in metrics.read_text()
     assert "kubelet_imagemanager_inmemory_pullintents_usage_percent 0" in metrics.read_text()
 
 

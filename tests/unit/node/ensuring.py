@@ -75,7 +75,12 @@ class Bed:
         return [(event.type, event.reason, event.message) for event in self.events]
 
     def counted(self) -> list[tuple[str, ...]]:
-        return [tuple(labels.values()) for _, labels, _ in self.metrics.ensure_requests.samples()]
+        (family,) = self.metrics.ensure_requests.collect()
+        return [
+            (sample.labels["pull_policy"], sample.labels["present_locally"], sample.labels["pull_required"])
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        ]
 
 
 def present(text: str = PRESENT, handler: str = "") -> FakeService:

@@ -54,7 +54,12 @@ def test_a_plan_counts_what_goes_by_age_as_free() -> None:
 
 
 def counted(bed: Bed) -> dict[str, float]:
-    return {labels["runtime_handler"]: number for _, labels, number in bed.metrics.handler_images.samples()}
+    return {
+        sample.labels["runtime_handler"]: sample.value
+        for family in bed.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "kubelet_images_runtime_handler"
+    }
 
 
 def test_the_gauge_counts_other_handlers_images_as_they_are_after_a_round() -> None:
