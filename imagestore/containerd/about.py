@@ -13,7 +13,6 @@ from imagestore.containerd._proto.descriptor_pb2 import Platform as WirePlatform
 from imagestore.containerd._proto.introspection_pb2_grpc import IntrospectionServicer
 from imagestore.containerd._proto.version_pb2 import VersionResponse
 from imagestore.containerd._proto.version_pb2_grpc import VersionServicer
-from imagestore.containerd.calls import answered
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.errors import NotFoundError
 
@@ -58,7 +57,7 @@ class IntrospectionService(IntrospectionServicer):
             found = wanted.among(_plugins(store), lambda each: labelled({"type": each.type, "id": each.id}), cancel)
             return wire.PluginsResponse(plugins=found)
 
-        return await answered(context, self._workers.transfer(work))
+        return await self._workers.transfer(work)
 
     async def Server(self, request: Empty, context: Context) -> wire.ServerResponse:  # noqa: N802
         """The process; the identifier is that of the store's folder on this machine."""
@@ -69,7 +68,7 @@ class IntrospectionService(IntrospectionServicer):
                 uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, name)), pid=os.getpid(), pidns=_process_namespace()
             )
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def PluginInfo(  # noqa: N802
         self, request: wire.PluginInfoRequest, context: Context
@@ -82,7 +81,7 @@ class IntrospectionService(IntrospectionServicer):
                     return wire.PluginInfoResponse(plugin=plugin)
             raise NotFoundError(f"no plugin {request.id!r} of type {request.type!r}")
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
 
 def _plugins(store: ImageStore) -> list[wire.Plugin]:

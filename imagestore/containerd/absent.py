@@ -12,8 +12,8 @@ import grpc
 
 from imagestore.containerd._proto import snapshots_pb2 as wire
 from imagestore.containerd._proto.snapshots_pb2_grpc import SnapshotsServicer
-from imagestore.containerd.calls import namespace_of, refuse
-from imagestore.errors import ImageStoreError, NotFoundError
+from imagestore.containerd.calls import namespace_of
+from imagestore.errors import NotFoundError
 from imagestore.rpc.absent import AbsentMethods
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ class SnapshotsService(SnapshotsServicer):
 
     async def Stat(self, request: wire.StatSnapshotRequest, context: Context) -> wire.StatSnapshotResponse:  # noqa: N802
         """No snapshot has this key."""
-        await _checked_namespace(context)
-        await refuse(context, NotFoundError(f"snapshot {request.key!r} does not exist: nothing is unpacked here"))
+        namespace_of(context)
+        raise NotFoundError(f"snapshot {request.key!r} does not exist: nothing is unpacked here")
 
     async def List(  # noqa: N802
         self, request: wire.ListSnapshotsRequest, context: Context
     ) -> AsyncIterator[wire.ListSnapshotsResponse]:
         """None."""
-        await _checked_namespace(context)
+        namespace_of(context)
         none: tuple[wire.ListSnapshotsResponse, ...] = ()
         for each in none:
             yield each
@@ -59,11 +59,11 @@ def no_containers() -> grpc.GenericRpcHandler:
     """
 
     async def none(_request: bytes, context: Context) -> bytes:
-        await _checked_namespace(context)
+        namespace_of(context)
         return b""
 
     async def none_streamed(_request: bytes, context: Context) -> AsyncIterator[bytes]:
-        await _checked_namespace(context)
+        namespace_of(context)
         nothing: tuple[bytes, ...] = ()
         for each in nothing:
             yield each
@@ -73,13 +73,6 @@ def no_containers() -> grpc.GenericRpcHandler:
         "ListStream": grpc.unary_stream_rpc_method_handler(none_streamed),
     }
     return grpc.method_handlers_generic_handler("containerd.services.containers.v1.Containers", methods)
-
-
-async def _checked_namespace(context: Context) -> None:
-    try:
-        namespace_of(context)
-    except ImageStoreError as error:
-        await refuse(context, error)
 
 
 def absent_services() -> AbsentMethods:

@@ -1,4 +1,4 @@
-"""What all calls share: the namespace and the lease in their headers, the wait for an ingest, and how errors go out.
+"""What all calls share: the namespace and the lease in their headers, and the wait for an ingest.
 
 containerd-namespace   required wherever something namespaced is asked for: absent is FAILED_PRECONDITION,
                        malformed INVALID_ARGUMENT
@@ -8,11 +8,10 @@ containerd-lease       what the call makes is put under this lease
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ImageStoreError, IngestLockedError, PreconditionError
+from imagestore.errors import IngestLockedError, PreconditionError
 from imagestore.metadata.namespace_api import checked_namespace
-from imagestore.rpc.codes import code_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -53,22 +52,6 @@ def _header(context: Context, name: str) -> str:
         if key == name and isinstance(value, str):
             return value
     return ""
-
-
-async def refuse(context: Context, error: ImageStoreError) -> NoReturn:
-    """End a call with an error's status."""
-    # Callers' frames have the error, and it has them, with what they hold: only a garbage collection would free that.
-    error.__traceback__ = None
-    await context.abort(code_of(error), text_of(error, ends_in_class=True))
-    raise AssertionError("abort() returned")
-
-
-async def answered(context: Context, work: Awaitable[T]) -> T:
-    """The result of some work; its errors end the call with their status."""
-    try:
-        return await work
-    except ImageStoreError as error:
-        await refuse(context, error)
 
 
 async def once_unlocked(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -10,7 +10,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import content_pb2 as wire
 from imagestore.containerd._proto.content_pb2_grpc import ContentServicer
-from imagestore.containerd.calls import answered, lease_of, namespace_of, once_unlocked, refuse
+from imagestore.containerd.calls import lease_of, namespace_of, once_unlocked
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.spaces import space_of
 from imagestore.containerd.upload import Piece, Upload
@@ -18,7 +18,7 @@ from imagestore.containerd.wire import changed_map, checked_mask, timestamp
 from imagestore.content.blob_file import damage_named
 from imagestore.content.disk import translated
 from imagestore.digest import Digest
-from imagestore.errors import ContentNotFoundError, ImageStoreError, IngestLockedError, OutOfRangeError
+from imagestore.errors import ContentNotFoundError, IngestLockedError, OutOfRangeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -62,7 +62,7 @@ class ContentService(ContentServicer):
             found = self._space(context).get(store, Digest.parse(request.digest))
             return wire.InfoResponse(info=_info(found))
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def Update(self, request: wire.UpdateRequest, context: Context) -> wire.UpdateResponse:  # noqa: N802
         """Change labels."""
@@ -77,7 +77,7 @@ class ContentService(ContentServicer):
                 space.set_labels(store, digest, labels)
                 return wire.UpdateResponse(info=_info(space.get(store, digest)))
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def List(  # noqa: N802
         self, request: wire.ListContentRequest, context: Context
@@ -88,7 +88,7 @@ class ContentService(ContentServicer):
             wanted = Filter.parse(request.filters)
             return [_info(each) for each in wanted.among(self._space(context).all(store), _fields, cancel)]
 
-        found = await answered(context, self._workers.transfer(work))
+        found = await self._workers.transfer(work)
         for start in range(0, len(found), _LIST_LENGTH):
             yield wire.ListContentResponse(info=found[start : start + _LIST_LENGTH])
 
@@ -101,7 +101,7 @@ class ContentService(ContentServicer):
                 raise ContentNotFoundError(f"content {digest} is not in {space.owner}")
             return Empty()
 
-        done = await answered(context, self._workers.quick(work))
+        done = await self._workers.quick(work)
         if self._proxy is None:
             self._collector.note_removal()
         return done
@@ -125,7 +125,7 @@ class ContentService(ContentServicer):
                 blob.close()
                 raise
 
-        blob, start, end, data = await answered(context, self._workers.transfer(begin))
+        blob, start, end, data = await self._workers.transfer(begin)
         digest = Digest.parse(request.digest)
 
         def read(length: int, position: int) -> Callable[[ImageStore, CancelToken], bytes]:
@@ -141,7 +141,7 @@ class ContentService(ContentServicer):
                 yield answer.pop()
                 if position >= end:
                     break
-                data = await answered(context, self._workers.transfer(read(end - position, position)))
+                data = await self._workers.transfer(read(end - position, position))
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:  # noqa: N802
         """One unfinished write."""
@@ -154,7 +154,7 @@ class ContentService(ContentServicer):
             expected = store.metadata.ingests(space.owner)
             return wire.StatusResponse(status=_status(space, status, expected))
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def ListStatuses(  # noqa: N802
         self, request: wire.ListStatusesRequest, context: Context
@@ -167,7 +167,7 @@ class ContentService(ContentServicer):
             found = wanted.among(space.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
             return wire.ListStatusesResponse(statuses=[_status(space, each, expected) for each in found])
 
-        return await answered(context, self._workers.transfer(work))
+        return await self._workers.transfer(work)
 
     async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:  # noqa: N802
         """Throw an unfinished write away. Unlike containerd's, not while a writer has it open."""
@@ -187,7 +187,7 @@ class ContentService(ContentServicer):
             store.metadata.forget_ingest(space.owner, on_disk)
             return Empty()
 
-        return await answered(context, once_unlocked(lambda: self._workers.quick(work)))
+        return await once_unlocked(lambda: self._workers.quick(work))
 
     async def Write(  # noqa: N802
         self, request_iterator: AsyncIterator[wire.WriteContentRequest], context: Context
@@ -195,7 +195,6 @@ class ContentService(ContentServicer):
         """Messages into an ingest; see ``upload`` for what each does."""
         upload: Upload | None = None
         answer = wire.WriteContentResponse()
-        failure: ImageStoreError | None = None
         try:
             async for request in request_iterator:
                 is_first = upload is None
@@ -209,14 +208,10 @@ class ContentService(ContentServicer):
                     break
             if upload is not None:
                 yield answer  # containerd sends its last answer twice
-        except ImageStoreError as error:
-            failure = error
         finally:
             # Before the status goes out: who reads it may come back at once and wants the ingest unlocked.
             if upload is not None:
                 await self._workers.transfer(_closing(upload))
-        if failure is not None:
-            await refuse(context, failure)
 
     def _space(self, context: Context) -> Space:
         return self._proxy or space_of(namespace_of(context))

@@ -18,7 +18,7 @@ from imagestore.containerd import adoption, handler_images
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
-from imagestore.containerd.calls import answered, lease_of, namespace_of
+from imagestore.containerd.calls import lease_of, namespace_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.handler_images import existing_image, foreign_labels
 from imagestore.containerd.spaces import space_of
@@ -70,7 +70,7 @@ class ImagesService(ImagesServicer):
         def work(store: ImageStore) -> wire.GetImageResponse:
             return wire.GetImageResponse(image=_wire(existing_image(store, namespace_of(context), request.name)))
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:  # noqa: N802
         """Images in the order of their names."""
@@ -83,7 +83,7 @@ class ImagesService(ImagesServicer):
             in_order = [found[name] for name in sorted(found)]
             return wire.ListImagesResponse(images=map(_wire, wanted.among(in_order, _fields, cancel)))
 
-        return await answered(context, self._workers.transfer(work))
+        return await self._workers.transfer(work)
 
     async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
         """Name a descriptor; what it names need not be there. In the store's namespace a whole image is a record."""
@@ -98,7 +98,7 @@ class ImagesService(ImagesServicer):
                 return _put(store, replace(image, created_at=now, updated_at=now))
 
         with self._workers.hold() as lent:
-            image = await answered(context, self._workers.transfer(work, held=lent))
+            image = await self._workers.transfer(work, held=lent)
             image = await self._adopted(context, lent, image)
         return wire.CreateImageResponse(image=_wire(image))
 
@@ -130,7 +130,7 @@ class ImagesService(ImagesServicer):
                 return _Update(now, is_moved, is_looked_at=is_target_given)
 
         with self._workers.hold() as lent:
-            done = await answered(context, self._workers.transfer(work, held=lent))
+            done = await self._workers.transfer(work, held=lent)
             image = done.image
             if done.is_looked_at:
                 move = change if done.is_to_move else None
@@ -165,7 +165,7 @@ class ImagesService(ImagesServicer):
                 loop.call_soon_threadsafe(self._looks.release)
 
         await self._looks.acquire()
-        return await answered(context, self._workers.transfer(work, held=lent))
+        return await self._workers.transfer(work, held=lent)
 
     async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:  # noqa: N802
         """Remove an image, or a handler's record; its content goes with a collection, with sync before the answer."""
@@ -182,9 +182,9 @@ class ImagesService(ImagesServicer):
                 store.metadata.remove_named_image(namespace, request.name)
             return Empty()
 
-        done = await answered(context, self._workers.quick(work))
+        done = await self._workers.quick(work)
         if request.sync:
-            await answered(context, self._collector.run())
+            await self._collector.run()
         else:
             self._collector.note_removal()
         return done

@@ -12,7 +12,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import leases_pb2 as wire
 from imagestore.containerd._proto.leases_pb2_grpc import LeasesServicer
-from imagestore.containerd.calls import answered, namespace_of
+from imagestore.containerd.calls import namespace_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.spaces import space_of
 from imagestore.containerd.wire import checked_key, timestamp
@@ -59,7 +59,7 @@ class LeasesService(LeasesServicer):
             )
             return wire.CreateResponse(lease=_wire(lease))
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def Delete(self, request: wire.DeleteRequest, context: Context) -> Empty:  # noqa: N802
         """End a lease; what only it held goes with a collection, with sync before the answer."""
@@ -69,9 +69,9 @@ class LeasesService(LeasesServicer):
             store.metadata.delete_lease(lease.id)
             return Empty()
 
-        done = await answered(context, self._workers.quick(work))
+        done = await self._workers.quick(work)
         if request.sync:
-            await answered(context, self._collector.run())
+            await self._collector.run()
         else:
             self._collector.note_removal()
         return done
@@ -84,7 +84,7 @@ class LeasesService(LeasesServicer):
             found = wanted.among(store.metadata.leases(namespace=namespace), _fields, cancel)
             return wire.ListResponse(leases=map(_wire, found))
 
-        return await answered(context, self._workers.transfer(work))
+        return await self._workers.transfer(work)
 
     async def AddResource(self, request: wire.AddResourceRequest, context: Context) -> Empty:  # noqa: N802
         """Put content, the name of an image or an unfinished write under a lease."""
@@ -105,7 +105,7 @@ class LeasesService(LeasesServicer):
                     raise NotFoundError(f"no unfinished write {resource.id!r} to lease")
             return Empty()
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def DeleteResource(self, request: wire.DeleteResourceRequest, context: Context) -> Empty:  # noqa: N802
         """Take something from under a lease; what isn't there is no error."""
@@ -126,7 +126,7 @@ class LeasesService(LeasesServicer):
                         store.metadata.lease_ingest(space.owner, on_disk, "")
             return Empty()
 
-        done = await answered(context, self._workers.quick(work))
+        done = await self._workers.quick(work)
         self._collector.note_removal()
         return done
 
@@ -147,7 +147,7 @@ class LeasesService(LeasesServicer):
                 resources=[wire.Resource(id=name, type=kind) for kind, names in listed for name in names]
             )
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
 
 def _get(store: ImageStore, space: Space, name: str) -> Lease:

@@ -8,7 +8,6 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import namespaces_pb2 as wire
 from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesServicer
-from imagestore.containerd.calls import answered
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.wire import changed_map, checked_mask
 from imagestore.errors import PreconditionError
@@ -39,7 +38,7 @@ class NamespacesService(NamespacesServicer):
             labels = store.metadata.namespaces().get(checked_namespace(request.name), {})
             return wire.GetNamespaceResponse(namespace=wire.Namespace(name=request.name, labels=labels))
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def List(  # noqa: N802
         self, request: wire.ListNamespacesRequest, context: Context
@@ -51,7 +50,7 @@ class NamespacesService(NamespacesServicer):
             found = [wire.Namespace(name=name, labels=labels) for name, labels in store.metadata.namespaces().items()]
             return wire.ListNamespacesResponse(namespaces=wanted.among(found, _fields, cancel))
 
-        return await answered(context, self._workers.transfer(work))
+        return await self._workers.transfer(work)
 
     async def Create(  # noqa: N802
         self, request: wire.CreateNamespaceRequest, context: Context
@@ -63,7 +62,7 @@ class NamespacesService(NamespacesServicer):
             store.metadata.create_namespace(name, dict(request.namespace.labels))
             return wire.CreateNamespaceResponse(namespace=request.namespace)
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def Update(  # noqa: N802
         self, request: wire.UpdateNamespaceRequest, context: Context
@@ -80,7 +79,7 @@ class NamespacesService(NamespacesServicer):
                 store.metadata.label_namespace(name, labels)
             return wire.UpdateNamespaceResponse(namespace=wire.Namespace(name=name, labels=labels))
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
     async def Delete(self, request: wire.DeleteNamespaceRequest, context: Context) -> Empty:  # noqa: N802
         """Remove a namespace with nothing in it."""
@@ -96,7 +95,7 @@ class NamespacesService(NamespacesServicer):
                 )
             return Empty()
 
-        return await answered(context, self._workers.quick(work))
+        return await self._workers.quick(work)
 
 
 def _fields(namespace: wire.Namespace) -> Fields:

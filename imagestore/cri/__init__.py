@@ -1,6 +1,7 @@
 """Kubernetes' Container Runtime Interface: a server's face of the store, and a client for any CRI endpoint.
 
-Server (on the event loop that made the server; the names are those that reflection and health services want)::
+Server (on the event loop that made the server; the names are those that reflection and health services want). Methods
+raise this library's errors; the interceptor of ``imagestore.server.interceptors`` ends calls with their status::
 
     from imagestore.cri.pulls import PullQueue
     from imagestore.cri.serving import add_cri

@@ -7,10 +7,8 @@ category. Texts are cut: they travel in a header, and clients accept 8 KiB of th
 
 from __future__ import annotations
 
-import functools
 import json
-import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Final
 
 import grpc
 
@@ -23,18 +21,6 @@ from imagestore.errors import (
     UnknownRuntimeHandlerError,
 )
 from imagestore.rpc.codes import code_of, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from typing import NoReturn
-
-    Context = grpc.aio.ServicerContext[Any, Any]
-
-Q = TypeVar("Q")
-A = TypeVar("A")
-S = TypeVar("S")
-
-log = logging.getLogger(__name__)
 
 #: Trailing metadata with an error's data as JSON.
 ERROR_KEY: Final = "imagestore-error-bin"
@@ -69,57 +55,3 @@ def data_of(error: ImageStoreError) -> bytes:
             return b""
     raw = json.dumps({"kind": type(error).__name__, "hint": error.hint, **data}).encode()
     return raw if len(raw) <= _MOST_DATA_BYTES else b""
-
-
-async def abort(context: Context, error: ImageStoreError) -> NoReturn:
-    """End a call with an error."""
-    code, text = status_of(error)
-    data = data_of(error)
-    own = ((ERROR_KEY, data),) if data else ()
-    # Callers' frames have the error, and it has them, with what they hold: only a garbage collection would free that.
-    error.__traceback__ = None
-    await context.abort(code, text, (*(context.trailing_metadata() or ()), *own))
-
-
-async def abort_for_bug(context: Context, error: Exception) -> NoReturn:
-    """End a call whose handler has a bug; the exception's own text may hold anything, so only the log gets it."""
-    log.error("a call ended in a bug", exc_info=error)
-    await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has it")
-
-
-def answering(method: Callable[[S, Q, Context], Awaitable[A]]) -> Callable[[S, Q, Context], Awaitable[A]]:
-    """Let a unary method raise our errors."""
-
-    @functools.wraps(method)
-    async def call(self: S, request: Q, context: Context) -> A:
-        try:
-            return await method(self, request, context)
-        except ImageStoreError as error:
-            failed = error
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, its text must not reach the caller
-            return await abort_for_bug(context, error)
-        return await abort(context, failed)
-
-    return call
-
-
-def streaming(method: Callable[[S, Q, Context], AsyncIterator[A]]) -> Callable[[S, Q, Context], AsyncIterator[A]]:
-    """Let a method with a stream of answers raise our errors."""
-
-    @functools.wraps(method)
-    async def call(self: S, request: Q, context: Context) -> AsyncIterator[A]:
-        try:
-            async for answer in method(self, request, context):
-                yield answer
-            return
-        except ImageStoreError as error:
-            failed = error
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, its text must not reach the caller
-            await abort_for_bug(context, error)
-        await abort(context, failed)
-
-    return call

@@ -18,7 +18,6 @@ from imagestore import entries
 from imagestore.cri import details
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.convert import ImageMessages
-from imagestore.cri.failure import answering, streaming
 from imagestore.cri.filesystem import FilesystemUse
 from imagestore.cri.progress import ProgressWatch
 from imagestore.cri.pulls import PullKey
@@ -69,7 +68,6 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         self._use = FilesystemUse(workers)
         self._fingerprint_key = secrets.token_bytes(32)
 
-    @answering
     async def ListImages(  # noqa: N802 - the interface's name
         self, request: api_pb2.ListImagesRequest, context: Context
     ) -> api_pb2.ListImagesResponse:
@@ -81,7 +79,6 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
 
         return await self._workers.quick(answer)
 
-    @streaming
     async def StreamImages(  # noqa: N802 - the interface's name
         self, request: api_pb2.StreamImagesRequest, context: Context
     ) -> AsyncIterator[api_pb2.StreamImagesResponse]:
@@ -96,7 +93,6 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
 
             yield await self._workers.quick(answer)
 
-    @answering
     async def ImageStatus(  # noqa: N802 - the interface's name
         self, request: api_pb2.ImageStatusRequest, context: Context
     ) -> api_pb2.ImageStatusResponse:
@@ -112,7 +108,6 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
 
         return await self._workers.quick(answer)
 
-    @answering
     async def PullImage(  # noqa: N802 - the interface's name
         self, request: api_pb2.PullImageRequest, context: Context
     ) -> api_pb2.PullImageResponse:
@@ -165,7 +160,6 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         log.info("pulled", extra={**fields, "image_id": image_id})
         return api_pb2.PullImageResponse(image_ref=image_id)
 
-    @answering
     async def RemoveImage(  # noqa: N802 - the interface's name
         self, request: api_pb2.RemoveImageRequest, context: Context
     ) -> api_pb2.RemoveImageResponse:
@@ -189,7 +183,6 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             log.info("removed", extra={"reference": reference, "handler": owner})
         return api_pb2.RemoveImageResponse()
 
-    @answering
     async def ImageFsInfo(  # noqa: N802 - the interface's name
         self, request: api_pb2.ImageFsInfoRequest, context: Context
     ) -> api_pb2.ImageFsInfoResponse:

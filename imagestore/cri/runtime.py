@@ -16,7 +16,6 @@ import grpc
 from imagestore import platforms
 from imagestore._version import __version__
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
-from imagestore.cri.failure import answering
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -44,7 +43,6 @@ class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
 
-    @answering
     async def Version(  # noqa: N802 - the interface's name
         self, request: api_pb2.VersionRequest, context: Context
     ) -> api_pb2.VersionResponse:
@@ -56,7 +54,6 @@ class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
             runtime_api_version=API_VERSION,
         )
 
-    @answering
     async def Status(  # noqa: N802 - the interface's name
         self, request: api_pb2.StatusRequest, context: Context
     ) -> api_pb2.StatusResponse:
@@ -77,7 +74,6 @@ class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
                 features=api_pb2.RuntimeFeatures(),
             )
 
-    @answering
     async def RuntimeConfig(  # noqa: N802 - the interface's name
         self, request: api_pb2.RuntimeConfigRequest, context: Context
     ) -> api_pb2.RuntimeConfigResponse:
@@ -89,35 +85,30 @@ class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
         driver = api_pb2.SYSTEMD if is_systemd else api_pb2.CGROUPFS
         return api_pb2.RuntimeConfigResponse(linux=api_pb2.LinuxRuntimeConfiguration(cgroup_driver=driver))
 
-    @answering
     async def ListPodSandbox(  # noqa: N802 - the interface's name
         self, request: api_pb2.ListPodSandboxRequest, context: Context
     ) -> api_pb2.ListPodSandboxResponse:
         """None."""
         return api_pb2.ListPodSandboxResponse()
 
-    @answering
     async def ListContainers(  # noqa: N802 - the interface's name
         self, request: api_pb2.ListContainersRequest, context: Context
     ) -> api_pb2.ListContainersResponse:
         """None."""
         return api_pb2.ListContainersResponse()
 
-    @answering
     async def ListContainerStats(  # noqa: N802 - the interface's name
         self, request: api_pb2.ListContainerStatsRequest, context: Context
     ) -> api_pb2.ListContainerStatsResponse:
         """None."""
         return api_pb2.ListContainerStatsResponse()
 
-    @answering
     async def ListPodSandboxStats(  # noqa: N802 - the interface's name
         self, request: api_pb2.ListPodSandboxStatsRequest, context: Context
     ) -> api_pb2.ListPodSandboxStatsResponse:
         """None."""
         return api_pb2.ListPodSandboxStatsResponse()
 
-    @answering
     async def ContainerStatus(  # noqa: N802 - the interface's name
         self, request: api_pb2.ContainerStatusRequest, context: Context
     ) -> NoReturn:

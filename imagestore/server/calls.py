@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from imagestore.cri import failure as cri
 from imagestore.errors import ImageStoreError
 from imagestore.rpc import codes
 from imagestore.rpc.context import REQUEST_ID, REQUEST_ID_KEY, request_id
@@ -131,8 +132,8 @@ class CallWatch:
         elif isinstance(error, grpc.aio.AbortError):
             call.code, call.details = code_of(context), context.details()
         elif isinstance(error, ImageStoreError):
-            call.code, call.details = codes.code_of(error), codes.text_of(error)
-            await context.abort(call.code, call.details)
+            call.code, call.details, own = _status_of(call.method, error)
+            await context.abort(call.code, call.details, (*(context.trailing_metadata() or ()), *own))
         elif isinstance(error, Exception):
             call.code = grpc.StatusCode.INTERNAL
             log.error("a call ended in a bug", exc_info=error, extra={"method": call.method})
@@ -180,6 +181,15 @@ class CallWatch:
         if call.details:
             fields["error"] = call.details
         log.log(level, "call", extra=fields)
+
+
+def _status_of(method: str, error: ImageStoreError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """An error's code, text and trailing metadata, as the clients of the method's interface expect them."""
+    if method.startswith("/runtime."):
+        code, text = cri.status_of(error)
+        data = cri.data_of(error)
+        return code, text, ((cri.ERROR_KEY, data),) if data else ()
+    return codes.code_of(error), codes.text_of(error, ends_in_class=method.startswith("/containerd.")), ()
 
 
 def code_of(context: ServicerContext) -> grpc.StatusCode:

@@ -30,7 +30,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """Lets a watch follow every call.
 
     Args:
-        watch: names, counts and logs calls, and ends those that failed.
+        watch: names, counts and logs calls, and ends those that failed: handlers raise this library's errors.
     """
 
     def __init__(self, watch: CallWatch) -> None:

@@ -17,6 +17,9 @@ from imagestore.containerd.service import add_containerd
 from imagestore.cri.pulls import PullQueue
 from imagestore.cri.serving import MESSAGE_BYTES, add_cri
 from imagestore.rpc.workers import StoreWorkers
+from imagestore.server.calls import CallWatch
+from imagestore.server.interceptors import CallInterceptor
+from imagestore.server.numbers import NoNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +74,7 @@ def cri_server(
     ready, box = threading.Event(), _Box()
 
     async def serve() -> None:
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(interceptors=[CallInterceptor(CallWatch(NoNumbers()))], options=_OPTIONS)
         pulls = PullQueue(limit=limit, waiting=waiting, meter=meter)
         services = add_cri(server, workers, pulls)
         if has_containerd:

@@ -12,6 +12,9 @@ import grpc
 
 from imagestore.containerd.service import add_containerd, add_proxy_content
 from imagestore.rpc.workers import StoreWorkers
+from imagestore.server.calls import CallWatch
+from imagestore.server.interceptors import CallInterceptor
+from imagestore.server.numbers import NoNumbers
 from imagestore.store import ImageStore
 
 MESSAGE_BYTES = 16 * 1024 * 1024
@@ -31,7 +34,7 @@ def served(store: ImageStore, add: dict[Path, Add]) -> Iterator[None]:
     async def start() -> list[grpc.aio.Server]:
         servers = []
         for socket, adds in add.items():
-            server = grpc.aio.server(options=OPTIONS)
+            server = grpc.aio.server(interceptors=[CallInterceptor(CallWatch(NoNumbers()))], options=OPTIONS)
             adds(server, workers)
             server.add_insecure_port(f"unix://{socket}")
             await server.start()
