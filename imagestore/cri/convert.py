@@ -47,20 +47,45 @@ class ImageMessages:
         """The message of one entry."""
         return api_pb2.ListImagesResponse.FromString(self.listed([group], store)).images[0]
 
+    def lasts(self, image: api_pb2.Image) -> bool:
+        """Whether a message stands as long as the records do: a config that can't be read may be repaired."""
+        return self._users.knows(Digest.parse(image.id))
+
     def _entry(self, group: tuple[ListedImage, ...], pinned: frozenset[str], store: ImageStore) -> bytes:
         key = (group, bool(pinned) and not pinned.isdisjoint(each.reference for each in group))
         known = self._known.get(key)
         if known is not None:
             return known
         (entry,) = entries.served([group], store, self._users)
-        made = api_pb2.ListImagesResponse(images=[image_message(entry)]).SerializeToString()
-        # A config that can't be read may be repaired, which changes no record.
-        if self._users.knows(Digest.parse(entry.id)):
+        image = image_message(entry)
+        made = api_pb2.ListImagesResponse(images=[image]).SerializeToString()
+        if self.lasts(image):
             with self._lock:
                 self._known[key] = made
                 if len(self._known) > _MOST_ENTRIES:
                     del self._known[next(iter(self._known))]
         return made
+
+
+class Statuses:
+    """Answers of ``ImageStatus``, from memory while no record changes; for one event loop."""
+
+    def __init__(self) -> None:
+        self._state: tuple[int, int] | None = None
+        self._known: dict[tuple[str, str], api_pb2.ImageStatusResponse] = {}
+
+    def get(self, state: tuple[int, int] | None, key: tuple[str, str]) -> api_pb2.ImageStatusResponse | None:
+        """The answer to a name and a handler in a state of the store; None where it isn't known."""
+        return self._known.get(key) if state is not None and state == self._state else None
+
+    def put(self, state: tuple[int, int] | None, key: tuple[str, str], answer: api_pb2.ImageStatusResponse) -> None:
+        """Remember an answer; the state was read before it was made."""
+        if state is None:
+            return
+        if state != self._state or len(self._known) >= _MOST_ENTRIES:
+            self._known = {}
+            self._state = state
+        self._known[key] = answer
 
 
 def image_message(entry: ServedImage) -> api_pb2.Image:

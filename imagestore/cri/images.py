@@ -17,7 +17,7 @@ import grpc
 from imagestore import entries
 from imagestore.cri import details
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
-from imagestore.cri.convert import ImageMessages
+from imagestore.cri.convert import ImageMessages, Statuses
 from imagestore.cri.filesystem import FilesystemUse
 from imagestore.cri.progress import ProgressWatch
 from imagestore.cri.pulls import PullKey
@@ -65,6 +65,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         self._workers = workers
         self._pulls = pulls
         self._messages = ImageMessages()
+        self._statuses = Statuses()
         self._use = FilesystemUse(workers)
         self._fingerprint_key = secrets.token_bytes(32)
 
@@ -106,7 +107,14 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             info = details.info(record, store) if request.verbose else {}
             return api_pb2.ImageStatusResponse(image=image, info=info)
 
-        return await self._workers.quick(answer)
+        state, key = self._workers.state(), (request.image.image, request.image.runtime_handler)
+        known = None if request.verbose else self._statuses.get(state, key)
+        if known is not None:
+            return known
+        found = await self._workers.quick(answer)
+        if not request.verbose and found.HasField("image") and self._messages.lasts(found.image):
+            self._statuses.put(state, key, found)
+        return found
 
     async def PullImage(  # noqa: N802 - the interface's name
         self, request: api_pb2.PullImageRequest, context: Context

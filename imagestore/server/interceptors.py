@@ -27,7 +27,7 @@ UNKNOWN_METHOD: Final = "/unknown/Unknown"
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Lets a watch follow every call.
+    """Lets a watch follow every call of one server.
 
     Args:
         watch: names, counts and logs calls, and ends those that failed: handlers raise this library's errors.
@@ -35,6 +35,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, watch: CallWatch) -> None:
         self._watch = watch
+        self._handlers: dict[str, Handler] = {}
 
     async def intercept_service(
         self,
@@ -42,12 +43,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
         """The handler of a call, followed; see gRPC."""
+        method = str(handler_call_details.method)
+        if method in self._handlers:
+            return self._handlers[method]
         handler = await continuation(handler_call_details)
         # What services don't implement is refused by plain functions, in gRPC's own threads.
         if handler is None or not _is_asynchronous(_behaviour_of(handler)):
             return handler
-        is_absent = isinstance(handler, AbsentMethod)
-        return self._followed(UNKNOWN_METHOD if is_absent else str(handler_call_details.method), handler)
+        if isinstance(handler, AbsentMethod):
+            return self._followed(UNKNOWN_METHOD, handler)
+        return self._handlers.setdefault(method, self._followed(method, handler))
 
     def _followed(self, method: str, handler: Handler) -> Handler:
         behaviour, parse = _behaviour_of(handler), handler.request_deserializer

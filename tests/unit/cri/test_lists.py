@@ -60,6 +60,11 @@ class Server:
 
         return asyncio.run(ask())
 
+    def status(self, name: str) -> str:
+        """The reference of an image; empty when it is absent."""
+        request = cri.ImageStatusRequest(image=cri.ImageSpec(image=name))
+        return asyncio.run(self._servicer.ImageStatus(request, NO_CONTEXT)).image.spec.image
+
     def shown(self) -> dict[tuple[str, ...], bool]:
         """By its tags whether each image is pinned."""
         return {tuple(image.repo_tags): image.pinned for image in self.images()}
@@ -100,6 +105,18 @@ def test_a_list_follows_every_change_of_records(tmp_path: Path, change: Change) 
         assert server.shown() == {(OTHER,): False}
         here.store.pull(APP)
         assert server.shown() == {(APP,): False, (OTHER,): False}
+        server.workers.close()
+
+
+def test_a_status_is_gone_with_its_image_and_back_with_it(tmp_path: Path, change: Change) -> None:
+    with node(tmp_path, IMAGES) as here:
+        server = Server(here.store)
+        here.store.pull(APP)
+        assert [server.status(APP), server.status(APP)] == [APP, APP]
+        change("remove", APP)
+        assert [server.status(APP), server.status(APP)] == ["", ""]
+        here.store.pull(APP)
+        assert server.status(APP) == APP
         server.workers.close()
 
 
