@@ -10,12 +10,14 @@ import contextlib
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DeadlineExceededError, InvalidInputError, OperationCancelledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_PIECE_SECONDS: Final = 1.0
 
 
 class CancelToken:
@@ -105,10 +107,12 @@ class CancelToken:
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not past cancellation or the deadline; then check()."""
-        remaining = self.remaining_seconds()
-        # Longer than threads can wait is for ever.
-        seconds = min(seconds, threading.TIMEOUT_MAX)
-        self._event.wait(seconds if remaining is None else min(seconds, remaining))
+        until = time.monotonic() + seconds
+        if self._deadline is not None:
+            until = min(until, self._deadline)
+        while not self._event.is_set() and (left := until - time.monotonic()) > 0:
+            # By pieces: Python acts on a signal that comes just before a wait begins only when the wait ends.
+            self._event.wait(min(left, _PIECE_SECONDS))
         self.check()
 
     @contextlib.contextmanager

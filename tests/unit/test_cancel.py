@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -119,3 +120,16 @@ print(raised, called, token.is_cancelled)
 def test_a_signal_cancels_also_while_its_thread_holds_the_token() -> None:
     done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout == "[True] [True] True\n"
+
+
+def test_a_wait_that_a_signal_did_not_interrupt_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = CancelToken()
+
+    def wait(event: threading.Event, seconds: float) -> bool:
+        assert seconds < 10
+        token.cancel("interrupted")  # what a handler does that Python runs after the wait
+        return False
+
+    monkeypatch.setattr(threading.Event, "wait", wait)
+    with pytest.raises(OperationCancelledError, match="interrupted"):
+        token.wait(math.inf)
