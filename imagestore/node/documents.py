@@ -117,25 +117,29 @@ class _Reader:
         if event.tag is not None:
             raise ConfigError(f"{self._what}: line {line}: tag {event.tag[:100]!r} is not allowed")
         if kind == "SequenceStartEvent":
-            return list(self._until_end(depth))
-        return self._mapping(depth, line)
+            return [self._value(each, depth + 1) for each in self._until_end()]
+        return self._mapping(depth)
 
-    def _until_end(self, depth: int) -> Iterator[Any]:
+    def _until_end(self) -> Iterator[Any]:
         for event in self._events:
             if type(event).__name__ in ("SequenceEndEvent", "MappingEndEvent"):
                 return
-            yield self._value(event, depth + 1)
+            yield event
 
-    def _mapping(self, depth: int, line: int) -> dict[str, Any]:
+    def _mapping(self, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        values = self._until_end(depth)
-        for key in values:
+        lines: dict[str, int] = {}
+        events = self._until_end()
+        for event in events:
+            line = event.start_mark.line + 1
+            key = self._value(event, depth + 1)
             if key is None or isinstance(key, dict | list) or key == _MERGE:
                 raise ConfigError(f"{self._what}: line {line}: expected plain keys")
             name = key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
             if name in found:
-                raise ConfigError(f"{self._what}: line {line}: key {name[:100]!r} comes twice")
-            found[name] = next(values)
+                places = f"lines {lines[name]} and {line}" if lines[name] != line else f"line {line}"
+                raise ConfigError(f"{self._what}: {places}: key {name[:100]!r} comes twice", hint="leave one of them")
+            found[name], lines[name] = self._value(next(events), depth + 1), line
         return found
 
     def _scalar(self, event: Any, line: int) -> Any:
