@@ -1,7 +1,7 @@
 """Kubernetes feature gates that change what the node side does with images.
 
-Rules: KEP-4216 (``RuntimeClassInImageCriApi``: alpha since 1.29, off) and KEP-2535
-(``KubeletEnsureSecretPulledImages``: on since 1.35).
+Rules: KEP-4216 (``RuntimeClassInImageCriApi``: alpha since 1.29, off), KEP-2535 (``KubeletEnsureSecretPulledImages``:
+on since 1.35) and KEP-4210 (``ImageMaximumGCAge``: on since 1.30, and no beta feature any more since 1.35).
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 RUNTIME_CLASS_IN_IMAGE_CRI_API: Final = "RuntimeClassInImageCriApi"
 ENSURE_SECRET_PULLED_IMAGES: Final = "KubeletEnsureSecretPulledImages"  # noqa: S105 - the name of a gate
-_NAMES: Final = {name.lower(): name for name in (RUNTIME_CLASS_IN_IMAGE_CRI_API, ENSURE_SECRET_PULLED_IMAGES)}
+IMAGE_MAXIMUM_GC_AGE: Final = "ImageMaximumGCAge"
+_NAMES: Final = {
+    name.lower(): name for name in (RUNTIME_CLASS_IN_IMAGE_CRI_API, ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE)
+}
 #: All alpha, or all beta features, that are not named themselves.
 _ALL_ALPHA: Final = "AllAlpha"
 _ALL_BETA: Final = "AllBeta"
@@ -31,11 +34,13 @@ class FeatureGates:
         runtime_class_in_image_cri: images are identified by (image, runtime handler). Off: handlers are never sent,
             and what a service lists of them is ignored.
         ensure_secret_pulled_images: a present image is only used by pods whose credentials may pull it.
+        image_maximum_gc_age: images may be removed for their age alone.
         given: what they were read from.
     """
 
     runtime_class_in_image_cri: bool = False
     ensure_secret_pulled_images: bool = True
+    image_maximum_gc_age: bool = True
     given: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -43,7 +48,7 @@ class FeatureGates:
         """From ``featureGates`` of a configuration; names of other gates are ignored.
 
         Raises:
-            ConfigError: a value is neither true nor false, or a name differs from one of the two in its capitals only.
+            ConfigError: a value is neither true nor false, or a name differs from one of these in its capitals only.
         """
         for name, value in values.items():
             known = _NAMES.get(name.lower(), name)
@@ -55,6 +60,7 @@ class FeatureGates:
         return cls(
             values.get(RUNTIME_CLASS_IN_IMAGE_CRI_API, all_alpha) is True,
             values.get(ENSURE_SECRET_PULLED_IMAGES, all_beta) is True,
+            values.get(IMAGE_MAXIMUM_GC_AGE) is not False,
             dict(values),
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ConfigError
-from imagestore.node.features import ENSURE_SECRET_PULLED_IMAGES, FeatureGates
+from imagestore.node.features import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
 from imagestore.node.gc.policy import CollectionPolicy
 from imagestore.node.golang import NANOSECONDS, Duration, aggregate, quoted
 from imagestore.node.members import Members, positive
@@ -30,7 +30,9 @@ _ZERO: Final = Duration(0)
 _INVALID: Final = "invalid configuration: "
 _HIGH: Final = "imageGCHighThresholdPercent (--image-gc-high-threshold)"
 _LOW: Final = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
-
+_AGE_UNGATED: Final = (
+    f"{IMAGE_MAXIMUM_GC_AGE} feature gate is required for Kubelet configuration option imageMaximumGCAge"
+)
 _OLDER: Final = "imageMaximumGCAge {} must be greater than imageMinimumGCAge {}"
 _STATUS: Final = "nodeStatusMaxImages (--node-status-max-images) {} must be -1 or greater"
 _NEGATIVE: Final = "must not be a negative number"
@@ -137,6 +139,7 @@ class KubeletImageSettings:
             (not 0 <= high <= 100, f"{_HIGH} {high} must be between 0 and 100, inclusive"),
             (not 0 <= low <= 100, f"{_LOW} {low} must be between 0 and 100, inclusive"),
             (low >= high, f"{_LOW} {low} must be less than {_HIGH} {high}"),
+            (maximum != _ZERO and not self.gates.image_maximum_gc_age, _AGE_UNGATED),
             (minimum < _ZERO, f"imageMinimumGCAge {minimum} must not be negative"),
             (maximum < _ZERO, f"imageMaximumGCAge {maximum} must not be negative"),
             (_ZERO < maximum <= minimum, _OLDER.format(maximum, minimum)),

@@ -3,29 +3,23 @@
 Rule: a kubelet decodes its file strictly first. Where that fails on an unknown or misspelled member (upper and lower
 case count), it logs the member and goes on without it. So a slip costs the setting, and should be said.
 
-The table has the members of Kubernetes 1.36 and of the releases before it. Maps whose keys are free, such as
-``featureGates``, are leaves here; what is wrong inside them is not a matter of decoding.
+The table has the members of Kubernetes 1.36 and of the releases before it. Maps with free keys, such as
+``featureGates``, are leaves here. Some maps take certain keys only, and a kubelet with another one doesn't start: those
+are named as well.
 """
 
 from __future__ import annotations
 
-import difflib
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
+
+from imagestore.known_members import Table, did_you_mean, leaves, nearest, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: Members by name: None for a leaf, a table for an object, a list of one table for a list of objects.
-_Table: TypeAlias = "dict[str, _Table | list[_Table] | None]"
-
-
-def _leaves(names: str) -> _Table:
-    return dict.fromkeys(names.split())
-
-
-_OUTPUT: Final = _leaves("infoBufferSize splitStream")
-MEMBERS: Final[_Table] = {
-    **_leaves(
+_OUTPUT: Final = leaves("infoBufferSize splitStream")
+MEMBERS: Final[Table] = {
+    **leaves(
         """
         address allowedUnsafeSysctls apiVersion cgroupDriver cgroupRoot cgroupsPerQOS clusterDNS clusterDomain
         configMapAndSecretChangeDetectionStrategy containerLogMaxFiles containerLogMaxSize containerLogMaxWorkers
@@ -52,28 +46,41 @@ MEMBERS: Final[_Table] = {
         """
     ),
     "authentication": {
-        "anonymous": _leaves("enabled"),
-        "webhook": _leaves("cacheTTL enabled"),
-        "x509": _leaves("clientCAFile"),
+        "anonymous": leaves("enabled"),
+        "webhook": leaves("cacheTTL enabled"),
+        "x509": leaves("clientCAFile"),
     },
-    "authorization": {"mode": None, "webhook": _leaves("cacheAuthorizedTTL cacheUnauthorizedTTL")},
-    "crashLoopBackOff": _leaves("maxContainerRestartPeriod"),
+    "authorization": {"mode": None, "webhook": leaves("cacheAuthorizedTTL cacheUnauthorizedTTL")},
+    "crashLoopBackOff": leaves("maxContainerRestartPeriod"),
     "logging": {
-        **_leaves("flushFrequency format sanitization verbosity"),
+        **leaves("flushFrequency format sanitization verbosity"),
         "options": {"json": _OUTPUT, "text": _OUTPUT},
-        "vmodule": [_leaves("filePattern verbosity")],
+        "vmodule": [leaves("filePattern verbosity")],
     },
-    "memorySwap": _leaves("swapBehavior"),
-    "registerWithTaints": [_leaves("effect key timeAdded value")],
-    "reservedMemory": [_leaves("limits numaNode")],
-    "shutdownGracePeriodByPodPriority": [_leaves("priority shutdownGracePeriodSeconds")],
-    "tracing": _leaves("endpoint samplingRatePerMillion"),
-    "userNamespaces": _leaves("idsPerPod"),
+    "memorySwap": leaves("swapBehavior"),
+    "registerWithTaints": [leaves("effect key timeAdded value")],
+    "reservedMemory": [leaves("limits numaNode")],
+    "shutdownGracePeriodByPodPriority": [leaves("priority shutdownGracePeriodSeconds")],
+    "tracing": leaves("endpoint samplingRatePerMillion"),
+    "userNamespaces": leaves("idsPerPod"),
+}
+
+#: What an eviction threshold can be for.
+_SIGNALS: Final = (
+    *("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree"),
+    *("containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available"),
+)
+_RESERVED: Final = ("cpu", "memory", "ephemeral-storage", "pid")
+_EVICTIONS: Final = ("evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim")
+#: Maps that take certain keys only: what a key is, and which there are.
+_KEYS: Final = {
+    **dict.fromkeys(_EVICTIONS, ("eviction signal", _SIGNALS)),
+    **dict.fromkeys(("kubeReserved", "systemReserved"), ("resource", _RESERVED)),
 }
 
 
 def unknown_members(value: Mapping[str, object], *, path: str = "") -> Iterator[str]:
-    """What to say of each member that no kubelet knows, on every level, in the order of the file.
+    """What to say of each member that no kubelet knows, on every level, and of keys that none starts with.
 
     Args:
         value: a decoded KubeletConfiguration.
@@ -81,23 +88,15 @@ def unknown_members(value: Mapping[str, object], *, path: str = "") -> Iterator[
 
     >>> [*unknown_members({"imageGCHighThreshold": 50})]
     ['unknown member imageGCHighThreshold: no kubelet reads it; did you mean imageGCHighThresholdPercent?']
+    >>> [*unknown_members({"kubeReserved": {"ram": "1Gi"}})]
+    ["unknown resource kubeReserved['ram']: no kubelet starts with it"]
     """
-    yield from _unknown(value, MEMBERS, path)
-
-
-def _unknown(value: Mapping[str, object], table: _Table, path: str) -> Iterator[str]:
-    for name, inner in value.items():
-        here = f"{path}.{name}" if path else name
-        if name not in table:
-            similar = {each.lower(): each for each in table}
-            found = difflib.get_close_matches(name.lower(), similar, n=1, cutoff=0.75)
-            meant = f"; did you mean {similar[found[0]]}?" if found else ""
-            yield f"unknown member {here[:200]}: no kubelet reads it{meant}"
-            continue
-        known = table[name]
-        if isinstance(known, dict) and isinstance(inner, dict):
-            yield from _unknown(inner, known, here)
-        elif isinstance(known, list) and isinstance(inner, list):
-            for number, each in enumerate(inner):
-                if isinstance(each, dict):
-                    yield from _unknown(each, known[0], f"{here}[{number}]")
+    for each in unknown(value, MEMBERS, path):
+        yield f"unknown member {each.path[:200]}: no kubelet reads it{did_you_mean(each.meant)}"
+    for name, (what, known) in _KEYS.items():
+        given = value.get(name)
+        for key in given if isinstance(given, dict) else ():
+            if key not in known:
+                here = f"{path}.{name}" if path else name
+                meant = did_you_mean(nearest(key, known))
+                yield f"unknown {what} {here}[{key[:100]!r}]: no kubelet starts with it{meant}"

@@ -248,12 +248,20 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _check_kind(document: dict[str, Any], path: Path) -> None:
-    """Another object would pass for a configuration in which everything has its default."""
-    for member, wanted in (("kind", "KubeletConfiguration"), ("apiVersion", "kubelet.config.k8s.io/v1beta1")):
-        if document.get(member, wanted) != wanted:
+    """Another object, or one that doesn't say what it is, would pass for a configuration with every default."""
+    wanted = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+    hint = "begin it with " + " and ".join(f"'{member}: {value}'" for member, value in wanted.items())
+    if not document:
+        raise ConfigError(f"{path}: is empty, and a kubelet refuses that", hint=hint)
+    for member, value in wanted.items():
+        if document.get(member, value) != value:
             raise ConfigError(
                 f"{path}: {member} {document[member]!r}: expected KubeletConfiguration of kubelet.config.k8s.io/v1beta1"
             )
+    missing = [member for member in wanted if member not in document]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise ConfigError(f"{path}: {' and '.join(missing)} {verb} missing, and a kubelet refuses that", hint=hint)
 
 
 def _gates(text: str) -> dict[str, object]:

@@ -12,7 +12,7 @@ from imagestore.errors import ImageServiceError
 from imagestore.node.embedded import EmbeddedImageService
 from tests.support.docker_engine import Engine, docker_engine, id_of
 from tests.support.linux_node import APP
-from tests.unit.cli.node_lines import run
+from tests.unit.cli.node_lines import KUBELET, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -246,18 +246,30 @@ def test_a_file_of_another_kind_is_no_kubelets_configuration(
         path.write_text(text)
         assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
         assert "expected KubeletConfiguration of kubelet.config.k8s.io/v1beta1" in capsys.readouterr().err
+    for text, told in (
+        ("", "is empty, and a kubelet refuses that"),
+        ("# nothing\n", "is empty, and a kubelet refuses that"),
+        ("imageGCHighThresholdPercent: 90\n", "apiVersion and kind are missing, and a kubelet refuses that"),
+        ("kind: KubeletConfiguration\n", "apiVersion is missing, and a kubelet refuses that"),
+        ("apiVersion: kubelet.config.k8s.io/v1beta1\n", "kind is missing, and a kubelet refuses that"),
+    ):
+        path.write_text(text)
+        assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
+        err = capsys.readouterr().err
+        assert f"{path}: {told}\n" in err
+        assert "hint: begin it with 'apiVersion: kubelet.config.k8s.io/v1beta1' and 'kind: Kubelet" in err
     assert main(["node", "gc", "--kubelet-config", str(tmp_path / "none.yaml")]) == 9
     assert f"{tmp_path}/none.yaml: can't be read: No such file or directory\n" in capsys.readouterr().err
 
 
 def test_a_kubelets_configuration_is_gone_by(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kubelet.yaml"
-    path.write_text("kind: KubeletConfiguration\nimageGCHighThresholdPercent: 100\nimageMinimumGCAge: 1s\n")
+    path.write_text(KUBELET + "imageGCHighThresholdPercent: 100\nimageMinimumGCAge: 1s\n")
     assert main(["leases", "create"]) == 0
     capsys.readouterr()
     _, told = run(capsys, "gc", "--kubelet-config", str(path))
     assert told["targetBytes"] is None
-    path.write_text("imageGCHighThresholdPercent: 101\n")
+    path.write_text(KUBELET + "imageGCHighThresholdPercent: 101\n")
     assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
     assert "imageGCHighThresholdPercent (--image-gc-high-threshold) 101 must be between" in capsys.readouterr().err
 

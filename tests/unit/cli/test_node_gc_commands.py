@@ -19,7 +19,7 @@ from imagestore.node.gc.transition import GateMarker
 from imagestore.node.records.files import PullRecordFiles
 from imagestore.testing import RegistryServer, build_index
 from tests.support.linux_node import APP
-from tests.unit.cli.node_lines import run
+from tests.unit.cli.node_lines import KUBELET, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,10 +200,10 @@ def test_gates_of_the_command_line_leave_the_others_of_the_file(
     image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "kubelet.yaml"
-    path.write_text("kind: KubeletConfiguration\nfeatureGates: {RuntimeClassInImageCriApi: true, AllBeta: false}\n")
+    path.write_text(KUBELET + "featureGates: {RuntimeClassInImageCriApi: true, AllBeta: false}\n")
     more = ("--kubelet-config", str(path), "--feature-gates", "KubeletEnsureSecretPulledImages=true")
     assert run(capsys, "gc", *more)[1]["gateChange"] == []
-    path.write_text("kind: KubeletConfiguration\nfeatureGates: {RuntimeClassInImageCriApi: false}\n")
+    path.write_text(KUBELET + "featureGates: {RuntimeClassInImageCriApi: false}\n")
     assert len(run(capsys, "gc", *more)[1]["gateChange"]) == 4
     assert run(capsys, "gc", *more[:2], "--feature-gates", "RuntimeClassInImageCriApi=true")[1]["gateChange"] == []
 
@@ -244,7 +244,7 @@ def test_ages_are_refused_as_in_the_kubelets_file(
     image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
 ) -> None:
     path = tmp_path / "kubelet.yaml"
-    path.write_text("imageMinimumGCAge: 20m\nimageMaximumGCAge: 30m\n")
+    path.write_text(KUBELET + "imageMinimumGCAge: 20m\nimageMaximumGCAge: 30m\n")
     assert main(["node", "gc", "--dry-run", *(word.replace("FILE", str(path)) for word in options)]) == 2
     assert message in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from imagestore.node.gc.transition import GateMarker
 from imagestore.node.records.files import PullRecordFiles
 from tests.support.docker_engine import Engine, docker_engine, id_of
 from tests.support.linux_node import APP
-from tests.unit.cli.node_lines import run
+from tests.unit.cli.node_lines import KUBELET, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def test_a_collection_of_one_service_forgets_nothing_of_another(
     image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verified = tmp_path / "kubelet.yaml"
-    verified.write_text("imagePullCredentialsVerificationPolicy: AlwaysVerify\n")
+    verified.write_text(KUBELET + "imagePullCredentialsVerificationPolicy: AlwaysVerify\n")
     config = ("--kubelet-config", str(verified))
     run(capsys, "ensure", image, *config)
     files = PullRecordFiles(tmp_path / "store" / "node")
@@ -104,8 +104,8 @@ def test_a_full_disk_keeps_no_image(
 @pytest.mark.parametrize(
     ("option", "text", "command"),
     [
-        ("--kubelet-config", "imageMaximumGCAge: 7d\n", ("gc", "--dry-run")),
-        ("--kubelet-config", "imageGCLowThresholdPercent: 90\n", ("gc", "--dry-run")),
+        ("--kubelet-config", KUBELET + "imageMaximumGCAge: 7d\n", ("gc", "--dry-run")),
+        ("--kubelet-config", KUBELET + "imageGCLowThresholdPercent: 90\n", ("gc", "--dry-run")),
         ("--edged", EDGED, ("gc", "--dry-run")),
         ("--runtime-classes", "kind: Pod\n", ("ensure", "app:1", "--runtime-class", "gold")),
     ],

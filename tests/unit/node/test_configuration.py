@@ -60,6 +60,7 @@ def test_the_kubelets_defaults() -> None:
         ({"featureGates": {"RuntimeClassInImageCriApi": True, "Other": False}}, "gates", FeatureGates(True)),
         ({"featureGates": {"AllAlpha": True}}, "gates", FeatureGates(True)),
         ({"featureGates": {"AllBeta": False}}, "gates", FeatureGates(False, False)),
+        ({"featureGates": {"ImageMaximumGCAge": False}}, "gates", FeatureGates(False, True, False)),
     ],
 )
 def test_members_are_defaulted_as_by_the_kubelet(given: dict[str, object], attribute: str, value: object) -> None:
@@ -75,6 +76,7 @@ NO_ALLOWLIST = (
     "can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not"
     ' "NeverVerifyAllowlistedImages"'
 )
+AGE_UNGATED = "ImageMaximumGCAge feature gate is required for Kubelet configuration option imageMaximumGCAge"
 UNGATED = "must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled"
 
 
@@ -90,6 +92,15 @@ UNGATED = "must not be set if KubeletEnsureSecretPulledImages feature gate is no
         ({"imageMinimumGCAge": "-1s"}, ["imageMinimumGCAge -1s must not be negative"]),
         ({"imageMaximumGCAge": "-1ns"}, ["imageMaximumGCAge -1ns must not be negative"]),
         ({"imageMaximumGCAge": "2m"}, ["imageMaximumGCAge 2m0s must be greater than imageMinimumGCAge 2m0s"]),
+        ({"imageMaximumGCAge": "1h", "featureGates": {"ImageMaximumGCAge": False}}, [AGE_UNGATED]),
+        (
+            {"imageMaximumGCAge": "-1ns", "imageMinimumGCAge": "-1s", "featureGates": {"ImageMaximumGCAge": False}},
+            [
+                AGE_UNGATED,
+                "imageMinimumGCAge -1s must not be negative",
+                "imageMaximumGCAge -1ns must not be negative",
+            ],
+        ),
         ({"nodeStatusMaxImages": -2}, ["nodeStatusMaxImages (--node-status-max-images) -2 must be -1 or greater"]),
         ({"registryBurst": -1}, ["registryBurst (--registry-burst) -1 must not be a negative number"]),
         ({"registryPullQPS": -1}, ["registryPullQPS (--registry-qps) -1 must not be a negative number"]),
@@ -363,3 +374,19 @@ def test_any_bytes_are_objects_or_refused(data: bytes) -> None:
     except ConfigError:
         return
     assert all(isinstance(value, dict) for value in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 1\n\nb: 2\nb: 3\n", "lines 3 and 4: key 'b' comes twice"),
+        ("a:\n  - c:\n      d: 1\n    e: 1\n    c: 2\n", "lines 2 and 5: key 'c' comes twice"),
+        ("x: 1\ny: {a: 1, a: 2}\n", "line 2: key 'a' comes twice"),
+        ("yes: 1\nb: 2\n'true': 3\n", "lines 1 and 3: key 'true' comes twice"),
+        ("a: 1\nb:\n  c: 1\n  ? [d]\n  : 2\n", "line 4: expected plain keys"),
+    ],
+)
+def test_what_is_wrong_with_a_key_is_told_with_its_lines(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_documents(text.encode(), "file")
+    assert str(caught.value) == f"file: {told}"

@@ -16,6 +16,7 @@ from imagestore.node.kubelet_members import MEMBERS, unknown_members
 if TYPE_CHECKING:
     from pathlib import Path
 
+BEGINNING = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 # As kubeadm writes it, with what administrators add.
 USUAL = b"""
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -29,7 +30,8 @@ authorization:
   webhook: {cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}
 cgroupDriver: systemd
 clusterDNS: [10.96.0.10]
-evictionHard: {memory.available: 200Mi, anything.else: 5%}
+evictionHard: {memory.available: 200Mi, imagefs.inodesFree: 5%}
+kubeReserved: {cpu: 100m, ephemeral-storage: 1Gi, pid: "100"}
 featureGates: {RuntimeClassInImageCriApi: true}
 imageGCHighThresholdPercent: 85
 imageMinimumGCAge: 0s
@@ -83,7 +85,30 @@ def test_an_unknown_member_is_named_with_its_place(document: dict[str, Any], tol
     assert found.startswith(told)
 
 
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        (
+            {"evictionHard": {"imagefs.avaliable": "5%"}},
+            "unknown eviction signal evictionHard['imagefs.avaliable']: no kubelet starts with it; did you mean image",
+        ),
+        ({"evictionSoft": {"Memory.available": "5%"}}, "unknown eviction signal evictionSoft['Memory.available']: no "),
+        ({"evictionSoftGracePeriod": {"a": "5s"}}, "unknown eviction signal evictionSoftGracePeriod['a']: no kubelet "),
+        ({"evictionMinimumReclaim": {"a": "5"}}, "unknown eviction signal evictionMinimumReclaim['a']: no kubelet st"),
+        (
+            {"kubeReserved": {"memroy": "1Gi"}},
+            "unknown resource kubeReserved['memroy']: no kubelet starts with it; did",
+        ),
+        ({"systemReserved": {"gpu": 1}}, "unknown resource systemReserved['gpu']: no kubelet starts with it"),
+    ],
+)
+def test_a_key_that_no_kubelet_starts_with_is_named(document: dict[str, Any], told: str) -> None:
+    (found,) = unknown_members(document)
+    assert found.startswith(told)
+
+
 def test_a_value_of_another_type_has_no_members() -> None:
+    assert [*unknown_members({"evictionHard": "memory.available<5%", "kubeReserved": None})] == []
     assert [*unknown_members({"logging": [], "registerWithTaints": {"a": 1}, "reservedMemory": [1]})] == []
 
 
@@ -110,7 +135,7 @@ def test_a_member_in_the_wrong_place_of_edgeds_file_is_named(name: str, meant: s
 
 def test_commands_name_unknown_members_and_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kubelet.yaml"
-    path.write_text('kind: KubeletConfiguration\nimageGCHigh: 50\n"a\\u001b[0m": 1\n---\nkind: Other\n')
+    path.write_text(f'{BEGINNING}imageGCHigh: 50\n"a\\u001b[0m": 1\n---\nkind: Other\n')
     words = ["node", "ensure", "x.example/a:1", "--policy", "Never", "--kubelet-config", str(path)]
     assert main(["--root", str(tmp_path / "store"), *words]) == 3
     err = capsys.readouterr().err
