@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
 from imagestore.node.documents import read_documents
+from imagestore.node.edged.members import CONFIG, check_place, doubtful, respelled
 from imagestore.node.edged.seed import is_seed, resolve_seed
 from imagestore.node.edged.settings import (
     DOCKER,
@@ -34,10 +35,11 @@ from imagestore.node.kubelet_members import unknown_members
 from imagestore.node.members import Members, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 _GROUP: Final = "edgecore.config.kubeedge.io"
+_KIND: Final = "EdgeCore"
 _DOCKERSHIM: Final = "unix:///var/run/dockershim.sock"
 _WINDOWS_ENDPOINT: Final = "npipe://./pipe/containerd-containerd"
 _ALPHA1_SANDBOX: Final = {
@@ -47,28 +49,6 @@ _ALPHA1_SANDBOX: Final = {
 }
 _ALPHA1_MEMORY: Final = 7_852_396_000
 _ALPHA2_SANDBOX: Final = "kubeedge/pause:3.6"
-_CONFIG: Final = "tailoredKubeletConfig"
-#: v1alpha1's names, with those of v1alpha2.
-_RENAMED: Final = {
-    "runtimeType": "containerRuntime",
-    "dockerAddress": "dockerEndpoint",
-    "imageGCHighThreshold": f"{_CONFIG}.imageGCHighThresholdPercent",
-    "imageGCLowThreshold": f"{_CONFIG}.imageGCLowThresholdPercent",
-}
-#: Of the kubelet's configuration, and easily taken for flags.
-_OF_CONFIG: Final = (
-    "containerRuntimeEndpoint",
-    "imageServiceEndpoint",
-    "runtimeRequestTimeout",
-    "imageGCHighThresholdPercent",
-    "imageGCLowThresholdPercent",
-    "imageMinimumGCAge",
-    "imageMaximumGCAge",
-    "serializeImagePulls",
-    "featureGates",
-)
-#: Name of a struct in KubeEdge's sources; in a file it means nothing.
-_NO_TABLE: Final = "tailoredKubeletFlag"
 #: Where they aren't the kubelet's, or it would derive them from other values.
 _ALPHA2_DEFAULTS: Final = {"nodeStatusMaxImages": 0, "serializeImagePulls": True}
 
@@ -96,17 +76,26 @@ def interpret(value: Mapping[str, object], *, what: str = "edged configuration")
     Raises:
         ConfigError, UnsupportedRuntimeTypeError: as load().
     """
-    version = value.get("apiVersion")
+    top = respelled(value)
+    kind, version = top.get("kind"), top.get("apiVersion")
+    # edgecore doesn't look at the kind, but another component's file would pass for one in which all has its default.
+    if kind not in (None, "") and str(kind).lower() != _KIND.lower():
+        raise ConfigError(
+            f"{what}: kind {str(kind)[:100]!r}: expected {_KIND}",
+            hint="give edgecore's file, which is usually /etc/kubeedge/config/edgecore.yaml",
+        )
     if version is None:
-        if "modules" not in value and (is_seed(value) or not value):
+        if "modules" not in top and (is_seed(value) or not value):
             return resolve_seed(value)
         raise ConfigError(f"{what}: expected apiVersion {_GROUP}/v1alpha1 or v1alpha2")
-    edged = Members(Members(value, "").below("modules").mapping("edged"), "modules.edged")
-    if version == f"{_GROUP}/v1alpha1":
-        return _alpha1(edged)
-    if version == f"{_GROUP}/v1alpha2":
-        return _alpha2(edged)
-    raise ConfigError(f"{what}: apiVersion {str(version)[:100]!r}: expected {_GROUP}/v1alpha1 or v1alpha2")
+    read = _READERS.get(version) if isinstance(version, str) else None
+    if not isinstance(version, str) or read is None:
+        raise ConfigError(f"{what}: apiVersion {str(version)[:100]!r}: expected {_GROUP}/v1alpha1 or v1alpha2")
+    short = version.rpartition("/")[2]
+    whole = respelled(value, short)
+    check_place(whole, what)
+    settings = read(Members(Members(whole, "").below("modules").mapping("edged"), "modules.edged"))
+    return replace(settings, warnings=(*doubtful(whole, short), *settings.warnings))
 
 
 def _alpha1(given: Members) -> EdgedSettings:
@@ -146,7 +135,7 @@ def _alpha1(given: Members) -> EdgedSettings:
 
 
 def _alpha2(given: Members) -> EdgedSettings:
-    config = given.below(_CONFIG)
+    config = given.below(CONFIG)
     default = _WINDOWS_ENDPOINT if sys.platform == "win32" else DEFAULT_RUNTIME_ENDPOINT
     # Of 1.12 and 1.13; later the endpoints moved into the configuration.
     runtime = config.text("containerRuntimeEndpoint") or given.text("remoteRuntimeEndpoint")
@@ -154,7 +143,12 @@ def _alpha2(given: Members) -> EdgedSettings:
     # An empty text takes the default away, and then the kubelet uses the runtime's.
     is_following = image is None and ("imageServiceEndpoint" in config or "remoteImageEndpoint" in given)
     kind = checked_type(given.text("containerRuntime") or REMOTE)
-    warnings = [*_doubtful_flags(given, kind), *unknown_members(given.mapping(_CONFIG), path=config.path)]
+    warnings = [*unknown_members(given.mapping(CONFIG), path=config.path)]
+    if kind == DOCKER:
+        warnings.append(
+            "containerRuntime docker: KubeEdge 1.14 and later refuse it; use remote with cri-dockerd or containerd, and"
+            " set the endpoints"
+        )
     if runtime is not None and image is None and runtime != default and not is_following:
         warnings.append(
             f"only the runtime endpoint is changed: images stay on {default}, whatever the comment of"
@@ -163,7 +157,7 @@ def _alpha2(given: Members) -> EdgedSettings:
     kubelet = KubeletImageSettings.parse(
         {
             **_ALPHA2_DEFAULTS,
-            **{name: each for name, each in given.mapping(_CONFIG).items() if each is not None},
+            **{name: each for name, each in given.mapping(CONFIG).items() if each is not None},
             "containerRuntimeEndpoint": runtime or default,
             "imageServiceEndpoint": "" if is_following else image or default,
         },
@@ -197,21 +191,10 @@ def _alpha2(given: Members) -> EdgedSettings:
     )
 
 
-def _doubtful_flags(given: Members, kind: str) -> Iterator[str]:
-    """Of v1alpha2: what KubeEdge passes over, or refuses in later versions."""
-    if kind == DOCKER:
-        yield (
-            "containerRuntime docker: KubeEdge 1.14 and later refuse it; use remote with cri-dockerd or containerd, and"
-            " set the endpoints"
-        )
-    if _NO_TABLE in given:
-        yield (
-            f"{given.path}.{_NO_TABLE}: KubeEdge has no such table and passes over it; write its members directly in"
-            f" {given.path}"
-        )
-    for name, meant in {**_RENAMED, **{each: f"{_CONFIG}.{each}" for each in _OF_CONFIG}}.items():
-        if name in given:
-            yield f"{given.path}.{name}: v1alpha2 has no such member; write {given.path}.{meant}"
+_READERS: Final[Mapping[str, Callable[[Members], EdgedSettings]]] = {
+    f"{_GROUP}/v1alpha1": _alpha1,
+    f"{_GROUP}/v1alpha2": _alpha2,
+}
 
 
 def _origin(given: Members, name: str) -> Origin:

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
+from imagestore.known_members import nearest
 from imagestore.node.edged.settings import (
     DOCKER,
     DOCKER_ENDPOINT,
@@ -28,7 +29,7 @@ from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.node.members import Members, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from imagestore.node.golang import Duration
 
@@ -44,6 +45,7 @@ _NAMES: Final = {
     "edgedmemorycapacitybytes": "memoryCapacity",
     "dockeraddress": "dockerAddress",
 }
+_NEAR: Final = 0.85
 
 
 def is_seed(value: Mapping[str, object]) -> bool:
@@ -77,7 +79,9 @@ def resolve_seed(value: Mapping[str, object]) -> EdgedSettings:
         if endpoint is not None:
             parse_endpoint(endpoint)
     resolved = runtime or (SEED_RUNTIME_ENDPOINT if is_remote else "")
-    warnings = () if is_remote or not (runtime or image) else ("runtimeType docker leaves the remote endpoints unused",)
+    warnings = [*_slips(value)]
+    if not is_remote and (runtime or image):
+        warnings.append("runtimeType docker leaves the remote endpoints unused")
     docker = given.text("dockerAddress")
     return EdgedSettings(
         profile="seed",
@@ -101,7 +105,7 @@ def resolve_seed(value: Mapping[str, object]) -> EdgedSettings:
             },
             is_remote=is_remote,
         ),
-        warnings=warnings,
+        warnings=tuple(warnings),
     )
 
 
@@ -130,6 +134,14 @@ def _named(value: Mapping[str, object]) -> dict[str, object]:
             raise ConfigError(f"edged: {known} is given twice, in two spellings")
         found[known] = each
     return found
+
+
+def _slips(value: Mapping[str, object]) -> Iterator[str]:
+    """Of names that are none of ours. The first release's file has many of them, so only those like one of ours."""
+    inner = Members(value, "").mapping("edged")
+    for name in (*(name for name in value if name != "edged"), *inner):
+        if _plain(name) not in _NAMES and (meant := nearest(_plain(name), _NAMES, likeness=_NEAR)):
+            yield f"{name[:100]}: no such parameter, passed over; did you mean {_NAMES[meant]}?"
 
 
 def _plain(name: str) -> str:
