@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import cgroup, explain, linux, oci, pod_cgroup, reading, totals, windows
+from imagestore.resources import cgroup, explain, linux, oci, placement, pod_cgroup, reading, totals, windows
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.spec import CPU, MEMORY
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from imagestore.resources.oci import CpuConflict, Json
     from imagestore.resources.pod_cgroup import PodCgroup
     from imagestore.resources.spec import Container, Pod
+
+#: A kubelet's reasons, by what the pod says of its operating system.
+_REFUSALS: Final = {
+    placement.NODE_SELECTOR: "PodOSSelectorNodeLabelDoesNotMatch",
+    placement.NODE_AFFINITY: "NodeAffinity",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,8 @@ def refusal(pod: Pod, target: Target) -> str:
     """
     if not pod.os or pod.os == target.os:
         return ""
-    return f"the pod is for {pod.os}: a kubelet on {target.os} refuses it (PodOSNotSupported)"
+    reason = _REFUSALS.get(pod.os_source, "PodOSNotSupported")
+    return f"the pod is for {pod.os}: a kubelet on {target.os} refuses it ({reason})"
 
 
 def target_of(config: Config, handler: str, *, host: Platform | None = None) -> Target:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from imagestore.errors import InvalidQuantityError
+from imagestore.text import cut
 
 
 class Format(enum.Enum):
@@ -45,6 +46,7 @@ MAXIMUM_TEXT: Final = 1024
 #: Digits an integer may need anywhere; beyond that a quantity is compared and printed, but not computed with.
 MAXIMUM_DIGITS: Final = 2000
 _MAXIMUM_BITS: Final = int(MAXIMUM_DIGITS * 3.3219281)
+_MOST_SHOWN: Final = 100
 _EXPONENTS: Final = range(-(2**31) + MAXIMUM_TEXT, 2**31 - MAXIMUM_TEXT)
 
 _GRAMMAR: Final = re.compile(
@@ -70,6 +72,7 @@ class Quantity:
         mantissa: without trailing zeros (they go into the exponent).
         exponent: power of ten; 0 for zero.
         format: how it is printed.
+        written: as somebody wrote it, for messages; empty for what was computed.
 
     Raises:
         InvalidQuantityError: the mantissa has more than MAXIMUM_DIGITS digits.
@@ -81,6 +84,7 @@ class Quantity:
     mantissa: int
     exponent: int = 0
     format: Format = field(default=Format.DECIMAL_SI, compare=False)
+    written: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         mantissa, exponent = self.mantissa, self.exponent
@@ -98,6 +102,11 @@ class Quantity:
     def is_zero(self) -> bool:
         """Whether the number is 0."""
         return self.mantissa == 0
+
+    @property
+    def as_written(self) -> str:
+        """As somebody wrote it, not too long; of what was computed the canonical text."""
+        return cut(self.written, _MOST_SHOWN) or str(self)
 
     @property
     def sign(self) -> int:

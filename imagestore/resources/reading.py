@@ -6,11 +6,14 @@ quantity of null is one of 0: the API server stores it so, and doesn't take it f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import huge_pages
+from imagestore.known_members import did_you_mean, nearest
+from imagestore.resources import huge_pages, placement
 from imagestore.resources.quantity import MILLI, Quantity, from_json
+from imagestore.resources.shapes import object_in, objects_in, text_in, wrong
 from imagestore.resources.spec import (
     CPU,
     HUGE_PAGES_PREFIX,
@@ -27,10 +30,9 @@ from imagestore.resources.workloads import pod_in
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.resources.workloads import Document
+    from imagestore.resources.shapes import Document
 
 MAXIMUM_CONTAINERS: Final = 1000
-OPERATING_SYSTEMS: Final = ("linux", "windows")
 
 
 def pod_from_json(document: Document) -> Pod:
@@ -51,18 +53,23 @@ def pod_from_json(document: Document) -> Pod:
     """
     document, path = pod_in(document)
     if "spec" in document:
-        metadata = _object(document, "metadata", path)
-        return _pod(_object(document, "spec", path), metadata, f"{path}.spec")
+        metadata = object_in(document, "metadata", path)
+        return _pod(object_in(document, "spec", path), metadata, f"{path}.spec")
     if "containers" in document:
         return _pod(document, {}, path)
     if "resources" in document or "image" in document:
         return Pod((_container(document, path, is_init=False),))
     if "requests" in document or "limits" in document:
         return Pod((Container(resources=_requirements(document, path)),))
+    slip = next((f"; {name[:100]!r} is none{did_you_mean(meant)}" for name in document if (meant := _meant(name))), "")
     raise InvalidResourcesError(
-        "document: expected a pod, a pod spec, a container or its resources",
+        f"document: expected a pod, a pod spec, a container or its resources{slip}",
         hint="it needs one of the members spec, containers, resources, requests and limits",
     )
+
+
+def _meant(name: str) -> str:
+    return nearest(name, ("spec", "containers", "resources", "requests", "limits"))
 
 
 def faults(pod: Pod) -> Iterator[str]:
@@ -73,7 +80,7 @@ def faults(pod: Pod) -> Iterator[str]:
     Args:
         pod: before or after defaults were filled in, which may bring further ones.
     """
-    if pod.os and pod.os not in OPERATING_SYSTEMS:
+    if pod.os and pod.os not in placement.OPERATING_SYSTEMS:
         yield f"pod: os.name is {pod.os[:100]!r}, expected linux or windows"
     for kind, containers in (("container", pod.containers), ("init container", pod.init_containers)):
         for number, container in enumerate(containers):
@@ -95,12 +102,12 @@ def _faults_beside_containers(pod: Pod, own: Requirements) -> Iterator[str]:
     """The pod must ask for what its containers ask for together, and none of these may have more than it."""
     for name, amount in container_requests(with_defaults(pod)).items():
         if name in own.requests and amount > own.requests[name]:
-            yield f"pod: requests.{name} is {own.requests[name]}, less than its containers' {amount}"
+            yield f"pod: requests.{name} is {own.requests[name].as_written}, less than its containers' {amount}"
     for number, container in enumerate(pod.containers):
         for name, amount in container.resources.limits.items():
             if name in own.limits and amount > own.limits[name]:
                 what = f"container {container.name or number}"
-                yield f"{what}: limits.{name} is {amount}, more than its pod's {own.limits[name]}"
+                yield f"{what}: limits.{name} is {amount.as_written}, more than its pod's {own.limits[name].as_written}"
 
 
 def check(pod: Pod) -> None:
@@ -120,9 +127,10 @@ def _faults_of(resources: Requirements, what: str) -> Iterator[str]:
     for name, amount in resources.requests.items():
         limit = resources.limits.get(name)
         if limit is not None and amount > limit:
-            yield f"{what}: requests.{name} is {amount}, more than its limit {limit}"
+            yield f"{what}: requests.{name} is {amount.as_written}, more than its limit {limit.as_written}"
         if name.startswith(HUGE_PAGES_PREFIX) and limit != amount:
-            yield f"{what}: requests.{name} is {amount}, expected the limit, {limit or 'which is missing'}"
+            wanted = "which is missing" if limit is None else limit.as_written
+            yield f"{what}: requests.{name} is {amount.as_written}, expected the limit, {wanted}"
 
 
 def _faults_of_amounts(parts: Mapping[str, Mapping[str, Quantity]], what: str) -> Iterator[str]:
@@ -132,7 +140,7 @@ def _faults_of_amounts(parts: Mapping[str, Mapping[str, Quantity]], what: str) -
             is_huge = name.startswith(HUGE_PAGES_PREFIX)
             expected = "0 or more" if amount.sign < 0 else huge_pages.expected(name, amount) if is_huge else ""
             if expected:
-                yield f"{what}: {part}.{name} is {amount}, expected {expected}"
+                yield f"{what}: {part}.{name} is {amount.as_written}, expected {expected}"
             if is_huge and not alone:
                 alone = f"{what}: {part}.{name} has neither cpu nor memory beside it, expected one of them too"
     if alone and not any(name in amounts for amounts in parts.values() for name in (CPU, MEMORY)):
@@ -142,58 +150,45 @@ def _faults_of_amounts(parts: Mapping[str, Mapping[str, Quantity]], what: str) -
 def _pod(spec: Document, metadata: Document, path: str) -> Pod:
     priority = spec.get("priority")
     if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
-        raise _wrong(f"{path}.priority", "an integer", priority)
-    given = _object(metadata, "annotations", "$.metadata")
-    annotations = {name: _text(given, name, "$.metadata.annotations") for name in given}
-    system = _text(_object(spec, "os", path), "name", f"{path}.os")
+        raise wrong(f"{path}.priority", "an integer", priority)
+    given = object_in(metadata, "annotations", "$.metadata")
+    annotations = {name: text_in(given, name, "$.metadata.annotations") for name in given}
+    os, os_source = placement.system(placement.words(spec, path))
     return Pod(
         containers=_containers(spec, "containers", path, is_init=False),
         init_containers=_containers(spec, "initContainers", path, is_init=True),
-        resources=None if spec.get("resources") is None else _requirements(_object(spec, "resources", path), path),
-        overhead=_amounts(_object(spec, "overhead", path), f"{path}.overhead"),
+        resources=None if spec.get("resources") is None else _requirements(object_in(spec, "resources", path), path),
+        overhead=_amounts(object_in(spec, "overhead", path), f"{path}.overhead"),
         priority=priority,
-        priority_class=_text(spec, "priorityClassName", path),
+        priority_class=text_in(spec, "priorityClassName", path),
         annotations=dict(annotations),
-        name=_text(metadata, "name", "$.metadata"),
-        os=system or _selected_os(_object(spec, "nodeSelector", path)),
-        runtime_class=_text(spec, "runtimeClassName", path),
+        name=text_in(metadata, "name", "$.metadata"),
+        os=os,
+        os_source=os_source,
+        runtime_class=text_in(spec, "runtimeClassName", path),
     )
 
 
-def _selected_os(selector: Document) -> str:
-    """The operating system of the nodes that a selector allows, if it is one that pods can have."""
-    found = selector.get("kubernetes.io/os")
-    return found if isinstance(found, str) and found in OPERATING_SYSTEMS else ""
-
-
 def _containers(spec: Document, name: str, path: str, *, is_init: bool) -> tuple[Container, ...]:
-    value = spec.get(name) or []
-    if not isinstance(value, list):
-        raise _wrong(f"{path}.{name}", "an array", value)
-    if len(value) > MAXIMUM_CONTAINERS:
-        raise InvalidResourcesError(f"{path}.{name}: {len(value)} containers, more than {MAXIMUM_CONTAINERS}")
-    found = []
-    for number, item in enumerate(value):
-        here = f"{path}.{name}[{number}]"
-        if not isinstance(item, dict):
-            raise _wrong(here, "an object", item)
-        found.append(_container(item, here, is_init=is_init))
-    return tuple(found)
+    found = objects_in(spec, name, path)
+    if len(found) > MAXIMUM_CONTAINERS:
+        raise InvalidResourcesError(f"{path}.{name}: {len(found)} containers, more than {MAXIMUM_CONTAINERS}")
+    return tuple(_container(item, f"{path}.{name}[{number}]", is_init=is_init) for number, item in enumerate(found))
 
 
 def _container(document: Document, path: str, *, is_init: bool) -> Container:
     return Container(
-        name=_text(document, "name", path),
-        resources=_requirements(_object(document, "resources", path), f"{path}.resources"),
+        name=text_in(document, "name", path),
+        resources=_requirements(object_in(document, "resources", path), f"{path}.resources"),
         is_init=is_init,
-        is_restartable=_text(document, "restartPolicy", path) == "Always",
+        is_restartable=text_in(document, "restartPolicy", path) == "Always",
     )
 
 
 def _requirements(document: Document, path: str) -> Requirements:
     return Requirements(
-        _amounts(_object(document, "requests", path), f"{path}.requests"),
-        _amounts(_object(document, "limits", path), f"{path}.limits"),
+        _amounts(object_in(document, "requests", path), f"{path}.requests"),
+        _amounts(object_in(document, "limits", path), f"{path}.limits"),
     )
 
 
@@ -201,31 +196,10 @@ def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
     found: dict[str, Quantity] = {}
     for name, value in document.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-            raise _wrong(f"{path}.{name}", "a quantity", value)
+            raise wrong(f"{path}.{name}", "a quantity", value)
         try:
-            found[name] = from_json(value).round_up(MILLI)  # as the API server stores it
+            stored = from_json(value).round_up(MILLI)  # as the API server does
+            found[name] = replace(stored, written="" if value is None else str(value).strip())
         except InvalidQuantityError as error:
             raise InvalidQuantityError(error.text, f"{path}.{name}: {error.reason}", hint=error.hint) from error
     return dict(found)
-
-
-def _object(document: Document, name: str, path: str) -> Document:
-    value = document.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise _wrong(f"{path}.{name}", "an object", value)
-    return value
-
-
-def _text(document: Document, name: str, path: str) -> str:
-    value = document.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise _wrong(f"{path}.{name}", "a string", value)
-    return value
-
-
-def _wrong(path: str, expected: str, found: object) -> InvalidResourcesError:
-    return InvalidResourcesError(f"{path}: expected {expected}, found {type(found).__name__}")

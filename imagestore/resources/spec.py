@@ -84,7 +84,9 @@ class Pod:
         priority_class: name of the PriorityClass.
         annotations: tell static and mirror pods.
         name: for messages.
-        os: operating system that its spec (``os.name``) or else its node selector names; empty where neither does.
+        os: operating system that its spec (``os.name``), or else its node selector or required node affinity, names;
+            empty where none does.
+        os_source: which of these does; see ``placement``.
         runtime_class: name of its RuntimeClass, which chooses the runtime handler.
     """
 
@@ -97,6 +99,7 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
     name: str = ""
     os: str = ""
+    os_source: str = ""
     runtime_class: str = ""
 
     @property

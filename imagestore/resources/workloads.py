@@ -7,16 +7,22 @@ get`` prints it, is that object.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
+from imagestore.known_members import did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-Document: TypeAlias = "Mapping[str, object]"
+    from imagestore.resources.shapes import Document
 
 _TEMPLATES: Final = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ("template",))
+#: Kubernetes' own kinds with pods in them, with the version that has each.
+VERSIONS: Final = {
+    **dict.fromkeys(("Pod", "PodTemplate", "ReplicationController"), "v1"),
+    **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"), "apps/v1"),
+    **dict.fromkeys(("Job", "CronJob"), "batch/v1"),
+    "": "v1",  # List
+}
 _HINT: Final = "give a pod, or an object with a pod template, such as a Deployment"
 
 
@@ -45,8 +51,26 @@ def pod_in(document: Document) -> tuple[Document, str]:
         if isinstance(found.get("spec"), dict):
             return found, ".".join(("$", *names))
     if kind is not None:
-        raise InvalidResourcesError(f"kind {str(kind)[:100]!r} is no pod, and has no pod template", hint=_HINT)
+        told = f"kind {str(kind)[:100]!r} is no pod, and has no pod template{_slip(document)}"
+        raise InvalidResourcesError(told, hint=_HINT)
     return document, "$"
+
+
+def _slip(document: Document) -> str:
+    """What may have kept the pod from being found: a slip in the kind, or in a member on the way to the template."""
+    kind = str(document.get("kind"))
+    if kind not in VERSIONS:
+        return did_you_mean(nearest(kind, filter(None, VERSIONS)))
+    for names in _TEMPLATES:
+        level = document
+        for depth, name in enumerate(names):
+            if name in level:
+                level = _inside(level, (name,))
+            elif found := nearest(name, level):
+                return f"; unknown member {'.'.join(('$', *names[:depth], found))[:200]}{did_you_mean(name)}"
+            else:
+                break
+    return ""
 
 
 def _inside(document: Document, names: tuple[str, ...]) -> Document:

@@ -107,10 +107,10 @@ def resources(
 
     DOCUMENT is a file (- for standard input) with JSON: a pod, a pod spec, a container, or requests and limits alone.
     The template of a Deployment or of another object with a pod template is taken. Without a DOCUMENT, the options make
-    one container. Without --runtime-handler and --os, the pod's spec.os or node selector chooses, else the default
-    handler's platform. What is doubtful about the document is said on standard error. --weight names the runtime's
-    formula of cpu.weight (runc and crun before mid-2025: linear), --conflict what happens when a Windows container gets
-    more than one CPU control.
+    one container. Without --runtime-handler and --os, the pod's spec.os, node selector or required node affinity
+    chooses, else the default handler's platform. What is doubtful about the document is said on standard error.
+    --weight names the runtime's formula of cpu.weight (runc and crun before mid-2025: linear), --conflict what happens
+    when a Windows container gets more than one CPU control.
     """
     from imagestore.node import resources as numbers
     from imagestore.resources import reading

@@ -255,6 +255,22 @@ def test_a_pod_chooses_its_system_where_no_option_does(line: Commands, tmp_path:
     )
 
 
+def test_a_pods_node_affinity_chooses_its_system_and_a_contradiction_is_said(line: Commands, tmp_path: Path) -> None:
+    term = {"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["windows"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    affine = written(tmp_path, affinity={"nodeAffinity": required})
+    found = line.json(affine, *NODE)
+    assert (found["os"], found["warnings"]) == ("windows", [])
+    refused = line.json(affine, "--os", "linux", *NODE)["warnings"]
+    assert refused == ["the pod is for windows: a kubelet on linux refuses it (NodeAffinity)"]
+    both = written(tmp_path, os={"name": "linux"}, nodeSelector={"kubernetes.io/os": "windows"})
+    found = line.json(both, *NODE)
+    assert found["os"] == "linux"
+    assert found["warnings"] == [
+        "os.name linux and nodeSelector kubernetes.io/os: windows contradict each other: no node can run this pod"
+    ]
+
+
 def test_a_runtime_class_is_reported_where_no_handler_is_named(line: Commands, tmp_path: Path) -> None:
     pod = written(tmp_path, runtimeClassName="gold")
     (warning,) = line.json(pod, "--os", "linux", *NODE)["warnings"]

@@ -18,12 +18,30 @@ TEMPLATE = {"metadata": {"name": "t"}, "spec": SPEC}
 DEPLOYMENT = {"kind": "Deployment", "spec": {"replicas": 2, "template": TEMPLATE}}
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def expression(operator: str, *values: str, label: str = "kubernetes.io/os") -> dict[str, Any]:
+    return {"key": label, "operator": operator, **({"values": [*values]} if values else {})}
+
+
+def affine(*terms: list[dict[str, Any]]) -> dict[str, Any]:
+    """Members of a spec that require one of these terms of a node."""
+    required = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+    return {"affinity": {"nodeAffinity": {REQUIRED: required}}}
+
+
 def said(document: dict[str, Any]) -> list[str]:
     return [*remarks(document, pod_from_json(document))]
 
 
 def with_resources(resources: object) -> dict[str, Any]:
     return {"kind": "Pod", "spec": {"containers": [{"name": "a", "resources": resources}]}}
+
+
+def pod_with(*, spec: dict[str, Any] | None = None, **members: object) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "spec": {**SPEC, **(spec or {})}, **members}
 
 
 @pytest.mark.parametrize(
@@ -77,16 +95,95 @@ def test_a_fault_in_a_template_has_its_path() -> None:
     [
         ({"os": {"name": "windows"}}, "windows"),
         ({"nodeSelector": {"kubernetes.io/os": "windows"}}, "windows"),
+        ({"nodeSelector": {"beta.kubernetes.io/os": "windows"}}, "windows"),
         ({"os": {"name": "linux"}, "nodeSelector": {"kubernetes.io/os": "windows"}}, "linux"),
         ({"nodeSelector": {"kubernetes.io/os": "plan9"}}, ""),
+        ({"nodeSelector": {"kubernetes.io/arch": "windows"}}, ""),
+        ({"nodeSelector": {"kubernetes.io/os": "linux", "beta.kubernetes.io/os": "windows"}}, ""),
         ({"os": None}, ""),
+        (affine([expression("In", "windows")]), "windows"),
+        (affine([expression("In", "windows", label="beta.kubernetes.io/os")]), "windows"),
+        (affine([expression("NotIn", "windows")]), "linux"),
+        (affine([expression("In", "windows", "linux")]), ""),
+        (affine([expression("Exists")]), ""),
+        (affine([expression("DoesNotExist")]), ""),
+        (affine([expression("In", "linux")], [expression("In", "windows")]), ""),
+        (affine([expression("In", "windows"), expression("Exists", label="a")], []), "windows"),
+        (affine([expression("In", "windows")], [expression("In", "x", label="disk")]), ""),
+        (affine([expression("In", "windows"), expression("NotIn", "windows")], [expression("In", "linux")]), "linux"),
+        ({"affinity": {"nodeAffinity": {PREFERRED: [{"preference": {}, "weight": 1}], REQUIRED: None}}}, ""),
+        ({**affine([expression("In", "windows")]), "os": {"name": "linux"}}, "linux"),
     ],
 )
 def test_a_pod_says_for_which_system_it_is(spec: dict[str, Any], os: str) -> None:
     pod = pod_from_json({"spec": {**SPEC, **spec}})
     assert pod.os == os
     for target in (Target("linux"), Target("windows")):
-        assert ("PodOSNotSupported" in refusal(pod, target)) is (os not in ("", target.os))
+        assert (f"the pod is for {os}: a kubelet on" in refusal(pod, target)) is (os not in ("", target.os))
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"os": {"name": "windows"}}, "PodOSNotSupported"),
+        ({"nodeSelector": {"kubernetes.io/os": "windows"}}, "PodOSSelectorNodeLabelDoesNotMatch"),
+        (affine([expression("In", "windows")]), "NodeAffinity"),
+    ],
+)
+def test_a_kubelet_of_another_system_has_its_reason(spec: dict[str, Any], reason: str) -> None:
+    assert refusal(pod_from_json({"spec": {**SPEC, **spec}}), Target("linux")).endswith(f"({reason})")
+
+
+NOWHERE = "matches no node, neither of linux nor of windows: no node can run this pod"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (
+            {"os": {"name": "linux"}, "nodeSelector": {"kubernetes.io/os": "windows"}},
+            "os.name linux and nodeSelector kubernetes.io/os: windows contradict each other: no node can run this pod",
+        ),
+        (
+            {"os": {"name": "linux"}, **affine([expression("In", "windows")])},
+            "os.name linux and required nodeAffinity (windows) contradict each other: no node can run this pod",
+        ),
+        (
+            {"nodeSelector": {"kubernetes.io/os": "linux", "beta.kubernetes.io/os": "windows"}},
+            "nodeSelector kubernetes.io/os: linux and nodeSelector beta.kubernetes.io/os: windows contradict each",
+        ),
+        ({"nodeSelector": {"kubernetes.io/os": "Windows"}}, f"nodeSelector kubernetes.io/os: Windows {NOWHERE}"),
+        (affine([expression("In", "darwin")]), f"required nodeAffinity {NOWHERE}"),
+    ],
+)
+def test_a_pod_that_no_node_can_run_is_named(spec: dict[str, Any], told: str) -> None:
+    (found,) = said({"spec": {**SPEC, **spec}})
+    assert found.startswith(told)
+
+
+def test_what_agrees_is_taken_without_a_word() -> None:
+    agreed = {"os": {"name": "windows"}, "nodeSelector": {"kubernetes.io/os": "windows"}}
+    assert said({"spec": {**SPEC, **agreed, **affine([expression("In", "windows")])}}) == []
+    # The API server refuses that, and so do we.
+    assert said({"spec": {**SPEC, "os": {"name": "darwin"}}}) == []
+
+
+@pytest.mark.parametrize(
+    ("affinity", "path"),
+    [
+        ([], "$.spec.affinity: expected an object, found list"),
+        ({"nodeAffinity": "x"}, "$.spec.affinity.nodeAffinity: expected an object, found str"),
+        ({"nodeAffinity": {REQUIRED: []}}, f"$.spec.affinity.nodeAffinity.{REQUIRED}: expected an object"),
+        (
+            {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [1]}}},
+            f"$.spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]: expected an object, found int",
+        ),
+    ],
+)
+def test_an_affinity_of_another_type_is_named(affinity: object, path: str) -> None:
+    with pytest.raises(InvalidResourcesError) as caught:
+        pod_from_json({"spec": {**SPEC, "affinity": affinity}})
+    assert str(caught.value).startswith(path)
 
 
 def test_a_system_that_no_pod_can_have_is_refused() -> None:
@@ -97,17 +194,30 @@ def test_a_system_that_no_pod_can_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("amounts", "remark"),
+    ("amounts", "place", "rest"),
     [
-        ({"limits": {"memory": "128m"}}, "container a: limits.memory is 128m, which has a fraction of a byte"),
-        ({"requests": {"memory": "100m"}}, "did you mean 100Mi?"),
-        ({"requests": {"memory": 0.5}}, "container a: requests.memory is 500m"),
-        ({"limits": {"ephemeral-storage": "1500m"}}, "container a: limits.ephemeral-storage is 1500m"),
+        ({"limits": {"memory": "128m"}}, "limits.memory is 128m", " (m is a thousandth); did you mean 128Mi?"),
+        ({"requests": {"memory": "100m"}}, "requests.memory is 100m", " (m is a thousandth); did you mean 100Mi?"),
+        ({"limits": {"ephemeral-storage": "1500m"}}, "limits.ephemeral-storage is 1500m", " (m is a thousandth); did"),
+        ({"requests": {"memory": 0.5}}, "requests.memory is 0.5", ""),
+        ({"limits": {"memory": " 0.5 "}}, "limits.memory is 0.5", ""),
+        ({"limits": {"memory": "0.3Ki"}}, "limits.memory is 0.3Ki", ""),
+        ({"limits": {"memory": "128u"}}, "limits.memory is 128u", " (u is a millionth)"),
+        ({"limits": {"memory": "5n"}}, "limits.memory is 5n", " (n is a billionth)"),
+        ({"limits": {"memory": "1.5m"}}, "limits.memory is 1.5m", " (m is a thousandth)"),
     ],
 )
-def test_a_fraction_of_a_byte_is_reported(amounts: dict[str, Any], remark: str) -> None:
+def test_a_fraction_of_a_byte_is_reported_as_written(amounts: dict[str, Any], place: str, rest: str) -> None:
     (found,) = said(with_resources(amounts))
-    assert remark in found
+    assert found.startswith(f"container a: {place}, which has a fraction of a byte{rest}")
+    assert ("did you mean" in found) is ("did" in rest)
+
+
+def test_what_is_refused_is_told_as_written() -> None:
+    told = [*faults(pod_from_json(with_resources({"limits": {"cpu": "1.0"}, "requests": {"cpu": "1.50"}})))]
+    assert told == ["container a: requests.cpu is 1.50, more than its limit 1.0"]
+    (told_of_long,) = faults(pod_from_json(with_resources({"limits": {"cpu": f"-{'0' * 500}1"}})))
+    assert len(told_of_long) < 200
 
 
 def test_fractions_of_a_pods_own_amounts_are_reported() -> None:
@@ -182,6 +292,77 @@ def test_members_of_usual_pods_are_taken_without_a_word() -> None:
     resources = {"limits": {"nvidia.com/gpu": 1, "hugepages-2Mi": "2Mi", "memory": "1Mi"}, "claims": []}
     pod = {"apiVersion": "v1", "kind": "Pod", "spec": {**spec, "containers": [{**container, "resources": resources}]}}
     assert said(pod) == []
+
+
+@pytest.mark.parametrize(
+    ("document", "remark"),
+    [
+        (pod_with(spec={"hostPid": True}), "$.spec.hostPid: unknown member, passed over; did you mean hostPID?"),
+        (pod_with(sepc={}), "$.sepc: unknown member, passed over; did you mean spec?"),
+        (pod_with(containers=[]), "$.containers: unknown member, passed over; did you mean spec.containers?"),
+        (pod_with(whatever=1), "$.whatever: unknown member, passed over"),
+        (
+            pod_with(metadata={"annotation": {}}),
+            "$.metadata.annotation: unknown member, passed over; did you mean anno",
+        ),
+        (pod_with(spec={"os": {"nmae": "windows"}}), "$.spec.os.nmae: unknown member, passed over; did you mean name?"),
+        (pod_with(spec={"nodeselector": {}}), "$.spec.nodeselector: unknown member, passed over; did you mean nodeSel"),
+        (
+            pod_with(spec={"affinity": {"nodeAffinity": {"requiredDuringScheduling": {}}}}),
+            "$.spec.affinity.nodeAffinity.requiredDuringScheduling: unknown member, passed over",
+        ),
+        (
+            pod_with(spec={"containers": [{"Image": "x"}]}),
+            "$.spec.containers[0].Image: unknown member, passed over; did",
+        ),
+        (pod_with(spec={"limits": {}}), "$.spec.limits: unknown member, passed over; did you mean resources.limits?"),
+        (pod_with(apiVersion="v2"), "$.apiVersion is 'v2': Kubernetes has Pod in v1"),
+        (pod_with(apiVersion=1), "$.apiVersion is '1': Kubernetes has Pod in v1"),
+        ({**pod_with(), "kind": "Pod", "apiVersion": "apps/v1"}, "$.apiVersion is 'apps/v1': Kubernetes has Pod in v1"),
+    ],
+)
+def test_a_word_that_no_kubernetes_knows_is_named(document: dict[str, Any], remark: str) -> None:
+    (found,) = said(document)
+    assert found.startswith(remark)
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({**DEPLOYMENT, "apiVersion": "v1"}, ["$.apiVersion is 'v1': Kubernetes has Deployment in apps/v1"]),
+        ({**DEPLOYMENT, "apiVersion": "apps/v1"}, []),
+        ({"kind": "Rollout", "apiVersion": "argoproj.io/v1alpha1", "spec": {"template": TEMPLATE}}, []),
+        (
+            {"kind": "List", "apiVersion": "v2", "items": [{**DEPLOYMENT, "apiVersion": "extensions/v1beta1"}]},
+            [
+                "$.apiVersion is 'v2': Kubernetes has List in v1",
+                "$.items[0].apiVersion is 'extensions/v1beta1': Kubernetes has Deployment in apps/v1",
+            ],
+        ),
+    ],
+)
+def test_a_version_without_the_kind_is_named(document: dict[str, Any], told: list[str]) -> None:
+    assert [remark for remark in said(document) if "the numbers are those of" not in remark] == told
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"kind": "Pod", "sepc": SPEC}, "or its resources; 'sepc' is none; did you mean spec?"),
+        ({"contianers": []}, "'contianers' is none; did you mean containers?"),
+        ({"kind": "pod", "spec": SPEC}, "kind 'pod' is no pod, and has no pod template; did you mean Pod?"),
+        ({"kind": "Deployment", "sepc": {}}, "has no pod template; unknown member $.sepc; did you mean spec?"),
+        (
+            {"kind": "Deployment", "spec": {"tempalte": TEMPLATE}},
+            "has no pod template; unknown member $.spec.tempalte; did you mean template?",
+        ),
+        ({"kind": "Service", "spec": {}}, "kind 'Service' is no pod, and has no pod template"),
+    ],
+)
+def test_a_slip_that_hides_the_pod_is_named(document: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidResourcesError) as caught:
+        pod_from_json(document)
+    assert str(caught.value).endswith(told)
 
 
 @pytest.mark.parametrize("name", ["cpus", "Memory", "gpu"])
