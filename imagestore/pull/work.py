@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
-from imagestore.content.disk import translated
-from imagestore.errors import ContentNotFoundError, DocumentError, ReferenceNotFoundError, RegistryError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, ReferenceNotFoundError, RegistryError
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
 from imagestore.pull.known import known_targets
+from imagestore.pull.resolved import ResolvedPull
+from imagestore.pull.sources import Documents
 from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from imagestore.metadata.records import ImageRecord
     from imagestore.observe import Observer
     from imagestore.pull.plan import PullPlan
-    from imagestore.pull.resolved import ResolvedPull
     from imagestore.pull.verify import ImageVerifier
     from imagestore.registry.client import RegistryClient
 
@@ -99,10 +99,6 @@ class PullWork:
         return self._resolved(*self._resolve()).plan(planned)
 
     def _resolved(self, target: Descriptor, raw: bytes | None) -> ResolvedPull:
-        """The rest of it, of which nothing is loaded for an image that is here."""
-        # The system may have no descriptor left to read the module.
-        with translated("pull into", self.content.root):
-            from imagestore.pull.resolved import ResolvedPull
         return ResolvedPull(self, target, raw)
 
     @property
@@ -148,10 +144,24 @@ class PullWork:
             return None
         if record.warnings and self.wanted.is_declared:
             return None  # it may have been taken when only the host asked, who gets a warning where this is an error
-        needed = set(record.roots).union(*(self.metadata.own_children(digest) for digest in record.roots))
+        return record if self._is_whole(record) else None
+
+    def _is_whole(self, record: ImageRecord) -> bool:
+        """Whether everything that a record needs is here, each blob with the size that its parent gives."""
+        documents = Documents(self.content, None, None, self.cancel)
+        known = {each.digest: each for each in (record.target, record.manifest)}
+        needed = set(record.roots)
         try:
-            here = sum(self.content.info(digest).size for digest in needed)
-        except ContentNotFoundError:
-            return None
-        # A file that lost (or won) bytes shows in the sum; other damage only in a check of the store.
-        return record if here == record.content_size else None
+            for digest in record.roots:  # each index before what it lists
+                root = known.get(digest)
+                if root is None:
+                    return False
+                if root.kind is Kind.INDEX:
+                    children = documents.index(root).manifests
+                else:
+                    children = documents.manifest(root).children
+                    needed.update(child.digest for child in children)
+                known.update((child.digest, child) for child in children)
+            return all(self.content.info(digest).size == known[digest].size for digest in needed)
+        except (ContentNotFoundError, IntegrityError, DocumentError):
+            return False

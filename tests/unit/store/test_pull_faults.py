@@ -38,6 +38,21 @@ def test_a_blob_that_lost_bytes_at_rest_is_mended_by_pulling_again(tmp_path: Pat
         assert Digest.of(path.read_bytes()) == again.layers[-1].digest
 
 
+def test_blobs_that_changed_size_are_fetched_again_although_their_sum_is_the_same(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        image = here.store.pull(PYTHON)
+        first, second = image.layer_paths[0], image.layer_paths[-1]
+        moved = first.read_bytes()[:10]
+        for path, data in ((first, first.read_bytes()[10:]), (second, second.read_bytes() + moved)):
+            path.chmod(0o644)
+            path.write_bytes(data)
+        again = here.store.pull(PYTHON)
+        assert [Digest.of(path.read_bytes()) for path in (first, second)] == [
+            again.layers[0].digest,
+            again.layers[-1].digest,
+        ]
+
+
 def test_something_else_in_a_blobs_place_is_an_error_that_names_it(tmp_path: Path) -> None:
     with node(tmp_path) as here:
         path = here.store.pull(PYTHON).layer_paths[-1]
