@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 #: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
 PARALLEL_BLOBS: Final = 3
-#: A config and a single layer of fewer bytes come one after the other: with TLS a connection more could take longer.
+#: A config and a single layer of fewer bytes come one after the other: with TLS a second connection could take longer.
 _WORTH_A_CONNECTION: Final = 1024 * 1024
 #: However many the configuration allows.
 MOST_PARALLEL_BLOBS: Final = 64
@@ -97,7 +97,6 @@ class Fetcher:
         keep_alive: called now and then while bytes come; renews the lease.
         gathering: for small blobs.
         parallel: blobs in flight at once.
-        may_grow: asked before there are more, since this process waits for the network; never by default.
     """
 
     content: LocalContentStore
@@ -107,7 +106,6 @@ class Fetcher:
     keep_alive: Callable[[], None]
     gathering: Gathering
     parallel: int = PARALLEL_BLOBS
-    may_grow: Callable[[], bool] | None = None
 
     def check(self, descriptors: Iterable[Descriptor]) -> None:
         """Refuse what can't succeed, before the first byte.
@@ -176,7 +174,6 @@ class Fetcher:
                 receive=functools.partial(self._arrive_heard, document=document, hear=hear, cancel=part),
                 settle=functools.partial(self._settle, cancel=part),
                 parallel=self.parallel,
-                may_grow=self.may_grow,
                 cancel=part,
             ) as flow,
         ):
@@ -378,21 +375,16 @@ class Fetcher:
         return how is not None
 
 
-def parallel_blobs(configured: int | None) -> int | None:
+def parallel_blobs(configured: int | None, layers: Sequence[Descriptor]) -> int:
     """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads; None when not set.
 
-    >>> [parallel_blobs(configured) for configured in (None, 5, 0, 1000)]
-    [None, 5, 64, 64]
+    >>> [parallel_blobs(configured, ()) for configured in (None, 5, 0, 1000)]
+    [3, 5, 64, 64]
     """
     if configured is None:
-        return None
+        return 1 if len(layers) == 1 and layers[0].size < _WORTH_A_CONNECTION else PARALLEL_BLOBS
     # As in containerd, zero and less is no limit; threads are not free, so there is one.
     return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
-
-
-def usual_parallel(layers: Sequence[Descriptor]) -> int:
-    """How many blobs of a pull are in flight at once where the configuration doesn't say it."""
-    return 1 if len(layers) == 1 and layers[0].size < _WORTH_A_CONNECTION else PARALLEL_BLOBS
 
 
 def fetch_order(descriptors: Iterable[Descriptor]) -> list[Descriptor]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from imagestore import lease
 from imagestore.pull.decide import Decider
-from imagestore.pull.fetch import Fetcher, fetch_order, order_with, parallel_blobs, usual_parallel
+from imagestore.pull.fetch import Fetcher, fetch_order, order_with, parallel_blobs
+from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.metadata.records import ImageRecord
     from imagestore.pull.choice import Choice
-    from imagestore.pull.plan import PullPlan
     from imagestore.pull.work import PullWork
 
 
@@ -43,7 +43,6 @@ class ResolvedPull:
     def run(self) -> ImageRecord:
         """Select, fetch and record; see PullWork.run()."""
         work, documents = self._work, self._documents
-        parallel = parallel_blobs(work.parallel)
         choice = self._decider.choose(self._target, self._documents)
         needed = [descriptor.digest for descriptor in choice.descriptors]
         with (
@@ -58,8 +57,7 @@ class ResolvedPull:
                 work.observer,
                 held.renew,
                 gathering,
-                parallel=parallel or usual_parallel(choice.manifest.layers),
-                may_grow=None if parallel else work.client.has_room,
+                parallel=parallel_blobs(work.parallel, choice.manifest.layers),
             )
             fetcher.check(choice.manifest.children)
             remove_damaged(work.content, documents.take_damaged())
@@ -102,8 +100,6 @@ class ResolvedPull:
 
     def plan(self, planned: AbstractSet[Digest]) -> PullPlan:
         """Say what run() would fetch; see PullWork.plan()."""
-        from imagestore.pull.plan import plan
-
         work, documents = self._work, self._documents
         choice = self._decider.complete(self._decider.choose(self._target, documents), documents)
         is_current = work.current(self._target) is not None

@@ -55,8 +55,7 @@ class PullWork:
         client: where everything comes from.
         observer: hears of progress.
         cancel: ends the work.
-        parallel: blobs in flight at once as containerd's max_concurrent_downloads says it; None for the default, and
-            more while the network is waited for.
+        parallel: blobs in flight at once, as in containerd's max_concurrent_downloads; None for the default.
         verifier: asked about the target before anything else is fetched, and before anything is stored.
     """
 

@@ -41,10 +41,5 @@ def flow_of(
     settle: Callable[[int], int],
     *,
     parallel: int = 3,
-    may_grow: Callable[[], bool] | None = None,
 ) -> Flow[int, int]:
-    return Flow(receive=receive, settle=settle, parallel=parallel, may_grow=may_grow, cancel=CancelToken())
-
-
-def always() -> bool:
-    return True
+    return Flow(receive=receive, settle=settle, parallel=parallel, cancel=CancelToken())

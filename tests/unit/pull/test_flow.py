@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import time
 import weakref
@@ -17,7 +16,7 @@ from imagestore.cancel import CancelToken
 from imagestore.errors import OperationCancelledError
 from imagestore.pull.flow import Flow
 from tests.support.collector import without_collector
-from tests.unit.pull.flows import Gauge, always, flow_of
+from tests.unit.pull.flows import Gauge, flow_of
 
 
 @settings(max_examples=20, deadline=None)
@@ -35,143 +34,18 @@ def test_each_thing_is_received_and_settled_once(count: int, parallel: int, give
     assert settle.most <= 2
 
 
-@pytest.fixture
-def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process seems to wait all the time, and looks often."""
-    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 1000.0)
-    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.001)
-
-
-@pytest.mark.usefixtures("idle")
-def test_more_are_received_at_a_time_while_this_process_waits() -> None:
-    all_here, gauge = threading.Barrier(5), Gauge()
+@pytest.mark.parametrize("parallel", [1, 2, 3])
+def test_as_many_as_were_asked_for_are_received_at_a_time(parallel: int) -> None:
+    all_here, gauge = threading.Barrier(parallel), Gauge()
 
     def receive(thing: int) -> None:
-        gauge(thing)
         all_here.wait(60)
+        gauge(thing)
 
-    with flow_of(receive, lambda _: 0, may_grow=always) as flow:
-        for _ in range(2):
-            gauge.threads.clear()
-            flow.bring(range(50))
-            assert len(gauge.threads) == 5
-    assert gauge.seen == Counter([*range(50), *range(50)])
-
-
-@pytest.mark.parametrize(("share", "grows"), [(0.4, True), (0.6, False)])
-def test_half_a_processor_is_busy(monkeypatch: pytest.MonkeyPatch, share: float, grows: bool) -> None:
-    asked, done = itertools.count(), threading.Event()
-
-    def may_grow() -> bool:
-        if next(asked) > 3:
-            done.set()
-        return False
-
-    def waits(event: threading.Event) -> None:
-        event.wait(0.05)
-
-    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 1000 + share * time.monotonic())
-    with flow_of(lambda _: waits(done), lambda _: 0, may_grow=may_grow) as flow:
+    with flow_of(receive, lambda _: 0, parallel=parallel) as flow:
         flow.bring(range(12))
-    assert bool(next(asked)) == grows
-
-
-def test_one_idle_moment_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments, has_looked, gauge = itertools.count(), threading.Event(), Gauge()
-
-    def process_time() -> float:
-        # Each look asks twice: in every second one nothing was spent.
-        moment = next(moments)
-        if moment > 40:
-            has_looked.set()
-        return time.monotonic() * 1000 if moment % 4 < 2 else 0.0
-
-    def receive(thing: int) -> None:
-        gauge(thing)
-        assert has_looked.wait(60)
-
-    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.001)
-    monkeypatch.setattr("imagestore.pull.flow.time.process_time", process_time)
-    with flow_of(receive, lambda _: 0, may_grow=always) as flow:
-        flow.bring(range(9))
-    assert len(gauge.threads) == 3
-
-
-@pytest.mark.usefixtures("idle")
-def test_no_more_are_received_at_a_time_than_may_be() -> None:
-    asked, has_asked, gauge = itertools.count(), threading.Event(), Gauge()
-
-    def may_grow() -> bool:
-        if next(asked) > 20:
-            has_asked.set()
-        return False
-
-    def receive(thing: int) -> None:
-        gauge(thing)
-        assert has_asked.wait(60)
-
-    with flow_of(receive, lambda _: 0, may_grow=may_grow) as flow:
-        flow.bring(range(9))
-    assert len(gauge.threads) == 3
-
-
-@pytest.mark.usefixtures("idle")
-def test_as_many_as_were_asked_for_are_received_at_a_time() -> None:
-    gauge = Gauge()
-    with flow_of(gauge, lambda _: 0, parallel=2) as flow:
-        flow.bring(range(100))
-    assert len(gauge.threads) <= 2
-
-
-def test_the_end_of_the_last_transfer_ends_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_looking = threading.Event()
-
-    def process_time() -> float:
-        is_looking.set()
-        return 1000.0
-
-    def receive(_: int) -> None:
-        assert is_looking.wait(60)
-
-    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 30.0)
-    monkeypatch.setattr("imagestore.pull.flow.time.process_time", process_time)
-    started = time.monotonic()
-    with flow_of(receive, lambda _: 0, may_grow=always) as flow:
-        flow.bring(range(50))
-    assert time.monotonic() - started < 20
-
-
-@pytest.mark.parametrize("failing", [False, True])
-def test_nobody_waits_for_the_next_look_when_all_is_received(monkeypatch: pytest.MonkeyPatch, failing: bool) -> None:
-    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 3600.0)
-
-    def receive(_: int) -> None:
-        if failing:
-            raise KeyError
-
-    with contextlib.suppress(KeyError), flow_of(receive, lambda _: 0, may_grow=always) as flow:
-        flow.bring(range(50))
-        flow.bring(range(50))
-
-
-@pytest.mark.usefixtures("idle")
-def test_those_there_are_go_on_where_no_more_threads_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    started, real = [0], threading.Thread.start
-
-    def start(thread: threading.Thread) -> None:
-        started[0] += thread.name == "imagestore-fetch"
-        if started[0] > 4:
-            raise RuntimeError("can't start new thread")
-        real(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    gauge = Gauge()
-    with flow_of(gauge, lambda _: 0, may_grow=always) as flow:
-        flow.bring(range(300))
-    assert gauge.seen == Counter(range(300))
-    assert started[0] == 5
-    assert len(gauge.threads) <= 4
+    assert gauge.seen == Counter(range(12))
+    assert gauge.most <= parallel
 
 
 def test_a_failure_in_the_block_ends_what_is_under_way() -> None:
@@ -291,9 +165,10 @@ def test_receivers_go_on_when_no_more_of_them_can_be_started(monkeypatch: pytest
     started: list[threading.Thread] = []
 
     def start(thread: threading.Thread) -> None:
-        if thread.name == "imagestore-fetch" and started:
+        is_receiver = thread.name.startswith("imagestore-fetch")
+        if is_receiver and started:
             raise RuntimeError("can't start new thread")
-        if thread.name == "imagestore-fetch":
+        if is_receiver:
             started.append(thread)
         real_start(thread)
 

@@ -52,47 +52,6 @@ def test_an_interrupt_is_told_before_an_earlier_failure() -> None:
         run()
 
 
-def test_an_interrupt_while_things_come_waits_for_those_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    received, settle = Gauge(), Gauge()
-
-    def interrupt() -> bool:
-        raise KeyboardInterrupt
-
-    def receive(thing: int) -> int:
-        with contextlib.suppress(OperationCancelledError):
-            flow.cancel.wait(60)
-        time.sleep(0.05)
-        return received(thing)
-
-    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 1000.0)
-    flow = flow_of(receive, settle, may_grow=interrupt)
-    with pytest.raises(KeyboardInterrupt), flow:
-        flow.bring(range(50))
-    assert len(received.seen) == 3
-    assert settle.seen == received.seen
-    assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
-
-
-def interrupt(_: threading.Thread) -> None:
-    raise KeyboardInterrupt
-
-
-def interrupt_in_other_words(_: threading.Thread) -> None:
-    """As when it comes while the lock of the thread's Event is let go."""
-    try:
-        raise KeyboardInterrupt
-    finally:
-        threading.Lock().release()
-
-
-@pytest.mark.parametrize("start", [interrupt, interrupt_in_other_words])
-def test_an_interrupt_while_a_thread_starts_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch, start: Callable[[threading.Thread], None]
-) -> None:
-    monkeypatch.setattr(threading.Thread, "start", start)
-    one_is_settled_and_the_interrupt_told()
-
-
 @pytest.fixture
 def interrupted_after() -> Iterator[Callable[..., None]]:
     """Interrupt the main thread as Ctrl-C does, after some seconds, and then again and again; 0: no more."""
@@ -128,19 +87,3 @@ def test_an_interrupt_while_it_is_waited_for_threads_ends_none_of_the_waiting(
     assert len(received.seen) == 3
     assert settle.seen == received.seen
     assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
-
-
-def test_a_thread_that_begins_after_its_start_was_interrupted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    hands: list[threading.Thread] = []
-
-    def start_late(hand: threading.Thread) -> bool:
-        hands.append(hand)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("imagestore.pull.flow.start", start_late)
-    one_is_settled_and_the_interrupt_told()
-    for hand in hands:
-        hand.start()
-        hand.join(3)
-    assert hands
-    assert not any(hand.is_alive() for hand in hands)
