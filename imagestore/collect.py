@@ -6,13 +6,9 @@ deletes it if nothing does. Whoever wants a blob leases it before looking for it
 sees the lease, or the other process finds the blob gone and fetches it. Between two batches those go first who wait
 to write, so no writer waits for more than one batch.
 
-Where nothing is kept at all, and all that is here is to go, the folders of blobs are put away as a whole under the lock
-and emptied without it (see ``content.put_away``): that is quicker, and others hardly wait.
-
 After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
 
-A file that can't be deleted stops none of the others, and is named: it stays as it is, with its edges and labels; or,
-where all went as a whole, among what was put away, and each collection tries again.
+A file that can't be deleted stops none of the others, and is named: it stays as it is, with its edges and labels.
 """
 
 from __future__ import annotations
@@ -25,14 +21,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import as_written
-from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, StoreFullError, UndeletableError
+from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, UndeletableError
 from imagestore.gc import breathing, in_order
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from imagestore.content.deleting import Deleting
+    from imagestore.content.delete import Deleter
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
     from imagestore.metadata.api import MetadataStore
@@ -47,8 +43,6 @@ _LOOK_SECONDS: Final = 0.001
 #: As many are asked about with one query: few at first, since the first look for others comes after them.
 _FIRST_STEP: Final = 32
 _LONGEST_STEP: Final = 256
-#: Fewer are gone one by one before their folder would have been put away.
-_FEWEST_AS_WHOLE: Final = 256
 #: As many are asked at once what they point at.
 _MARKED_AT_ONCE: Final = 256
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
@@ -129,7 +123,6 @@ def collect(
         for ref in metadata.sweep_namespaces():
             with _noted(failures, ref):
                 content.abort(ref)
-    # First, so that what is put away below and can't be deleted is named once.
     stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), failures, dry_run=dry_run)
     present = _Counted(content.names())
     candidates = metadata.garbage(present)
@@ -171,17 +164,12 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
         StoreError: the database can't be changed; what was freed before stays freed.
     """
     _tell_keeper(metadata)
-    swept, texts = Swept({}, {}), list(roots)
-    # All that is here is likely to be what they held, or what edges point at.
-    if _is_all_garbage(metadata) and _swept_as_whole(metadata, content, {*texts, *metadata.children()}, swept):
-        return swept
-    reached, parents = _reached(metadata, texts)
+    reached, parents = _reached(metadata, roots)
     # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
-    _sweep_singly(metadata, content, [*in_order(parents), *in_order(reached - parents)], swept)
-    return swept
+    return sweep(metadata, content, [*in_order(parents), *in_order(reached - parents)])
 
 
-def _reached(metadata: MetadataStore, roots: Sequence[str]) -> tuple[set[str], set[str]]:
+def _reached(metadata: MetadataStore, roots: Iterable[str]) -> tuple[set[str], set[str]]:
     """What can be reached, and what of it points on, asked for step by step."""
     reached = set(roots)
     parents: set[str] = set()
@@ -197,7 +185,7 @@ def _reached(metadata: MetadataStore, roots: Sequence[str]) -> tuple[set[str], s
 
 
 def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str]) -> Swept:
-    """Delete candidates that nothing keeps now.
+    """Delete candidates that nothing keeps now, batch by batch; each is asked about while the lock is held.
 
     Args:
         metadata: records, leases and edges.
@@ -207,81 +195,35 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
-    swept, texts = Swept({}, {}), list(candidates)
-    is_many = len(texts) >= _FEWEST_AS_WHOLE
-    if not (is_many and _is_all_garbage(metadata) and _swept_as_whole(metadata, content, texts, swept)):
-        _sweep_singly(metadata, content, texts, swept)
-    return swept
-
-
-def _sweep_singly(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str], swept: Swept) -> None:
-    """Delete candidates batch by batch, each asked about while the lock is held."""
-    waiting = collections.deque(candidates)
+    swept, waiting = Swept({}, {}), collections.deque(candidates)
     patience = Patience(metadata)
-    with content.deleting() as files:
+    with content.deleter() as files:
         while waiting:
-            files.expect(len(waiting))
             try:
-                with metadata.batch(), files.settled():
+                with metadata.batch():
                     _sweep_some(metadata, files, waiting, patience, swept)
             finally:
                 files.let_go()
+    return swept
 
 
-def _swept_as_whole(
-    metadata: MetadataStore, content: LocalContentStore, candidates: Collection[str], swept: Swept
-) -> bool:
-    """Where all is garbage and nothing is here but candidates, it goes as a whole; False when it has to go singly."""
-    if len(candidates) < _FEWEST_AS_WHOLE:
-        return False
-    is_done = False
-    with content.putting_away() as away:
-        if not away.prepare(candidates):
-            return False
-        # On a full disk the files go first, and then, one by one, what is noted about them.
-        with contextlib.suppress(StoreFullError):
-            with metadata.batch():
-                is_taken = _is_all_garbage(metadata) and away.take()
-                if is_taken:
-                    metadata.forget_all_content()
-            is_done = is_taken
-        emptied = away.empty()
-        swept.freed.update(emptied.sizes)
-        swept.failures.update(emptied.failures)
-    return is_done
-
-
-def _is_all_garbage(metadata: MetadataStore) -> bool:
-    """Whether nothing is kept, and what is noted about content can be dropped in some milliseconds."""
-    return metadata.keeps_nothing() and not metadata.has_labels() and not metadata.has_many_edges()
-
-
-def _sweep_some(
-    metadata: MetadataStore, files: Deleting, waiting: deque[str], patience: Patience, swept: Swept
-) -> None:
-    """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for.
-
-    While threads delete what was found, the next are asked about.
-    """
+def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], patience: Patience, swept: Swept) -> None:
+    """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for."""
     patience.begin()
-    # So it stays while this batch holds the lock; then nobody has to be asked about each.
+    # So it stays while this batch holds the lock; then nothing has to be asked about each.
     keeps_nothing = metadata.keeps_nothing()
-    under_way, step = None, _FIRST_STEP
-    while True:
-        begun = None
-        if waiting and (step == _FIRST_STEP or not patience.is_over()):
-            some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
-            begun = files.begin(some if keeps_nothing else metadata.unheld(some))
-            step = min(2 * step, _LONGEST_STEP)
-        if under_way is not None:
-            # What was begun but not ended is asked about again: it may be wanted by then.
-            waiting.extendleft(reversed(files.end(under_way, patience.is_over)))
-            metadata.forget_content(under_way.sizes)
-            swept.freed.update((text, size) for text, size in under_way.sizes.items() if size is not None)
-            swept.failures.update(under_way.failures)
-        if begun is None:
+    step = _FIRST_STEP
+    while waiting:
+        some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
+        deleted = files.delete_some(some if keeps_nothing else metadata.unheld(some), patience.is_over)
+        # What there was no time for is asked about again: it may be wanted by then.
+        waiting.extendleft(reversed(deleted.left))
+        metadata.forget_content(deleted.sizes)
+        swept.freed.update((text, size) for text, size in deleted.sizes.items() if size is not None)
+        swept.failures.update(deleted.failures)
+        if patience.is_over():
             return
-        under_way = begun
+        step = min(2 * step, _LONGEST_STEP)
 
 
 class Patience:

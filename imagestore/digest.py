@@ -62,7 +62,7 @@ class Digest:
         return cls(algorithm, encoded)
 
     @classmethod
-    def of(cls, data: bytes, algorithm: str = "sha256") -> Self:
+    def of(cls, data: bytes | memoryview, algorithm: str = "sha256") -> Self:
         """Hash bytes.
 
         >>> str(Digest.of(b""))[:20]

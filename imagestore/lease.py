@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.gc_labels import KEEP_ALL
-from imagestore.threads import start
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -194,8 +193,10 @@ def renewed(held: HeldLease) -> Iterator[None]:
 
     thread = threading.Thread(target=renew, name="imagestore-renew", daemon=True)
     try:
-        if not start(thread):  # it holds for its lifetime
-            _warn("renewed", held.id, RuntimeError("no more threads for this process"))
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads for this process; the lease holds for its lifetime
+            _warn("renewed", held.id, error)
         yield
     finally:
         ended.set()

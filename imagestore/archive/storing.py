@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.archive.source import read
-from imagestore.content.batch import BATCH, SMALL_BYTES, SmallBlob
+from imagestore.content.small_writer import BATCH, BATCHED_BYTES, SmallBlob
 from imagestore.observe import BlobDone
 from imagestore.pull.fetch import Fetcher
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from imagestore.archive.contents import ArchiveOrigin
     from imagestore.cancel import CancelToken
     from imagestore.content.local import LocalContentStore
+    from imagestore.content.small_writer import SmallBlobs
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.lease import HeldLease
@@ -87,27 +88,26 @@ class Storing:
                 small.append(each)
             else:
                 large.setdefault(each.reference, []).append(each.descriptor)
-        with self.content.gathering(self.cancel) as gathering:
+        with self.content.small_blobs(self.cancel) as small_blobs:
             fetchers = {
-                reference: Fetcher(self.content, self.origin, reference, self.observer, self.held.renew, gathering)
+                reference: Fetcher(self.content, self.origin, reference, self.observer, self.held.renew, small_blobs)
                 for reference in dict.fromkeys(each.reference for each in once)
             }
             if small or large:
                 next(iter(fetchers.values())).check_space(missing)
             if small:
-                self._store_small(small)
+                self._store_small(small, small_blobs)
             for reference, descriptors in large.items():
                 fetchers[reference].fetch_all(descriptors, cancel=self.cancel)
         self.cancel.check()
 
-    def _store_small(self, wanted: list[Wanted]) -> None:
-        with self.content.batches(self.cancel) as batches:
-            for start in range(0, len(wanted), BATCH):
-                self.held.renew()
-                batch = wanted[start : start + BATCH]
-                batches.put([self._small(each) for each in batch])
-                for each in batch:
-                    self._say(each, each.descriptor.size)
+    def _store_small(self, wanted: list[Wanted], small_blobs: SmallBlobs) -> None:
+        for start in range(0, len(wanted), BATCH):
+            self.held.renew()
+            batch = wanted[start : start + BATCH]
+            small_blobs.put([self._small(each) for each in batch])
+            for each in batch:
+                self._say(each, each.descriptor.size)
 
     def _small(self, wanted: Wanted) -> SmallBlob:
         descriptor, raw = wanted.descriptor, wanted.raw
@@ -118,7 +118,7 @@ class Storing:
         return SmallBlob(
             descriptor.digest,
             descriptor.size,
-            lambda: read(self.origin.source, place, limit_bytes=SMALL_BYTES),
+            lambda: read(self.origin.source, place, limit_bytes=BATCHED_BYTES),
             what,
         )
 
@@ -127,7 +127,7 @@ class Storing:
             return True
         descriptor, origin = wanted.descriptor, self.origin
         is_kept = descriptor.digest in origin.places and descriptor.digest not in origin.packed
-        return is_kept and descriptor.size <= SMALL_BYTES
+        return is_kept and descriptor.size <= BATCHED_BYTES
 
     def _say(self, wanted: Wanted, received: int) -> None:
         if wanted.raw is None:

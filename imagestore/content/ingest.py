@@ -7,11 +7,13 @@ synced.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.blob_file import LOST
+from imagestore.content.direct_io import Filling
 from imagestore.content.disk import check_room, make_directory, replace_text, sync_directory, translated
 from imagestore.content.ingest_folder import now_text, read_status, remove_ingest
 from imagestore.digest import Digest, new_hash
@@ -32,9 +34,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.cancel import CancelToken
-    from imagestore.content.buffers import Buffers
-    from imagestore.content.filling import ReadInto
+    from imagestore.content.direct_io import ReadInto
     from imagestore.content.locks import FileLock
+
+log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1024 * 1024
 
@@ -49,7 +52,6 @@ class LocalIngestWriter:
         algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
-        buffers: for filling.
         cancel: ends the reading of what is there already.
     """
 
@@ -62,7 +64,6 @@ class LocalIngestWriter:
         algorithm: str,
         total: int,
         lock: FileLock,
-        buffers: Buffers,
         cancel: CancelToken | None = None,
     ) -> None:
         self.directory = directory
@@ -70,7 +71,6 @@ class LocalIngestWriter:
         self._blobs = blobs
         self._ref = ref
         self._lock = lock
-        self._buffers = buffers
         self._cancel = cancel
         self._total = total
         self._algorithm = algorithm
@@ -124,9 +124,7 @@ class LocalIngestWriter:
         """Append what a source gives until its end; what came before it fails is kept."""
         self._check_open()
         with translated(f"write ingest {self._ref}", self._data):
-            from imagestore.content.filling import Filling
-
-            filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
+            filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash)
             try:
                 filling.fill(readinto, advanced, expected=self._total - self._offset)
             finally:
@@ -271,9 +269,6 @@ class LocalIngestWriter:
             self._let_go_of_data()
             if not isinstance(error, OSError) or error.errno not in LOST:
                 raise
-            import logging
-
-            log = logging.getLogger(__name__)
             log.warning("an ingest can't be read, starting it again", extra={"ingest": self._ref})
             return False
         return True

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from imagestore.content.api import IngestStatus
-from imagestore.digest import VERIFIABLE, Digest
+from imagestore.digest import Digest
 from imagestore.failpoint import reach
 from imagestore.own_files import opener
 
@@ -54,25 +54,17 @@ def read_status(directory: Path) -> IngestStatus | None:
 
 
 def read_remains(directory: Path) -> IngestStatus | None:
-    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone.
-
-    Content that was put away to be deleted (see ``put_away``) counts as old: nobody wants it back.
-    """
-    size, is_put_away = 0, False
+    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone."""
+    size = 0
     try:
         made_at = updated_at = os.stat(directory).st_mtime
         with os.scandir(directory) as entries:
             for entry in entries:
-                if entry.name in VERIFIABLE and entry.is_dir(follow_symlinks=False):
-                    is_put_away = True
-                    with os.scandir(entry.path) as blobs:
-                        size += sum(blob.stat(follow_symlinks=False).st_size for blob in blobs)
-                else:
-                    status = entry.stat(follow_symlinks=False)
-                    size, updated_at = size + status.st_size, max(updated_at, status.st_mtime)
+                status = entry.stat(follow_symlinks=False)
+                size, updated_at = size + status.st_size, max(updated_at, status.st_mtime)
     except OSError:
         return None
-    return IngestStatus(directory.name, size, 0, made_at, 0.0 if is_put_away else updated_at)
+    return IngestStatus(directory.name, size, 0, made_at, updated_at)
 
 
 def remove_ingest(directory: Path) -> None:

@@ -13,17 +13,20 @@ import errno
 import functools
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.adopt import Adoption, adopt, is_at
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_file import LOST, damage_named, open_blob
-from imagestore.content.buffers import SMALL_BYTES, Buffers
-from imagestore.content.deleting import Deleting
+from imagestore.content.delete import Deleter
 from imagestore.content.disk import make_directories, room, sync_directory, translated
+from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingest_folder import ingest_name, read_status
 from imagestore.content.ingests import Ingests
 from imagestore.content.names import entries, is_name, names
+from imagestore.content.small_writer import SMALL_BYTES, SmallBlobs, SmallWriter
 from imagestore.digest import Digest, Verifier, verify
 from imagestore.errors import (
     AlreadyExistsError,
@@ -36,19 +39,13 @@ from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
-    from imagestore.content.adopt import Adoption
-    from imagestore.content.batch import BlobBatches
-    from imagestore.content.ingest import LocalIngestWriter
     from imagestore.content.locks import FileLock
-    from imagestore.content.put_away import PutAway
-    from imagestore.content.small import Gathering, SmallWriter
-
 
 _HASHED_BYTES: Final = 1024 * 1024
+_MOST_SMALL_WRITERS: Final = 24
 
 
 class LocalContentStore(Ingests):
@@ -70,7 +67,8 @@ class LocalContentStore(Ingests):
         super().__init__(root / "ingest", locks)
         # Joined as text: a path object costs more than the look it is made for.
         self._blobs_text = os.fspath(self._blobs)
-        self._buffers = Buffers()
+        # Bounds what whole blobs in memory take, however many pulls one store runs.
+        self._small_writers = threading.BoundedSemaphore(_MOST_SMALL_WRITERS)
         with translated("make the content folders", root):
             make_directories((self._blobs / "sha256", self._ingests, locks))
 
@@ -163,20 +161,13 @@ class LocalContentStore(Ingests):
         """Every blob's digest in text form, in no particular order; no file is looked at."""
         return names(self._blobs)
 
-    def deleting(self) -> Deleting:
+    def deleter(self) -> Deleter:
         """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
-        return Deleting(self._blobs)
-
-    def putting_away(self) -> PutAway:
-        """For deleting all blobs where nothing keeps any, as a context manager."""
-        with translated("delete from", self._blobs):
-            from imagestore.content.put_away import PutAway
-
-        return PutAway(self._blobs, self._ingests, self._locks)
+        return Deleter(self._blobs)
 
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
-        with self.deleting() as files:
+        with self.deleter() as files:
             return files.delete(str(digest)) or 0
 
     def delete_damaged(self, digest: Digest) -> bool:
@@ -240,16 +231,17 @@ class LocalContentStore(Ingests):
             lock.release()
             raise
 
-    def gathering(self, cancel: CancelToken) -> Gathering:
-        """What gathering_writer() needs, for one piece of work; a context manager."""
-        with translated("write to", self._blobs):
-            from imagestore.content.small import Gathering
+    def small_blobs(self, cancel: CancelToken) -> SmallBlobs:
+        """For storing the small blobs of one pull or import, as a context manager; a lease must hold each already.
 
-        return Gathering(self._ingests, self._blobs, self._locks, buffers=self._buffers, cancel=cancel)
+        Args:
+            cancel: ends the work.
+        """
+        return SmallBlobs(self._ingests, self._blobs, self._locks, cancel)
 
-    def gathering_writer(
+    def blob_writer(
         self,
-        gathering: Gathering,
+        small_blobs: SmallBlobs,
         ref: str,
         *,
         expected: Digest,
@@ -257,14 +249,26 @@ class LocalContentStore(Ingests):
         cancel: CancelToken,
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter | SmallWriter:
-        """As writer(), but a small blob of which nothing is here gets no ingest."""
+        """As writer(), but a small blob of which nothing is here gets no ingest, unless too many are in memory."""
         name, lock = self._locked(ref, cancel, on_wait)
         try:
             self._check_missing(expected)
             as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock, cancel)
-            if total > SMALL_BYTES or self._is_begun(name):
+            if total > SMALL_BYTES or self._is_begun(name) or not self._small_writers.acquire(blocking=False):
                 return as_ingest()
-            return gathering.writer(ref, expected, total, lock, as_ingest) or as_ingest()
+            try:
+                return SmallWriter(
+                    ref,
+                    expected,
+                    total,
+                    lock=lock,
+                    blobs=small_blobs,
+                    as_ingest=as_ingest,
+                    on_end=self._small_writers.release,
+                )
+            except BaseException:
+                self._small_writers.release()
+                raise
         except BaseException:
             lock.release()
             raise
@@ -276,10 +280,6 @@ class LocalContentStore(Ingests):
     def _ingest(
         self, name: str, ref: str, algorithm: str, total: int, lock: FileLock, cancel: CancelToken | None = None
     ) -> LocalIngestWriter:
-        # The system may have no descriptor left to read the module.
-        with translated("open ingest", self._ingests / name):
-            from imagestore.content.ingest import LocalIngestWriter
-
         return LocalIngestWriter(
             self._ingests / name,
             self._blobs,
@@ -287,7 +287,6 @@ class LocalContentStore(Ingests):
             algorithm=algorithm,
             total=total,
             lock=lock,
-            buffers=self._buffers,
             cancel=cancel,
         )
 
@@ -320,17 +319,6 @@ class LocalContentStore(Ingests):
             lock.release()
             raise
 
-    def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
-        """For storing many small blobs; a lease must hold each of them already.
-
-        Args:
-            cancel: ends the work.
-        """
-        with translated("write to", self._blobs):
-            from imagestore.content.batch import batches
-
-        return batches(self._ingests, self._blobs, self._locks, cancel)
-
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
         """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).
 
@@ -345,18 +333,12 @@ class LocalContentStore(Ingests):
         """
         if not self._sources or not digest.is_verifiable:
             return None
-        with translated("adopt into", self._blob(digest)):
-            from imagestore.content.adopt import adopt
-
         return adopt(self._sources, digest, size, self._blob(digest), self._adopting_writer, cancel)
 
     def is_at_source(self, digest: Digest, size: int) -> bool:
         """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
         if not self._sources or not digest.is_verifiable:
             return False
-        with translated("look at the sources of", self._blobs):
-            from imagestore.content.adopt import is_at
-
         return is_at(self._sources, digest, size)
 
     def _adopting_writer(self, digest: Digest, size: int, cancel: CancelToken) -> LocalIngestWriter:

@@ -202,15 +202,6 @@ class MetadataStore(Protocol):
     def edges_as_written(self) -> Mapping[str, Sequence[str]]:
         """Every edge in text form: children by parent; one that a label names too comes twice."""
 
-    def children(self) -> set[str]:
-        """Everything that an edge points at, in text form; of a whole store, as edges()."""
-
-    def has_many_edges(self) -> bool:
-        """Whether dropping all edges at once takes longer than those can bear who wait."""
-
-    def has_labels(self) -> bool:
-        """Whether any content has labels."""
-
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""
 
@@ -234,9 +225,6 @@ class MetadataStore(Protocol):
 
     def forget_content(self, texts: Collection[str]) -> None:
         """Drop labels of content that was deleted, given in text form, and the edges that start there."""
-
-    def forget_all_content(self) -> None:
-        """Drop all edges: nothing keeps any content, and none has labels."""
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Hold the database's write lock, so that no lease and no record can appear meanwhile; commits at the end."""

@@ -108,9 +108,6 @@ _HOLDING: Final = (
     "namespace_content",
 )
 
-#: To drop so many edges at once takes ten milliseconds.
-_MANY_EDGES: Final = 50_000
-
 #: Where the labels of content are, and what follows from them.
 _OF_LABELS: Final = ("label_edge", "content_label", "content_root")
 
@@ -191,21 +188,6 @@ class GraphTables(Database):
             for parent, child in db.execute(_EDGES):
                 found.setdefault(parent, []).append(child)
         return found
-
-    def children(self) -> set[str]:
-        """Everything that an edge points at, in text form."""
-        with self._reading_apart() as db:
-            return {child for _, child in db.execute(_EDGES)}
-
-    def has_many_edges(self) -> bool:
-        """Whether dropping all edges at once takes longer than those can bear who wait."""
-        with self._reading() as db:
-            return db.execute(f"{_EDGES} LIMIT 1 OFFSET ?", (_MANY_EDGES,)).fetchone() is not None
-
-    def has_labels(self) -> bool:
-        """Whether any content has labels."""
-        with self._reading() as db:
-            return bool(db.execute(_HAS_LABELS).fetchone()[0])
 
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""
@@ -343,11 +325,6 @@ class GraphTables(Database):
                 # Content without labels has no rows in any of the other tables, and most stores have no labels at all.
                 has_labels = db.execute(_HAS_LABELS).fetchone()[0]
                 _forget(db, texts, "edge", *(_OF_LABELS if has_labels else ()))
-
-    def forget_all_content(self) -> None:
-        """Drop all edges; where no content has labels."""
-        with self._writing() as db:
-            db.execute("DELETE FROM edge")
 
 
 def _texts(db: sqlite3.Connection, query: str, values: Mapping[str, object]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import LEFT_TEXT
-from imagestore.content.small import SmallWriter
+from imagestore.content.small_writer import SmallWriter
 from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.content.api import IngestWriter
     from imagestore.content.local import LocalContentStore
-    from imagestore.content.small import Gathering
+    from imagestore.content.small_writer import SmallBlobs
     from imagestore.descriptor import Descriptor
     from imagestore.observe import Observer
     from imagestore.pull.origin import Origin
@@ -95,7 +95,7 @@ class Fetcher:
         reference: names the repository.
         observer: hears of progress.
         keep_alive: called now and then while bytes come; renews the lease.
-        gathering: for small blobs.
+        small_blobs: for small blobs.
         parallel: blobs in flight at once.
     """
 
@@ -104,7 +104,7 @@ class Fetcher:
     reference: Reference
     observer: Observer
     keep_alive: Callable[[], None]
-    gathering: Gathering
+    small_blobs: SmallBlobs
     parallel: int = PARALLEL_BLOBS
 
     def check(self, descriptors: Iterable[Descriptor]) -> None:
@@ -208,8 +208,8 @@ class Fetcher:
             flow.settle(arrival)
 
     def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> IngestWriter:
-        return self.content.gathering_writer(
-            self.gathering,
+        return self.content.blob_writer(
+            self.small_blobs,
             ingest_ref(descriptor),
             expected=descriptor.digest,
             total=size,

@@ -11,6 +11,8 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from imagestore.executors import begin, take
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
@@ -76,12 +78,7 @@ class Flow(Generic[T, A]):
         wait([self._begin(self._receivers, self._receive_all) for _ in range(count)])
 
     def _begin(self, executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
-        try:
-            step = executor.submit(work)
-        except RuntimeError:  # no more threads for this process
-            work()
-            step = Future()
-            step.set_result(None)
+        step = begin(executor, work)
         self._steps.append(step)
         return step
 
@@ -128,7 +125,7 @@ class Flow(Generic[T, A]):
         return None if told is error else told
 
     def _receive_all(self) -> None:
-        while (thing := _next(self._todo)) is not None:
+        while (thing := take(self._todo)) is not None:
             try:
                 arrival = self._receive(thing)
             except BaseException as error:  # noqa: BLE001 - raised at the end of the block
@@ -138,7 +135,7 @@ class Flow(Generic[T, A]):
                 self.settle(arrival)
 
     def _settle_one(self) -> None:
-        arrival = _next(self._arrived)
+        arrival = take(self._arrived)
         if arrival is None:
             return
         try:
@@ -152,11 +149,3 @@ class Flow(Generic[T, A]):
         self._failures.append(error)
         self._todo.clear()
         self.cancel.cancel("another part of the pull failed")
-
-
-def _next(waiting: deque[T]) -> T | None:
-    """The first of what waits, for whichever thread asks first."""
-    try:
-        return waiting.popleft()
-    except IndexError:
-        return None

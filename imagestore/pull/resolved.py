@@ -48,7 +48,7 @@ class ResolvedPull:
         with (
             lease.held(work.metadata, purpose="pull", digests=needed) as held,
             undone_on_failure(work.metadata, work.content, held, choice.descriptors),
-            work.content.gathering(work.cancel) as gathering,
+            work.content.small_blobs(work.cancel) as small_blobs,
         ):
             fetcher = Fetcher(
                 work.content,
@@ -56,7 +56,7 @@ class ResolvedPull:
                 work.reference,
                 work.observer,
                 held.renew,
-                gathering,
+                small_blobs,
                 parallel=parallel_blobs(work.parallel, choice.manifest.layers),
             )
             fetcher.check(choice.manifest.children)

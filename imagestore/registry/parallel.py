@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.registry.blob import BlobStream, RangeIgnoredError, Stretch
-from imagestore.threads import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,7 +138,9 @@ class ParallelStream:
     def _employ(self) -> None:
         thread = threading.Thread(target=self._work, name="imagestore-range", daemon=True)
         self._threads.append(thread)
-        if not start(thread):  # those there are do it, or one stream
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads for this process: those there are do it, or one stream
             self._threads.remove(thread)
 
     def _dismiss(self) -> int:

@@ -172,8 +172,8 @@ class Repairer:
             self._bad.discard(descriptor.digest)
             return
         reference = Reference.parse(record.reference)
-        with self.content.gathering(self.cancel) as gathering:
-            fetcher = Fetcher(self.content, self.client, reference, self.observer, held.renew, gathering)
+        with self.content.small_blobs(self.cancel) as small_blobs:
+            fetcher = Fetcher(self.content, self.client, reference, self.observer, held.renew, small_blobs)
             if descriptor.kind in (Kind.INDEX, Kind.MANIFEST):
                 raw = self.client.document(reference, descriptor, cancel=self.cancel)
                 self.content.delete_damaged(descriptor.digest)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagestore.content.filling import LEAST_LARGE_BYTES
+from imagestore.content.direct_io import LEAST_LARGE_BYTES
 from imagestore.digest import Digest
 from imagestore.store import ImageStore
 from imagestore.testing import RegistryServer, build_index, layer, synthetic_layer

@@ -109,13 +109,13 @@ def _mend(place: Place) -> None:
 
 
 def _work(place: Place, chance: random.Random) -> None:
-    from imagestore import collect
+    from imagestore.content import delete
     from imagestore.errors import ImageNotFoundError
     from imagestore.upkeep.check import CheckOptions
     from imagestore.upkeep.policy import Policy
 
-    # These images have few blobs; so some go as a whole, others one by one.
-    mock.patch.object(collect, "_FEWEST_AS_WHOLE", chance.choice([1, 10, 100])).start()
+    # These images have few blobs; so some are deleted by several threads, others by one.
+    mock.patch.object(delete, "_FEWEST_FOR_THREADS", chance.choice([1, 10, 100])).start()
     role = chance.choice(_ROLES)
     while True:
         with _open(place, adopts=chance.random() < 0.3) as store:

@@ -78,7 +78,7 @@ def test_a_killed_pull_is_taken_over_and_continues_at_its_offset(tmp_path: Path,
     [
         ("commit-sync:1:EIO", "Input/output error"),
         ("commit-rename:1:EIO", "Input/output error"),
-        ("batch-make:1:ENOSPC", "No space left"),
+        ("small-folder:1:ENOSPC", "No space left"),
         ("small-write:2:ENOSPC", "No space left"),
         ("small-sync:1:EIO", "Input/output error"),
         ("small-rename:3:EIO", "Input/output error"),

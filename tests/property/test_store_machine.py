@@ -5,13 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from imagestore import collect
 from imagestore.digest import Digest
 from imagestore.testing import build_index, layer
 from imagestore.testing.images.builders import BuiltManifest, Image
@@ -33,9 +31,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        # Less than a pulled image has; so many go one by one only where something is kept.
-        self.fewest = mock.patch.object(collect, "_FEWEST_AS_WHOLE", 3)
-        self.fewest.start()
         self.folder = Path(tempfile.mkdtemp())
         self.context = node(self.folder, dict.fromkeys(TAGS, VERSIONS[0]))
         self.node = self.context.__enter__()
@@ -43,7 +38,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.records: dict[tuple[str, str], int] = {}
 
     def teardown(self) -> None:
-        self.fewest.stop()
         self.context.__exit__(None, None, None)
         shutil.rmtree(self.folder)
 

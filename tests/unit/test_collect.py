@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -310,3 +313,32 @@ def test_the_lock_file_of_a_dead_holder_goes_with_a_collection_and_stays_in_a_dr
     assert left.exists()
     collect(node.metadata, node.content)
     assert not left.exists()
+
+
+def test_many_blobs_go_where_nothing_is_kept(node: Node) -> None:
+    roots = removed(node, 200)
+    swept = collect_from(node.metadata, node.content, map(str, roots))
+    assert (len(swept.freed), swept.failures) == (400, {})
+    assert (node.names(), node.metadata.edges()) == (set(), {})
+
+
+@pytest.mark.parametrize("failpoint", ["delete-unlink:1", "delete-unlink:7", "database-commit:1"])
+def test_a_collection_that_dies_leaves_garbage_for_the_next(node: Node, failpoint: str) -> None:
+    removed(node, 6)
+    root = node.database.parent
+    environment = {**os.environ, "IMAGESTORE_FAILPOINT": failpoint}
+    command = [sys.executable, "-c", COLLECT, str(root)]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    collect(node.metadata, node.content)
+    assert (node.names(), node.metadata.edges()) == (set(), {})
+
+
+COLLECT = """
+import sys
+from pathlib import Path
+from imagestore.collect import collect
+from imagestore.content.local import LocalContentStore
+from imagestore.metadata.sqlite import SqliteMetadataStore
+root = Path(sys.argv[1])
+collect(SqliteMetadataStore(root / "metadata.db"), LocalContentStore(root / "content", root / "locks"))
+"""

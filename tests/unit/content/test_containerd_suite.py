@@ -208,8 +208,8 @@ def test_a_copy_resumes_from_sources_that_seek_and_from_those_that_cannot(
     at = size * percent // 100
     begun(store, ingest_ref(layer), data[:at], size)
     source = Source(data, can_seek)
-    with store.gathering(NEVER) as gathering:
-        fetcher = Fetcher(store, source, Reference.parse("r"), ignore, lambda: None, gathering)
+    with store.small_blobs(NEVER) as small_blobs:
+        fetcher = Fetcher(store, source, Reference.parse("r"), ignore, lambda: None, small_blobs)
         received = fetcher.fetch(layer, cancel=NEVER)
     assert source.offsets == ([] if at == size else [at])
     assert received == (0 if at == size else size - at if can_seek else size)

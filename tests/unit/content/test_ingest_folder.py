@@ -79,15 +79,12 @@ def test_the_data_goes_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (gone[0], gone[-1], folder.exists()) == ("ref", "data", False)
 
 
-@pytest.mark.parametrize("is_link", [False, True])
-def test_content_that_was_put_away_is_old_and_what_a_link_points_at_is_none(tmp_path: Path, is_link: bool) -> None:
+def test_what_a_link_in_an_ingest_points_at_is_none_of_it(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "remains", tmp_path / "elsewhere"
     folder.mkdir()
-    away = elsewhere if is_link else folder / "sha256"
-    away.mkdir()
-    (away / "blob").write_bytes(b"12345")
-    if is_link:
-        (folder / "sha256").symlink_to(elsewhere)
+    elsewhere.mkdir()
+    (elsewhere / "blob").write_bytes(b"12345" * 1000)
+    (folder / "sha256").symlink_to(elsewhere)
     remains = read_remains(folder)
     assert remains is not None
-    assert (remains.updated_at == 0.0, remains.offset == 5) == ((False, False) if is_link else (True, True))
+    assert remains.offset < 1000

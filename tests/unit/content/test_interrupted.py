@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 from imagestore.cancel import CancelToken
-from imagestore.content.batch import SmallBlob
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
+from imagestore.content.small_writer import SmallBlob
 from imagestore.digest import Digest
 from imagestore.errors import IntegrityError, OperationCancelledError, StoreError
 
@@ -111,8 +111,8 @@ def test_a_process_without_threads_stores_batches_itself(
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     blobs = [bytes([number]) for number in range(9)]
-    with store.batches(CancelToken()) as batches:
-        batches.put([SmallBlob(Digest.of(each), 1, functools.partial(bytes, each), "a blob") for each in blobs])
+    with store.small_blobs(CancelToken()) as small_blobs:
+        small_blobs.put([SmallBlob(Digest.of(each), 1, functools.partial(bytes, each), "a blob") for each in blobs])
     assert {info.digest for info in store.walk()} == set(map(Digest.of, blobs))
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.content.adopt import hard_link
-from imagestore.content.batch import SmallBlob
 from imagestore.content.local import LocalContentStore
+from imagestore.content.small_writer import SmallBlob
 from imagestore.digest import Digest
 from imagestore.errors import StoreError
 from tests.support.syncs import noted_syncs
@@ -94,8 +94,8 @@ def test_a_batch_syncs_all_bytes_then_names_them_then_syncs_each_folder_once(
         SmallBlob(Digest.of(raw, algorithm), len(raw), lambda raw=raw: raw, "the blob")  # type: ignore[misc]
         for raw, algorithm in ((b"one", "sha256"), (b"two", "sha256"), (b"three", "sha512"))
     ]
-    with store.batches(NEVER) as batches:
-        batches.put(blobs)
+    with store.small_blobs(NEVER) as small_blobs:
+        small_blobs.put(blobs)
         assert steps.count("bytes") == 3
         assert steps[steps.index("name") :][:3] == ["name"] * 3
         assert sorted(steps[-2:]) == ["folder sha256", "folder sha512"]

@@ -14,8 +14,8 @@ import pytest
 
 from imagestore.archive.spool import spool
 from imagestore.cancel import CancelToken
-from imagestore.content.batch import SmallBlob
 from imagestore.content.local import LocalContentStore
+from imagestore.content.small_writer import SmallBlob
 from imagestore.digest import Digest
 from imagestore.errors import StoreFullError
 
@@ -62,8 +62,8 @@ def from_a_source(store: LocalContentStore) -> None:
 def whole(store: LocalContentStore) -> None:
     small = DATA[:MEBIBYTE]
     with (
-        store.gathering(NEVER) as gathering,
-        store.gathering_writer(gathering, "ref", expected=Digest.of(small), total=MEBIBYTE, cancel=NEVER) as writer,
+        store.small_blobs(NEVER) as small_blobs,
+        store.blob_writer(small_blobs, "ref", expected=Digest.of(small), total=MEBIBYTE, cancel=NEVER) as writer,
     ):
         writer.write(small)
         writer.commit(Digest.of(small))
@@ -71,8 +71,8 @@ def whole(store: LocalContentStore) -> None:
 
 def in_a_batch(store: LocalContentStore) -> None:
     small = DATA[: 200 * 1024]
-    with store.batches(NEVER) as batches:
-        batches.put([SmallBlob(Digest.of(small), len(small), lambda: small, "the thing")])
+    with store.small_blobs(NEVER) as small_blobs:
+        small_blobs.put([SmallBlob(Digest.of(small), len(small), lambda: small, "the thing")])
 
 
 def spooled(store: LocalContentStore) -> None:

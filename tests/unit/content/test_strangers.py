@@ -20,7 +20,7 @@ def test_what_no_digest_names_is_not_listed_and_not_deleted(tmp_path: Path, name
     stranger.write_bytes(b"stranger")
     assert [info.digest for info in store.walk()] == [digest]
     assert list(store.names()) == [str(digest)]
-    with store.deleting() as files:
+    with store.deleter() as files:
         assert files.delete(f"sha256:../sha256/{name}") is None
         assert files.delete(str(digest)) == 5
     assert stranger.read_bytes() == b"stranger"
@@ -33,7 +33,7 @@ def test_a_label_that_names_what_was_never_content_deletes_nothing(tmp_path: Pat
     folder = store.path(put(store, b"hello")).parent
     (folder / name.rpartition("/")[2]).write_bytes(b"stranger")
     before = sorted(path.name for path in folder.iterdir())
-    with store.deleting() as files:
+    with store.deleter() as files:
         assert files.delete(f"sha256:{name}") is None
         assert files.delete(f"md5:{name}") is None
     assert sorted(path.name for path in folder.iterdir()) == before
@@ -60,7 +60,7 @@ def test_a_link_in_a_blobs_place_goes_and_what_it_points_at_stays(tmp_path: Path
     link.symlink_to(outside)
     if is_there:
         outside.write_bytes(b"stranger")
-    with store.deleting() as files:
+    with store.deleter() as files:
         files.delete(str(digest))
     assert not link.is_symlink()
     assert outside.exists() == is_there

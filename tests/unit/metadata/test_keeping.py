@@ -19,7 +19,6 @@ from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError, LeaseNotFoundError
 from imagestore.gc import climb, mark
 from imagestore.gc_labels import ContentTerms, LeaseTerms, moment
-from imagestore.metadata import graph
 from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.metadata.records import Holder, HolderKind
 from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -137,17 +136,6 @@ def test_a_store_that_keeps_nothing_has_none_of_the_roots(
     assert store.keeps_nothing()
     keep(store)
     assert not store.keeps_nothing()
-
-
-@pytest.mark.parametrize("labelled", [{}, {f"{gc_labels.REFERENCE}.0": str(D)}])
-def test_many_edges_are_more_than_so_many(
-    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, labelled: dict[str, str]
-) -> None:
-    store.put_edges({A: [B, C], B: [D]})
-    store.label_content(C, labelled)
-    for most, has_many in ((3, bool(labelled)), (2, True), (4, False)):
-        monkeypatch.setattr(graph, "_MANY_EDGES", most)
-        assert store.has_many_edges() == has_many
 
 
 def test_a_flat_lease_keeps_what_it_lists_and_nothing_below(store: SqliteMetadataStore) -> None:

@@ -53,14 +53,14 @@ def test_damaged_bytes_at_hand_are_not_fetched_again(
 ) -> None:
     store, cancel = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CancelToken()
     descriptor = Descriptor(MANIFEST, Digest.of(b"{}"), size)
-    with store.gathering(cancel) as gathering:
+    with store.small_blobs(cancel) as small_blobs:
         fetcher = Fetcher(
             content=store,
             client=Unasked(),
             reference=Reference.parse("registry.example/app:1"),
             observer=lambda _: None,
             keep_alive=lambda: None,
-            gathering=gathering,
+            small_blobs=small_blobs,
         )
         with pytest.raises(failure), fetcher.flow(cancel) as flow:
             fetcher.keep(descriptor, raw, cancel=cancel, flow=flow if is_beside else None)
@@ -112,7 +112,7 @@ def fetching(
 ) -> Iterator[tuple[Fetcher, list[Event]]]:
     """A fetcher from an origin, and what it tells."""
     events: list[Event] = []
-    with store.gathering(cancel) as gathering:
+    with store.small_blobs(cancel) as small_blobs:
         yield (
             Fetcher(
                 content=store,
@@ -120,7 +120,7 @@ def fetching(
                 reference=Reference.parse("registry.example/app:1"),
                 observer=events.append,
                 keep_alive=lambda: None,
-                gathering=gathering,
+                small_blobs=small_blobs,
             ),
             events,
         )

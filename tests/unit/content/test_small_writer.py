@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
-from imagestore.content.buffers import DIRECT, LEAST_DIRECT_BYTES, SMALL_BYTES
+from imagestore.content.direct_io import DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
-from imagestore.content.small import SmallWriter
+from imagestore.content.small_writer import SMALL_BYTES, SmallWriter
 from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,
@@ -32,12 +32,12 @@ from imagestore.errors import (
     StoreFullError,
     WriterClosedError,
 )
-from tests.unit.content.many_blobs import left_over
+from tests.unit.content.remains import left_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from imagestore.content.small import Gathering
+    from imagestore.content.small_writer import SmallBlobs
 
 SIZES = [0, 1, 4096, LEAST_DIRECT_BYTES - 1, LEAST_DIRECT_BYTES, LEAST_DIRECT_BYTES + 1, SMALL_BYTES - 1, SMALL_BYTES]
 REF = "layer-x"
@@ -66,21 +66,16 @@ def nothing(_: int) -> None:
 
 
 def opened(
-    store: LocalContentStore, gathering: Gathering, data: bytes, *, total: int | None = None
+    store: LocalContentStore, small_blobs: SmallBlobs, data: bytes, *, total: int | None = None
 ) -> LocalIngestWriter | SmallWriter:
     size = len(data) if total is None else total
-    return store.gathering_writer(gathering, REF, expected=Digest.of(data), total=size, cancel=CancelToken())
+    return store.blob_writer(small_blobs, REF, expected=Digest.of(data), total=size, cancel=CancelToken())
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalContentStore:
-    return LocalContentStore(tmp_path / "content", tmp_path / "locks")
-
-
-@pytest.fixture
-def gathering(store: LocalContentStore) -> Iterator[Gathering]:
-    with store.gathering(CancelToken()) as gathering:
-        yield gathering
+def small_blobs(store: LocalContentStore) -> Iterator[SmallBlobs]:
+    with store.small_blobs(CancelToken()) as small_blobs:
+        yield small_blobs
 
 
 @pytest.fixture(params=["direct", "refused when opened", "refused when written"])
@@ -98,15 +93,15 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
             raise OSError(errno.EINVAL, "no")
         return real_write(descriptor, data, offset)
 
-    monkeypatch.setattr("imagestore.content.small.os.open", opening)
-    monkeypatch.setattr("imagestore.content.small.os.pwrite", written)
+    monkeypatch.setattr("imagestore.content.small_writer.os.open", opening)
+    monkeypatch.setattr("imagestore.content.direct_io.os.pwrite", written)
 
 
 @pytest.mark.usefixtures("disk")
 @pytest.mark.parametrize("size", SIZES)
 def test_a_small_blob_is_whole_read_only_and_leaves_nothing_else(store: LocalContentStore, size: int) -> None:
     data = content(size)
-    with store.gathering(CancelToken()) as gathering, opened(store, gathering, data) as writer:
+    with store.small_blobs(CancelToken()) as small_blobs, opened(store, small_blobs, data) as writer:
         writer.fill(source(data), advanced=nothing)
         assert os.listdir(store.root / "ingest") == []
         assert writer.commit(Digest.of(data), size) == Digest.of(data)
@@ -121,7 +116,7 @@ def test_it_does_not_matter_how_the_bytes_come(size: int, steps: list[int]) -> N
     data, seen = content(size), [0]
     with tempfile.TemporaryDirectory() as folder:
         store = LocalContentStore(Path(folder) / "content", Path(folder) / "locks")
-        with store.gathering(CancelToken()) as gathering, opened(store, gathering, data) as writer:
+        with store.small_blobs(CancelToken()) as small_blobs, opened(store, small_blobs, data) as writer:
             writer.fill(source(data, *steps), advanced=seen.append)
             assert seen[-1] == writer.offset == size
             assert seen == sorted(seen)
@@ -129,40 +124,40 @@ def test_it_does_not_matter_how_the_bytes_come(size: int, steps: list[int]) -> N
         assert store.read(Digest.of(data), limit_bytes=size) == data
 
 
-def test_larger_blobs_and_begun_ones_have_an_ingest(store: LocalContentStore, gathering: Gathering) -> None:
-    with opened(store, gathering, b"large", total=SMALL_BYTES + 1) as writer:
+def test_larger_blobs_and_begun_ones_have_an_ingest(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+    with opened(store, small_blobs, b"large", total=SMALL_BYTES + 1) as writer:
         assert isinstance(writer, LocalIngestWriter)
         writer.abort()
     with store.writer(REF, expected=Digest.of(b"begun"), total=5, cancel=CancelToken()) as writer:
         writer.write(b"beg")
-    with opened(store, gathering, b"begun") as writer:
+    with opened(store, small_blobs, b"begun") as writer:
         assert (type(writer), writer.offset) == (LocalIngestWriter, 3)
 
 
-def test_what_came_before_the_writer_was_closed_is_resumed(store: LocalContentStore, gathering: Gathering) -> None:
+def test_what_came_before_the_writer_was_closed_is_resumed(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
     data = content(1000)
-    with opened(store, gathering, data) as writer:
+    with opened(store, small_blobs, data) as writer:
         writer.fill(source(data[:600]), advanced=nothing)
     (status,) = store.statuses()
     assert (status.ref, status.offset, status.total) == (REF, 600, 1000)
-    with opened(store, gathering, data) as writer:
+    with opened(store, small_blobs, data) as writer:
         assert writer.offset == 600
         writer.fill(source(data[600:]), advanced=nothing)
         writer.commit(Digest.of(data), 1000)
     assert store.read(Digest.of(data), limit_bytes=1000) == data
 
 
-def test_what_was_thrown_away_or_never_came_leaves_no_ingest(store: LocalContentStore, gathering: Gathering) -> None:
-    with opened(store, gathering, b"abc") as writer:
+def test_what_was_thrown_away_or_never_came_leaves_no_ingest(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+    with opened(store, small_blobs, b"abc") as writer:
         writer.write(b"ab")
         writer.abort()
-    with opened(store, gathering, b"abc"):
+    with opened(store, small_blobs, b"abc"):
         pass
     assert left_over(store) == []
 
 
-def test_wrong_bytes_reach_no_disk_and_can_be_replaced(store: LocalContentStore, gathering: Gathering) -> None:
-    with opened(store, gathering, b"right") as writer:
+def test_wrong_bytes_reach_no_disk_and_can_be_replaced(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+    with opened(store, small_blobs, b"right") as writer:
         writer.write(b"wrong")
         with pytest.raises(DigestMismatchError):
             writer.commit(Digest.of(b"right"), 5)
@@ -175,9 +170,9 @@ def test_wrong_bytes_reach_no_disk_and_can_be_replaced(store: LocalContentStore,
     assert store.read(Digest.of(b"right"), limit_bytes=5) == b"right"
 
 
-def test_more_bytes_than_are_small_are_refused(store: LocalContentStore, gathering: Gathering) -> None:
+def test_more_bytes_than_are_small_are_refused(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
     data = content(SMALL_BYTES + 1)
-    with opened(store, gathering, b"") as writer:
+    with opened(store, small_blobs, b"") as writer:
         with pytest.raises(SizeMismatchError):
             writer.fill(source(data), advanced=nothing)
         with pytest.raises(SizeMismatchError):
@@ -185,29 +180,29 @@ def test_more_bytes_than_are_small_are_refused(store: LocalContentStore, gatheri
         writer.abort()
 
 
-def test_who_watches_may_refuse_bytes(store: LocalContentStore, gathering: Gathering) -> None:
+def test_who_watches_may_refuse_bytes(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
     def refused(offset: int) -> None:
         raise SizeMismatchError("too long", expected=1, actual=offset)
 
-    with opened(store, gathering, b"x") as writer:
+    with opened(store, small_blobs, b"x") as writer:
         with pytest.raises(SizeMismatchError, match="too long"):
             writer.fill(source(b"xyz"), advanced=refused)
         assert writer.offset == 0
 
 
-def test_one_fetches_and_the_others_find(store: LocalContentStore, gathering: Gathering) -> None:
+def test_one_fetches_and_the_others_find(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
     waited = threading.Event()
     found: list[Exception] = []
 
     def second() -> None:
         try:
-            store.gathering_writer(
-                gathering, REF, expected=Digest.of(b"x"), total=1, cancel=CancelToken(), on_wait=waited.set
+            store.blob_writer(
+                small_blobs, REF, expected=Digest.of(b"x"), total=1, cancel=CancelToken(), on_wait=waited.set
             )
         except AlreadyExistsError as error:
             found.append(error)
 
-    with opened(store, gathering, b"x") as writer:
+    with opened(store, small_blobs, b"x") as writer:
         thread = threading.Thread(target=second)
         thread.start()
         assert waited.wait(5)
@@ -217,10 +212,10 @@ def test_one_fetches_and_the_others_find(store: LocalContentStore, gathering: Ga
     assert len(found) == 1
 
 
-def test_writers_at_once_have_buffers_of_their_own(store: LocalContentStore, gathering: Gathering) -> None:
+def test_writers_at_once_have_buffers_of_their_own(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
     def writer_of(data: bytes) -> LocalIngestWriter | SmallWriter:
         digest = Digest.of(data)
-        return store.gathering_writer(gathering, str(digest), expected=digest, total=len(data), cancel=CancelToken())
+        return store.blob_writer(small_blobs, str(digest), expected=digest, total=len(data), cancel=CancelToken())
 
     for _ in range(2):
         with writer_of(b"one") as one, writer_of(b"two") as two:
@@ -235,11 +230,11 @@ def test_writers_at_once_have_buffers_of_their_own(store: LocalContentStore, gat
 
 @pytest.mark.parametrize("has_durable_name", [True, False])
 def test_the_folder_is_synced_only_if_nobody_else_will(
-    store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch, *, has_durable_name: bool
+    store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch, *, has_durable_name: bool
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    with opened(store, gathering, b"x") as writer:
+    with opened(store, small_blobs, b"x") as writer:
         writer.write(b"x")
         writer.commit(Digest.of(b"x"), 1, has_durable_name=has_durable_name)
     assert len(synced) == 1 + has_durable_name
@@ -253,42 +248,42 @@ def test_a_disk_that_fails_leaves_no_name_and_no_file(
     def failing(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    with store.gathering(CancelToken()) as gathering:
-        with opened(store, gathering, b"x") as writer:
+    with store.small_blobs(CancelToken()) as small_blobs:
+        with opened(store, small_blobs, b"x") as writer:
             writer.write(b"x")
             with monkeypatch.context() as broken:
-                broken.setattr(f"imagestore.content.small.os.{step}", failing)
+                broken.setattr(os, step, failing)
                 with pytest.raises(kind):
                     writer.commit(Digest.of(b"x"), 1)
         (folder,) = os.listdir(store.root / "ingest")
         assert os.listdir(store.root / "ingest" / folder) == []
         assert not store.exists(Digest.of(b"x"))
-        with opened(store, gathering, b"x") as writer:
+        with opened(store, small_blobs, b"x") as writer:
             writer.write(b"x")
             writer.commit(Digest.of(b"x"), 1)
     assert left_over(store) == []
 
 
 def test_a_folder_that_cannot_be_made_is_tried_again(
-    store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+    store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     for _ in range(2):
-        with opened(store, gathering, b"x") as writer, monkeypatch.context() as full:
+        with opened(store, small_blobs, b"x") as writer, monkeypatch.context() as full:
             full.setattr(Path, "mkdir", failing)
             writer.write(b"x")
             with pytest.raises(StoreFullError):
                 writer.commit(Digest.of(b"x"), 1)
-    with opened(store, gathering, b"x") as writer:
+    with opened(store, small_blobs, b"x") as writer:
         writer.write(b"x")
         writer.commit(Digest.of(b"x"), 1)
 
 
-def test_a_name_that_came_meanwhile_is_told(store: LocalContentStore, gathering: Gathering) -> None:
-    with store.batches(CancelToken()):
-        with opened(store, gathering, b"x") as writer:
+def test_a_name_that_came_meanwhile_is_told(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+    with store.small_blobs(CancelToken()):
+        with opened(store, small_blobs, b"x") as writer:
             writer.write(b"x")
             path = store.root / "blobs" / "sha256" / Digest.of(b"x").encoded
             path.write_bytes(b"x")
@@ -296,30 +291,30 @@ def test_a_name_that_came_meanwhile_is_told(store: LocalContentStore, gathering:
                 writer.commit(Digest.of(b"x"), 1)
         path.unlink()
         path.mkdir()
-        with opened(store, gathering, b"x") as writer:
+        with opened(store, small_blobs, b"x") as writer:
             writer.write(b"x")
             with pytest.raises(StoreCorruptError, match="no file"):
                 writer.commit(Digest.of(b"x"), 1)
 
 
-def test_a_folder_under_way_is_never_stale(store: LocalContentStore, gathering: Gathering) -> None:
-    with opened(store, gathering, b"x") as writer:
+def test_a_folder_under_way_is_never_stale(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+    with opened(store, small_blobs, b"x") as writer:
         writer.write(b"x")
         writer.commit(Digest.of(b"x"), 1)
     (stale,) = store.stale_ingests(4e9)
     assert not store.abort_stale(stale)
 
 
-def test_another_algorithm_gets_its_folder(store: LocalContentStore, gathering: Gathering) -> None:
+def test_another_algorithm_gets_its_folder(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
     digest = Digest.of(b"x", "sha512")
-    with store.gathering_writer(gathering, REF, expected=digest, total=1, cancel=CancelToken()) as writer:
+    with store.blob_writer(small_blobs, REF, expected=digest, total=1, cancel=CancelToken()) as writer:
         writer.write(b"x")
         writer.commit(digest, 1)
     assert store.read(digest, limit_bytes=1) == b"x"
 
 
-def test_a_closed_writer_says_so(store: LocalContentStore, gathering: Gathering) -> None:
-    writer = opened(store, gathering, b"x")
+def test_a_closed_writer_says_so(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+    writer = opened(store, small_blobs, b"x")
     writer.write(b"x")
     writer.commit(Digest.of(b"x"), 1)
     with pytest.raises(WriterClosedError):
@@ -334,27 +329,27 @@ def test_a_closed_writer_says_so(store: LocalContentStore, gathering: Gathering)
 
 @pytest.mark.parametrize("failure", [MemoryError(), KeyboardInterrupt(), StoreFullError("full")])
 def test_a_writer_lets_go_even_if_its_bytes_cannot_be_kept(
-    failure: BaseException, store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+    failure: BaseException, store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object, **__: object) -> LocalIngestWriter:
         raise failure
 
     monkeypatch.setattr(store, "_ingest", failing)
-    writer = opened(store, gathering, b"abc")
+    writer = opened(store, small_blobs, b"abc")
     writer.write(b"a")
     with contextlib.suppress(MemoryError, KeyboardInterrupt):
         writer.close()
     assert os.listdir(store.root.parent / "locks") == []
-    opened(store, gathering, b"abc").abort()
+    opened(store, small_blobs, b"abc").abort()
 
 
 def test_a_lock_is_let_go_of_even_if_its_file_cannot_be_removed(
-    store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+    store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:
         raise OSError(errno.EROFS, "no")
 
-    writer = opened(store, gathering, b"abc")
+    writer = opened(store, small_blobs, b"abc")
     with monkeypatch.context() as patch:
         patch.setattr("imagestore.content.locks.os.unlink", failing)
         writer.abort()
@@ -365,7 +360,7 @@ def test_a_lock_is_let_go_of_even_if_its_file_cannot_be_removed(
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM])
 def test_any_refusal_of_direct_writes_means_the_usual_way(
-    code: int, store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+    code: int, store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_open = os.open
 
@@ -374,20 +369,20 @@ def test_any_refusal_of_direct_writes_means_the_usual_way(
             raise OSError(code, "no")
         return real_open(path, flags, *more, **named)
 
-    monkeypatch.setattr("imagestore.content.small.os.open", opening)
+    monkeypatch.setattr("imagestore.content.small_writer.os.open", opening)
     data = content(LEAST_DIRECT_BYTES + 1)
-    with opened(store, gathering, data) as writer:
+    with opened(store, small_blobs, data) as writer:
         writer.write(data)
         writer.commit(Digest.of(data), len(data))
     assert store.read(Digest.of(data), limit_bytes=len(data)) == data
 
 
 def test_when_too_many_blobs_are_in_memory_the_next_has_an_ingest(
-    store: LocalContentStore, gathering: Gathering
+    store: LocalContentStore, small_blobs: SmallBlobs
 ) -> None:
     def writer_of(number: int) -> LocalIngestWriter | SmallWriter:
         digest = Digest.of(b"%d" % number)
-        return store.gathering_writer(gathering, str(digest), expected=digest, total=9, cancel=CancelToken())
+        return store.blob_writer(small_blobs, str(digest), expected=digest, total=9, cancel=CancelToken())
 
     for _ in range(2):
         writers = [writer_of(number) for number in range(40)]

@@ -7,8 +7,10 @@ import errno
 import hashlib
 import os
 import shutil
+import signal
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
-from imagestore.content import filling
-from imagestore.content.buffers import (
+from imagestore.content.direct_io import (
     BUFFER_BYTES,
     DIRECT,
     LEAST_DIRECT_BYTES,
+    LEAST_LARGE_BYTES,
 )
-from imagestore.content.filling import LEAST_LARGE_BYTES
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -66,18 +67,8 @@ def nothing(_: int) -> None:
     pass
 
 
-@pytest.fixture(params=["written here", "written beside"])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large blobs as they are, and as those that have a thread of their own to be written."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    if request.param == "written beside":
-        monkeypatch.setattr(filling, "LEAST_HUGE_BYTES", 0)
-
-
 @pytest.fixture(params=["direct", "refused when opened", "refused when written"])
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: None
-) -> LocalContentStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalContentStore:
     direct = DIRECT
     if request.param != "direct":
         refuse(monkeypatch, direct, when_opened=request.param == "refused when opened")
@@ -108,9 +99,9 @@ def refuse(monkeypatch: pytest.MonkeyPatch, direct: int, *, when_opened: bool) -
         refused.discard(descriptor)
         real_close(descriptor)
 
-    monkeypatch.setattr("imagestore.content.filling.os.close", closed)
-    monkeypatch.setattr("imagestore.content.filling.os.open", opened)
-    monkeypatch.setattr("imagestore.content.filling.os.pwrite", written)
+    monkeypatch.setattr("imagestore.content.direct_io.os.close", closed)
+    monkeypatch.setattr("imagestore.content.direct_io.os.open", opened)
+    monkeypatch.setattr("imagestore.content.direct_io.os.pwrite", written)
 
 
 def fill(store: LocalContentStore, source: Source, *, commit: bool = True) -> int:
@@ -202,7 +193,6 @@ def test_who_watches_may_refuse_bytes_before_they_are_written(store: LocalConten
         assert writer.offset <= LARGE
 
 
-@pytest.mark.usefixtures("where")
 @pytest.mark.parametrize("total", [LARGE, 1000])
 def test_an_ingest_that_could_not_be_written_is_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int
@@ -216,7 +206,7 @@ def test_an_ingest_that_could_not_be_written_is_not_committed(
 
     with store.writer("x", expected=digest, total=total, cancel=CancelToken()) as writer:
         with monkeypatch.context() as patched:
-            patched.setattr("imagestore.content.filling.os.pwrite", full)
+            patched.setattr("imagestore.content.direct_io.os.pwrite", full)
             with pytest.raises(StoreFullError):
                 writer.fill(Source(content).readinto, advanced=nothing)
         with pytest.raises(StoreError, match="failed before"):
@@ -227,7 +217,6 @@ def test_an_ingest_that_could_not_be_written_is_not_committed(
     assert store.read(digest, limit_bytes=LARGE) == content
 
 
-@pytest.mark.usefixtures("where")
 def test_a_full_disk_stops_the_transfer_soon_and_outweighs_what_failed_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +231,7 @@ def test_a_full_disk_stops_the_transfer_soon_and_outweighs_what_failed_then(
             raise RegistryUnavailableError("broke", host="h")
         return len(buffer)
 
-    monkeypatch.setattr("imagestore.content.filling.os.pwrite", full)
+    monkeypatch.setattr("imagestore.content.direct_io.os.pwrite", full)
     store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
     with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
         with pytest.raises(StoreFullError):
@@ -251,7 +240,6 @@ def test_a_full_disk_stops_the_transfer_soon_and_outweighs_what_failed_then(
             writer.commit(DIGEST, LARGE)
 
 
-@pytest.mark.usefixtures("where")
 def test_bytes_that_were_hashed_and_not_written_are_never_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,33 +249,17 @@ def test_bytes_that_were_hashed_and_not_written_are_never_committed(
     store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
     with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
         with monkeypatch.context() as patched:
-            patched.setattr("imagestore.content.filling.os.pwrite", exhausted)
+            patched.setattr("imagestore.content.direct_io.os.pwrite", exhausted)
             with pytest.raises(MemoryError):
                 writer.fill(Source(CONTENT).readinto, advanced=nothing)
         with pytest.raises(StoreError, match="failed before"):
             writer.commit(DIGEST, LARGE)
 
 
-def test_who_is_interrupted_before_the_first_byte_takes_no_buffers(
-    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_arguments: object, **_named: object) -> None:
-        raise KeyboardInterrupt
-
-    with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
-        with monkeypatch.context() as patched:
-            patched.setattr(filling, "Ring", interrupted)
-            for _ in range(3):
-                with pytest.raises(KeyboardInterrupt):
-                    writer.fill(Source(CONTENT).readinto, advanced=nothing)
-        assert len(store._buffers.take_some(2, 3)) == 3
-
-
-@pytest.mark.usefixtures("where")
 def test_short_writes_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
     real: Callable[..., int] = os.pwrite
-    monkeypatch.setattr("imagestore.content.filling.os.pwrite", lambda fd, data, at: real(fd, data[:8192], at))
+    monkeypatch.setattr("imagestore.content.direct_io.os.pwrite", lambda fd, data, at: real(fd, data[:8192], at))
     fill(store, Source(CONTENT))
     assert stored(store) == CONTENT
 
@@ -295,76 +267,70 @@ def test_short_writes_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pyte
 @pytest.fixture(autouse=True)
 def no_thread_stays() -> Iterator[None]:
     yield
-    import threading
-
-    assert not [each for each in threading.enumerate() if each.name == "imagestore-step"]
+    assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
 
 
-@pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 2)])
-def test_large_blobs_are_hashed_beside_while_a_processor_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int, threads: int
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: processors)
-    store, second, seen = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CONTENT[::-1], [0]
+def test_large_blobs_are_hashed_and_written_by_threads_of_their_own(tmp_path: Path) -> None:
+    store, seen = LocalContentStore(tmp_path / "content", tmp_path / "locks"), set[str]()
 
-    def count(_: int) -> None:
-        seen.append(steps_under_way())
-
-    def second_comes(offset: int) -> None:
-        if len(seen) == 1:
-            with store.writer("y", expected=Digest.of(second), total=LARGE, cancel=CancelToken()) as writer:
-                writer.fill(Source(second).readinto, advanced=count)
-                writer.commit(Digest.of(second), LARGE)
+    def advanced(_: int) -> None:
+        seen.update(thread.name.partition("_")[0] for thread in threading.enumerate())
 
     with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
-        writer.fill(Source(CONTENT).readinto, advanced=second_comes)
+        writer.fill(Source(CONTENT).readinto, advanced=advanced)
         writer.commit(DIGEST, LARGE)
-    assert max(seen) == threads
-    assert {store.read(each, limit_bytes=LARGE) for each in (DIGEST, Digest.of(second))} == {CONTENT, second}
+    assert {"imagestore-hash", "imagestore-write"} <= seen
 
 
-def steps_under_way() -> int:
-    return sum(thread.name == "imagestore-step" for thread in threading.enumerate())
-
-
-@pytest.mark.parametrize("begun", [0, 5000])
-@pytest.mark.parametrize("others", [1, 2])
-def test_a_blob_that_came_alone_gets_threads_when_larger_ones_have_ended(
-    store: LocalContentStore, others: int, begun: int
+@pytest.mark.parametrize("possible", [0, 1])
+def test_a_large_blob_comes_whole_where_threads_cannot_be_started(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, possible: int
 ) -> None:
-    content = CONTENT + CONTENT
-    digest, seen = Digest.of(content), list[int]()
-    larger = contextlib.ExitStack()
-    with store.writer("x", expected=digest, total=len(content), cancel=CancelToken()) as writer:
-        writer.fill(Source(content[:begun]).readinto, advanced=nothing)
+    started, real = list[threading.Thread](), threading.Thread.start
 
-    def advanced(offset: int) -> None:
-        seen.append(steps_under_way())
-        if offset > begun + 3 * BUFFER_BYTES:
-            larger.close()
+    def start(thread: threading.Thread) -> None:
+        if len(started) == possible:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        real(thread)
 
-    with store.writer("x", expected=digest, total=len(content), cancel=CancelToken()) as writer, larger:
-        for _ in range(others):
-            assert larger.enter_context(store._buffers.coming(len(content) + 1))()
-        writer.fill(Source(content[begun:], steps=(70_001,)).readinto, advanced=advanced)
-        writer.commit(digest, len(content))
-    assert (min(seen) > 0) == (others < 2)
-    assert max(seen) > 0
-    assert store.path(digest).read_bytes() == content
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert fill(store, Source(CONTENT)) == LARGE
+    assert stored(store) == CONTENT
 
 
-@pytest.mark.usefixtures("where")
-def test_fills_leave_no_descriptor_open_also_when_there_are_none_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_waits_until_nothing_is_hashed_or_written_any_more(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_descriptor: int) -> int:
-        raise OSError(errno.EMFILE, "too many open files")
+    under_way, real, asked = list[int](), os.pwrite, list[int]()
 
+    def slowly(descriptor: int, data: memoryview, offset: int) -> int:
+        under_way.append(offset)
+        time.sleep(0.2)
+        try:
+            return real(descriptor, data, offset)
+        finally:
+            under_way.remove(offset)
+
+    def interrupting(buffer: memoryview) -> int:
+        asked.append(len(buffer))
+        if len(asked) > 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        return len(buffer)
+
+    monkeypatch.setattr("imagestore.content.direct_io.os.pwrite", slowly)
+    with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
+        with pytest.raises(KeyboardInterrupt):
+            writer.fill(interrupting, advanced=nothing)
+        assert under_way == []
+
+
+def test_fills_leave_no_descriptor_open(tmp_path: Path) -> None:
     store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
     fill(store, Source(CONTENT[:5]), commit=False)
     before = os.listdir("/proc/self/fd")
-    with monkeypatch.context() as patched, contextlib.suppress(StoreError):
-        patched.setattr(os, "dup", refuse)
-        fill(store, Source(CONTENT[5:1000]), commit=False)
+    with contextlib.suppress(RegistryUnavailableError):
+        fill(store, Source(CONTENT[5:1000], failure=RegistryUnavailableError("broke", host="h")), commit=False)
     assert fill(store, Source(CONTENT), commit=False) >= LARGE
     assert len(os.listdir("/proc/self/fd")) == len(before)
