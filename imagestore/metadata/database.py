@@ -122,8 +122,8 @@ class Database:
         return False
 
     def _open(self, *, is_rebuilding: bool) -> None:
-        forks.refuse_spoilt(self._path)
-        with Translated(self._path), forks.working(self._path):
+        with Translated(self._path), forks.working():
+            forks.prepare(self._path)
             self._connection = connect(self._address())
             try:
                 if self._way.only_reads:
@@ -132,7 +132,7 @@ class Database:
                 else:
                     self._prepare(is_rebuilding=is_rebuilding)
                 self._opened.note()
-                self._shared = forks.Shared(self._path, self._connection, self._lock)
+                self._shared = forks.Shared(self, self._path, self._connection, self._lock)
             except BaseException:
                 self._connection.close()
                 raise
@@ -230,8 +230,7 @@ class Database:
             return
         with self._locked():
             self._is_closed = True
-            self._connection.close()
-            self._shared.end()
+            self._shared.close()
 
     @property
     def is_inherited(self) -> bool:
@@ -322,12 +321,12 @@ class Database:
         if self._is_closed:
             raise closed(self._path)
         self._opened.check_file()
-        with forks.working(self._path):
+        with forks.working() as process:
             db = connect(self._address(mode="rw"))
             try:
                 yield db
             finally:
-                db.close()
+                forks.close(db, process)
                 self._way.check_alone()
 
     @contextlib.contextmanager

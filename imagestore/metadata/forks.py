@@ -1,15 +1,22 @@
-"""Forks: what a child inherits of SQLite must not be left to it.
+"""Forks: a child neither uses nor closes the connections of its parent, and may open the same database itself.
 
-SQLite notes for each process, not for each connection, which locks it holds on a file. A child inherits the notes, but
-not the locks. If it opens the same database itself, it takes part in none: whoever closes the database elsewhere
-believes to be the last one and deletes the log, and what the child commits after that is lost. So inherited connections
-are closed in the child at once, while nobody works with them; where somebody did when the process forked, the child may
-not open the database at all.
+SQLite notes for each process which locks it has on a file, and asks the system for none twice. A forked child inherits
+the notes, but no lock (fcntl(2)). A connection that it opens would rely on locks that it doesn't have: the last other
+process to close the database would delete the log, and with it what the child commits afterwards. So before it opens a
+database that its parent had open, a child takes the locks that SQLite believes it has:
+
+- the shared lock on the database (https://www.sqlite.org/fileformat2.html, "The Lock-Byte Page");
+- the lock that says that the log's index is in use (UNIX_SHM_DMS in SQLite's os_unix.c).
+
+It keeps them to its end, since closing any descriptor of a file gives up all locks that a process has on it. Where the
+notes don't tell the truth even then, the database is refused: a thread of the parent worked with a store when it
+forked, or the database was closed by all others since.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sqlite3
 import threading
@@ -25,149 +32,151 @@ if TYPE_CHECKING:
 
     Lock = threading.Lock | threading.RLock
 
-#: So long a fork waits for those who work with a connection.
-_PATIENCE_SECONDS: Final = 0.5
-_LOOK_SECONDS: Final = 0.001
+#: SHARED_FIRST and SHARED_SIZE: behind the pending and the reserved byte.
+_SHARED_BYTES: Final = (0x40000002, 510)
+_INDEX_IN_USE: Final = (128, 1)
+#: Another process has these locks for a moment when it opens or closes the database.
+_PATIENCE_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.005
+_HINT: Final = "fork while no thread works with a store, or start the process anew (multiprocessing: 'spawn')"
+
+Identity = tuple[int, int] | None
 
 
 class Shared:
-    """A connection that stays open, and the lock of who works with it.
+    """A connection that stays open; closed by the process that opened it only, at the latest when its owner goes away.
 
     Args:
+        owner: whose connection it is.
         path: the database.
         connection: to it.
-        lock: held by whoever uses the connection.
+        lock: held by a thread that uses the connection.
     """
 
-    def __init__(self, path: str | os.PathLike[str], connection: sqlite3.Connection, lock: Lock) -> None:
-        self.path = path
-        self.connection = connection
-        self.lock = lock
-        key = id(self)
-        _shared[key] = weakref.ref(self, lambda _: _forget(key))
+    def __init__(self, owner: object, path: Path, connection: sqlite3.Connection, lock: Lock) -> None:
+        self.process = os.getpid()
+        self.files = _files(path)
+        self._connection = connection
+        self._lock = lock
+        _shared.add(self)
+        self._at_end = weakref.finalize(owner, self._end)
 
-    def end(self) -> None:
-        """The connection is closed."""
-        _forget(id(self))
+    def close(self) -> None:
+        """Close the connection."""
+        self._at_end()
 
+    def _end(self) -> None:
+        close(self._connection, self.process)
+        _shared.discard(self)
 
-class _Hold:
-    """The locks of one forking thread."""
-
-    def __init__(self) -> None:
-        self.held: list[Shared] = []
-        self.has_gate = False
-
-    def let_go(self) -> None:
-        for each in self.held:
-            each.lock.release()
-        if self.has_gate:
-            _gate.release()
+    def was_used(self) -> bool:
+        """Whether a thread was inside a call, or a transaction open, when this process was forked."""
+        if not self._lock.acquire(blocking=False):
+            return True
+        self._lock.release()
+        return self._connection.in_transaction
 
 
-def _forget(key: int) -> None:
-    _shared.pop(key, None)
-
-
-_shared: dict[int, weakref.ref[Shared]] = {}
-#: Databases by who works with a connection of his own just now.
-_busy: dict[object, str | os.PathLike[str]] = {}
-#: Held by who begins to be busy, and by a fork from its last look until it is over.
-_gate = threading.Lock()
-#: What each forking thread holds while it forks.
-_holds: dict[int, _Hold] = {}
-#: Files that can't be opened in this process, and connections that must not be closed in it.
-_spoilt: set[tuple[int, int]] = set()
-_left: list[sqlite3.Connection] = []
+_shared: set[Shared] = set()
+#: Processes of threads that work with a connection of their own just now.
+_busy: dict[object, int] = {}
+#: Databases whose locks this process has taken, with that process's number and the descriptors.
+_taken: dict[Identity, tuple[int, list[int]]] = {}
 
 
 @contextlib.contextmanager
-def working(path: Path) -> Iterator[None]:
-    """Say that this thread works with a connection of its own while the block runs.
-
-    Args:
-        path: the database.
-    """
-    key = object()
-    with _gate:
-        _busy[key] = path
+def working() -> Iterator[int]:
+    """Say that this thread works with a connection of its own while the block runs; gives the process for close()."""
+    key, process = object(), os.getpid()
+    _busy[key] = process
     try:
-        yield
+        yield process
     finally:
         _busy.pop(key, None)
 
 
-def refuse_spoilt(path: Path) -> None:
-    """Refuse a database that somebody worked with while this process was forked.
+def close(connection: sqlite3.Connection, process: int) -> None:
+    """Close a connection, unless another process opened it.
+
+    Args:
+        connection: any.
+        process: which opened it.
+    """
+    if process == os.getpid():
+        with working():
+            connection.close()
+    else:
+        # Python closes what it frees, also when it ends. So this is never freed.
+        import ctypes
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def prepare(path: Path) -> None:
+    """Make it safe to open a database in this process, if a parent had it open.
 
     Raises:
-        StoreError: that is so.
+        StoreError: it isn't safe, and can't be made so.
     """
-    if _spoilt and _identity(path) in _spoilt:
+    process, database = os.getpid(), _identity(path)
+    inherited = [each for each in list(_shared) if each.process != process]
+    if any(each != process for each in list(_busy.values())) or any(each.was_used() for each in inherited):
         raise StoreError(
-            f"{path}: this process was forked while another thread worked with this store, and can't use it any more",
-            hint="fork while nobody works with the store, or start the process anew (multiprocessing: 'spawn')",
+            f"{path}: this process was forked while another thread worked with a store, and can't open one any more",
+            hint=_HINT,
         )
+    known = next((each.files for each in inherited if database is not None and each.files[0] == database), None)
+    if known is None or None in known:  # nothing to be locked, as where a database is only read
+        return
+    if _taken.get(database, (0, []))[0] != process:
+        _taken[database] = (process, _take_locks(path, known))
 
 
-def _those_open() -> list[Shared]:
-    return [each for known in list(_shared.values()) if (each := known()) is not None]
+def _take_locks(path: Path, known: tuple[Identity, ...]) -> list[int]:
+    descriptors: list[int] = []
+    try:
+        for end, (start, length) in (("", _SHARED_BYTES), ("-shm", _INDEX_IN_USE)):
+            descriptors.append(os.open(f"{path}{end}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+            _wait_for_lock(descriptors[-1], start, length)
+        if _files(path) == known:
+            return descriptors
+    except FileNotFoundError:
+        pass
+    except BlockingIOError as error:
+        _close_all(descriptors)
+        raise StoreError(f"{path}: another process is opening or closing it", hint="try again") from error
+    _close_all(descriptors)
+    raise StoreError(
+        f"{path}: this process was forked while the database was open, and all others have closed it since",
+        hint="open it in the child while the parent has it open, or start the process anew (multiprocessing: 'spawn')",
+    )
 
 
-def _is_quiet(hold: _Hold) -> bool:
-    """Whether nobody is inside SQLite, nor can be before the fork."""
-    return hold.has_gate and not _busy and all(each in hold.held for each in _those_open())
-
-
-def _before() -> None:
-    until = time.monotonic() + _PATIENCE_SECONDS
-    hold = _holds.setdefault(threading.get_ident(), _Hold())
+def _wait_for_lock(descriptor: int, start: int, length: int) -> None:
+    give_up_at = time.monotonic() + _PATIENCE_SECONDS
     while True:
-        for each in _those_open():  # also those that were opened meanwhile
-            if each not in hold.held and each.lock.acquire(timeout=max(0.0, until - time.monotonic())):
-                hold.held.append(each)
-        # With patience: a signal's handler may fork inside working().
-        hold.has_gate = _gate.acquire(timeout=max(_LOOK_SECONDS, until - time.monotonic()))
-        if _is_quiet(hold) or time.monotonic() >= until:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, length, start)
             return
-        if hold.has_gate:
-            # Who is busy may need it once more before he ends.
-            hold.has_gate = False
-            _gate.release()
-        time.sleep(_LOOK_SECONDS)
+        except BlockingIOError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(_LOOK_SECONDS)
 
 
-def _let_go() -> _Hold:
-    hold = _holds.pop(threading.get_ident(), None) or _Hold()
-    hold.let_go()
-    return hold
+def _close_all(descriptors: list[int]) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
-def _after_in_child() -> None:
-    global _gate
-    hold = _let_go()
-    # Whoever was inside SQLite may have held locks that all its calls take, and nobody would let go of them here.
-    is_quiet, inherited, spoilt = _is_quiet(hold), _those_open(), list(_busy.values())
-    for each in inherited:
-        if is_quiet and not each.connection.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                each.connection.close()
-        else:
-            _left.append(each.connection)
-            spoilt.append(each.path)
-    _spoilt.update(known for path in spoilt if (known := _identity(path)) is not None)
-    for state in (_shared, _busy, _holds):
-        state.clear()
-    # Who held it otherwise is not here.
-    _gate = threading.Lock()
+def _files(path: Path) -> tuple[Identity, ...]:
+    """Which files a database, its log and the log's index are."""
+    return tuple(_identity(f"{path}{end}") for end in ("", "-wal", "-shm"))
 
 
-def _identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+def _identity(path: str | Path) -> Identity:
     try:
         status = os.stat(path)
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-os.register_at_fork(before=_before, after_in_parent=_let_go, after_in_child=_after_in_child)

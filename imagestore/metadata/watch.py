@@ -27,11 +27,11 @@ class ChangeWatch:
 
     def __init__(self, path: Path, address: str) -> None:
         self._lock = threading.Lock()
-        with working(path):
+        with working():
             self._connection = sqlite3.connect(
                 address, timeout=0, isolation_level=None, check_same_thread=False, uri=True, cached_statements=4
             )
-            self._shared = Shared(path, self._connection, self._lock)
+            self._shared = Shared(self, path, self._connection, self._lock)
         self._data_version: int | None = None
         self._generation: int | None = None
 
@@ -54,5 +54,4 @@ class ChangeWatch:
     def close(self) -> None:
         """Close the connection; later calls know nothing."""
         with self._lock:
-            self._connection.close()
-            self._shared.end()
+            self._shared.close()

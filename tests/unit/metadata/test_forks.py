@@ -10,6 +10,8 @@ import contextlib
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +21,6 @@ import pytest
 
 import imagestore
 from imagestore.errors import StoreError
-from imagestore.metadata import forks
 from imagestore.metadata import journal as journal_module
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -154,10 +155,7 @@ def test_a_parent_goes_on_after_a_fork(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_child_of_a_busy_parent_closes_without_waiting_for_threads_that_it_does_not_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forks, "_PATIENCE_SECONDS", 0.05)
+def test_a_child_of_a_busy_parent_closes_without_waiting_for_threads_that_it_does_not_have(tmp_path: Path) -> None:
     with imagestore.open(tmp_path / "store") as store, working_thread(store.metadata):
 
         def work() -> bool:
@@ -169,15 +167,12 @@ def test_a_child_of_a_busy_parent_closes_without_waiting_for_threads_that_it_doe
         assert in_child(work)()
 
 
-def test_a_child_does_not_open_what_its_parent_worked_with_just_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forks, "_PATIENCE_SECONDS", 0.05)
+def test_a_child_does_not_open_a_database_while_its_parent_worked_with_one(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     store = SqliteMetadataStore(path)
 
     def work() -> bool:
-        with pytest.raises(StoreError, match="was forked while another thread worked with this store"):
+        with pytest.raises(StoreError, match="was forked while another thread worked with a store"):
             SqliteMetadataStore(path)
         return True
 
@@ -187,22 +182,21 @@ def test_a_child_does_not_open_what_its_parent_worked_with_just_then(
     store.close()
 
 
-def test_a_fork_waits_for_who_works_with_the_store(tmp_path: Path) -> None:
+def test_a_child_that_was_forked_inside_a_transaction_opens_nothing(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     store = SqliteMetadataStore(path)
 
     def work() -> bool:
-        SqliteMetadataStore(path).create_lease("a child's", lifetime_seconds=60)
+        with pytest.raises(StoreError, match="was forked while"):
+            SqliteMetadataStore(path)
         return True
 
-    with working_thread(store, seconds=0.1):
+    with store.exclusive():
         assert in_child(work)()
     store.close()
-    assert leases(path) == ["a child's"]
 
 
-def test_a_fork_beside_threads_that_open_stores_leaves_a_child_that_can_open_one(tmp_path: Path) -> None:
-    """Also the one that came while the fork waited, and none is inside SQLite when the process forks."""
+def test_a_fork_next_to_threads_that_open_stores_leaves_a_child_that_opens_one_or_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     store = SqliteMetadataStore(path)
     has_ended = threading.Event()
@@ -216,7 +210,10 @@ def test_a_fork_beside_threads_that_open_stores_leaves_a_child_that_can_open_one
         each.start()
 
     def work() -> bool:
-        SqliteMetadataStore(path).close()
+        try:
+            SqliteMetadataStore(path).close()
+        except StoreError as error:
+            return "was forked while" in str(error)
         return True
 
     try:
@@ -228,41 +225,118 @@ def test_a_fork_beside_threads_that_open_stores_leaves_a_child_that_can_open_one
     store.close()
 
 
-def test_a_store_that_is_opened_while_a_fork_waits_is_closed_in_the_child_too(tmp_path: Path) -> None:
+COMMITS = """
+import os, signal, sys
+from pathlib import Path
+from imagestore.metadata.sqlite import SqliteMetadataStore
+store = SqliteMetadataStore(Path(sys.argv[1]))
+store.create_lease(sys.argv[2], lifetime_seconds=60)
+if sys.argv[3:]:
+    os.kill(os.getpid(), signal.SIGKILL)
+store.close()
+"""
+
+
+def commit_in_another_process(path: Path, name: str, *, is_killed: bool = False) -> None:
+    subprocess.run([sys.executable, "-c", COMMITS, path, name, *["killed"] * is_killed], check=not is_killed)
+
+
+@pytest.mark.parametrize("generations", [1, 2])
+def test_what_a_child_and_others_commit_in_turn_is_not_lost(tmp_path: Path, generations: int) -> None:
+    """With locks of its own the child counts, for those who open the database and for those who close it."""
     path = tmp_path / "metadata.db"
     store = SqliteMetadataStore(path)
-    begun, others = threading.Event(), []
+    has_opened, has_closed = os.pipe(), os.pipe()
 
-    def run() -> None:
-        with forks.working(path):
-            begun.set()
-            time.sleep(0.1)
-            others.append(SqliteMetadataStore(tmp_path / "other.db"))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    begun.wait(5)
-
-    def work() -> bool:
-        for each in (path, tmp_path / "other.db"):
-            SqliteMetadataStore(each).close()
+    def work(generations: int = generations) -> bool:
+        own = SqliteMetadataStore(path)
+        if generations > 1:
+            return in_child(lambda: work(generations - 1))()
+        own.create_lease("1", lifetime_seconds=60)
+        os.write(has_opened[1], b"x")
+        os.read(has_closed[0], 1)
+        own.create_lease("3", lifetime_seconds=60)
+        for _ in range(20):
+            assert [each.id for each in own.leases()] == ["1", "2", "3"]
+            SqliteMetadataStore(path).close()
+        commit_in_another_process(path, "4")
+        own.create_lease("5", lifetime_seconds=60)
         return True
 
-    assert in_child(work)()
-    thread.join()
-    for each in (store, *others):
-        each.close()
+    has_worked = in_child(work)
+    os.read(has_opened[0], 1)
+    store.close()
+    commit_in_another_process(path, "2")
+    os.write(has_closed[1], b"x")
+    assert has_worked()
+    assert leases(path) == ["1", "2", "3", "4", "5"]
+    with contextlib.closing(SqliteMetadataStore(path)) as again:
+        assert again.damage() == ()
+
+
+def test_a_database_that_all_others_have_closed_since_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    store = SqliteMetadataStore(path)
+    has_closed = os.pipe()
+
+    def work() -> bool:
+        os.read(has_closed[0], 1)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="all others have closed it since"):
+                SqliteMetadataStore(path)
+        SqliteMetadataStore(tmp_path / "other.db").close()
+        return True
+
+    has_worked = in_child(work)
+    store.close()
+    commit_in_another_process(path, "another's")
+    os.write(has_closed[1], b"x")
+    assert has_worked()
+    assert leases(path) == ["another's"]
+
+
+ENDS = """
+import gc, os, sys
+from pathlib import Path
+from imagestore.metadata.sqlite import SqliteMetadataStore
+store, ended = SqliteMetadataStore(Path(sys.argv[1])), os.pipe()
+child = os.fork()
+if child:
+    os.close(ended[0])
+    store.close()
+    print(flush=True)
+    sys.stdin.readline()
+    os.close(ended[1])
+    sys.exit(os.waitpid(child, 0)[1])
+os.close(ended[1])
+os.read(ended[0], 1)
+del store
+gc.collect()
+"""
+
+
+def test_a_child_that_ends_closes_nothing_of_its_parents(tmp_path: Path) -> None:
+    """Else it could take itself for the last one, and delete the log of a process that was killed."""
+    path = tmp_path / "metadata.db"
+    command = [sys.executable, "-c", ENDS, os.fspath(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        commit_in_another_process(path, "of one that was killed", is_killed=True)
+        parent.communicate(b"\n", timeout=20)
+    assert parent.returncode == 0
+    assert leases(path) == ["of one that was killed"]
 
 
 @contextlib.contextmanager
-def working_thread(store: SqliteMetadataStore, *, seconds: float = 60) -> Iterator[None]:
-    """A thread that holds the store's connection, for so long at most, while the block runs."""
+def working_thread(store: SqliteMetadataStore) -> Iterator[None]:
+    """A thread that holds the store's connection while the block runs."""
     begun, ended = threading.Event(), threading.Event()
 
     def run() -> None:
         with store.exclusive():
             begun.set()
-            ended.wait(seconds)
+            ended.wait(60)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
