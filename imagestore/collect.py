@@ -204,6 +204,7 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
                     _sweep_some(metadata, files, waiting, patience, swept)
             finally:
                 files.let_go()
+    content.make_room()
     return swept
 
 

@@ -123,7 +123,10 @@ class ImageStore(Archives, Upkeep):
             logging.getLogger(__name__).warning(said, self.root, *self._found)
         try:
             self.content = LocalContentStore(
-                self.root / "content", self.root / "locks", sources=[Path(source).absolute() for source in sources]
+                self.root / "content",
+                self.root / "locks",
+                sources=[Path(source).absolute() for source in sources],
+                ballast=self.metadata.ballast,
             )
         except BaseException:
             self.metadata.close()

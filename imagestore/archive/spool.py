@@ -14,7 +14,7 @@ import tempfile
 from typing import TYPE_CHECKING, Final
 
 from imagestore.archive.compressions import plain
-from imagestore.content.disk import check_room, translated
+from imagestore.content.disk import translated
 from imagestore.errors import DocumentError, InvalidInputError, StoreFullError
 from imagestore.failpoint import reach
 
@@ -96,7 +96,6 @@ class Spool:
                 self._file.truncate(self._length + len(piece))
                 self._file.seek(len(piece), os.SEEK_CUR)
             else:
-                check_room(self._file.fileno(), len(piece))
                 rest = memoryview(piece)
                 while rest:
                     reach("spool-write")

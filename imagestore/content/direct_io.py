@@ -19,7 +19,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import check_room
 from imagestore.errors import StoreError
 from imagestore.executors import one_thread
 from imagestore.failpoint import reach
@@ -117,14 +116,18 @@ class Filling:
         descriptor: the same file, open for reading and writing.
         offset: its length.
         digester: has seen those bytes, and gets the others.
+        check_room: called before bytes are written; may refuse them by raising.
     """
 
-    def __init__(self, path: Path, descriptor: int, offset: int, *, digester: hashlib._Hash) -> None:
+    def __init__(
+        self, path: Path, descriptor: int, offset: int, *, digester: hashlib._Hash, check_room: Callable[[], None]
+    ) -> None:
         #: Bytes of the file so far, those in a buffer included.
         self.offset = offset
         self._path = path
         self._descriptor = descriptor
         self._digester = digester
+        self._check_room = check_room
         self._direct = -1
         # How far the file goes, and what the digest has seen.
         self._kept = self._hashed = offset
@@ -218,7 +221,7 @@ class Filling:
     def _write(self, piece: _Piece) -> None:
         if self._kept != piece.offset + piece.begun:
             return  # the piece before could not be written; that is raised
-        check_room(self._descriptor, piece.filled)
+        self._check_room()
         data = piece.buffer[: piece.filled]
         written = write_blocks(self._direct, data, piece.offset, failpoint=_FAILPOINT) if self._direct >= 0 else 0
         write_all(self._descriptor, data[written:], piece.offset + written, failpoint=_FAILPOINT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import sys
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 #: Number, time of change and size of a file.
 Signature = tuple[int, int, int]
-#: Content leaves so much of a disk to those who free some: removing needs it for SQLite's log, which may grow to three
-#: quarters of that (metadata.opening), and for what comes home from there. Of small disks a part.
-_LEFT_BYTES: Final = 32 * 1024 * 1024
-_LEFT_PART: Final = 32
-#: For errors: df counts it as free.
-LEFT_TEXT: Final = "the last 32 MiB of a disk, or a thirty-second of a small one, are for removing images"
 _REFUSED: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -61,32 +54,6 @@ class translated:  # noqa: N801 - reads as the statement that it makes
             hint = StoreReadOnlyError.MOUNTED_HINT if error.errno == errno.EROFS else StoreReadOnlyError.HINT
             raise StoreReadOnlyError(message, hint=hint) from error
         raise StoreError(message) from error
-
-
-def room(status: os.statvfs_result) -> int:
-    """Bytes of a disk that content may take; without end where the disk counts none.
-
-    Args:
-        status: of the disk.
-    """
-    if not status.f_blocks:  # ramfs, some of FUSE
-        return sys.maxsize
-    left = min(_LEFT_BYTES, status.f_blocks * status.f_frsize // _LEFT_PART)
-    return max(0, status.f_bavail * status.f_frsize - left)
-
-
-def check_room(descriptor: int, size: int) -> None:
-    """Refuse to fill up a disk, before content is written.
-
-    Args:
-        descriptor: of the file.
-        size: how many bytes are to be written to it.
-
-    Raises:
-        OSError: ENOSPC, as where there is no space at all.
-    """
-    if size > room(os.fstatvfs(descriptor)):
-        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} for content: {LEFT_TEXT}")
 
 
 def sync_directory(path: Path | str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.blob_file import LOST
 from imagestore.content.direct_io import Filling
-from imagestore.content.disk import check_room, make_directory, replace_text, sync_directory, translated
+from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
 from imagestore.content.ingest_folder import now_text, read_status, remove_ingest
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import (
@@ -52,6 +52,7 @@ class LocalIngestWriter:
         algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
+        check_room: called before bytes are written; may refuse them by raising OSError.
         cancel: ends the reading of what is there already.
     """
 
@@ -64,6 +65,7 @@ class LocalIngestWriter:
         algorithm: str,
         total: int,
         lock: FileLock,
+        check_room: Callable[[], None],
         cancel: CancelToken | None = None,
     ) -> None:
         self.directory = directory
@@ -71,6 +73,7 @@ class LocalIngestWriter:
         self._blobs = blobs
         self._ref = ref
         self._lock = lock
+        self._check_room = check_room
         self._cancel = cancel
         self._total = total
         self._algorithm = algorithm
@@ -112,7 +115,7 @@ class LocalIngestWriter:
         self._check_open()
         rest = memoryview(chunk)
         with translated(f"write ingest {self._ref}", self._data):
-            check_room(self._descriptor, len(rest))
+            self._check_room()
             while rest:
                 reach("ingest-write")
                 written = os.write(self._descriptor, rest)
@@ -124,7 +127,9 @@ class LocalIngestWriter:
         """Append what a source gives until its end; what came before it fails is kept."""
         self._check_open()
         with translated(f"write ingest {self._ref}", self._data):
-            filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash)
+            filling = Filling(
+                self._data, self._descriptor, self._offset, digester=self._hash, check_room=self._check_room
+            )
             try:
                 filling.fill(readinto, advanced, expected=self._total - self._offset)
             finally:

@@ -13,6 +13,7 @@ import errno
 import functools
 import os
 import stat
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,7 @@ from imagestore.content.adopt import Adoption, adopt, is_at
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_file import LOST, damage_named, open_blob
 from imagestore.content.delete import Deleter
-from imagestore.content.disk import make_directories, room, sync_directory, translated
+from imagestore.content.disk import make_directories, sync_directory, translated
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingest_folder import ingest_name, read_status
 from imagestore.content.ingests import Ingests
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import BinaryIO
 
+    from imagestore.ballast import Ballast
     from imagestore.cancel import CancelToken
     from imagestore.content.locks import FileLock
 
@@ -55,14 +57,18 @@ class LocalContentStore(Ingests):
         root: holds ``blobs`` and ``ingest``; made when missing.
         locks: folder for lock files, on the same machine; made when missing.
         sources: folders that hold ``blobs`` to adopt from; only read.
+        ballast: while it is given up, nothing is written.
 
     Raises:
         StoreReadOnlyError, StoreFullError, StoreError: the folders can't be made.
     """
 
-    def __init__(self, root: Path, locks: Path, *, sources: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, root: Path, locks: Path, *, sources: Sequence[Path] = (), ballast: Ballast | None = None
+    ) -> None:
         self.root = root
         self._sources = tuple(sources)
+        self._ballast = ballast
         self._blobs = root / "blobs"
         super().__init__(root / "ingest", locks)
         # Joined as text: a path object costs more than the look it is made for.
@@ -237,7 +243,7 @@ class LocalContentStore(Ingests):
         Args:
             cancel: ends the work.
         """
-        return SmallBlobs(self._ingests, self._blobs, self._locks, cancel)
+        return SmallBlobs(self._ingests, self._blobs, self._locks, check_room=self._check_room, cancel=cancel)
 
     def blob_writer(
         self,
@@ -287,6 +293,7 @@ class LocalContentStore(Ingests):
             algorithm=algorithm,
             total=total,
             lock=lock,
+            check_room=self._check_room,
             cancel=cancel,
         )
 
@@ -304,6 +311,7 @@ class LocalContentStore(Ingests):
         """
         if not ref:
             raise InvalidInputError("an ingest needs a name")
+        self.make_room()
         name = ingest_name(ref)
         lock = self._lock(name)
         if not lock.try_acquire():
@@ -345,9 +353,19 @@ class LocalContentStore(Ingests):
         return self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel)
 
     def free_bytes(self) -> int:
-        """Space that content may take where it lives, of what an unprivileged writer has; see content.disk.room()."""
+        """Space where content lives, of what an unprivileged writer has; without end where the disk counts none."""
         with translated("look at the free space", self.root):
-            return room(os.statvfs(self.root))
+            status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize if status.f_blocks else sys.maxsize
+
+    def make_room(self) -> None:
+        """Before content is written: keep space back for removals again, where they gave it up and there is some."""
+        if self._ballast is not None:
+            self._ballast.keep()
+
+    def _check_room(self) -> None:
+        if self._ballast is not None:
+            self._ballast.check()
 
     def _missing(self, digest: Digest) -> ContentNotFoundError:
         return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")

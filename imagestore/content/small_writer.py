@@ -31,7 +31,7 @@ from imagestore.content.direct_io import (
     write_all,
     write_blocks,
 )
-from imagestore.content.disk import check_room, make_directory, sync_directory, translated
+from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.ingest_folder import ingest_name, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import Digest, verify
@@ -90,14 +90,18 @@ class SmallBlobs:
         ingests: the folder of all ingests.
         blobs: the folder of all blobs.
         locks: the folder of lock files.
+        check_room: called before bytes are written; may refuse them by raising OSError.
         cancel: ends the work between two batches, and the wait for a collection that looks through the lock files.
     """
 
-    def __init__(self, ingests: Path, blobs: Path, locks: Path, cancel: CancelToken) -> None:
+    def __init__(
+        self, ingests: Path, blobs: Path, locks: Path, *, check_room: Callable[[], None], cancel: CancelToken
+    ) -> None:
         name = ingest_name(f"batch-{os.urandom(16).hex()}")
         self._folder = ingests / name
         self._file_lock = FileLock(locks / f"ingest-{name}")
         self._blobs = blobs
+        self._check_room = check_room
         self._cancel = cancel
         self._lock = threading.Lock()
         self._is_made = False
@@ -145,7 +149,7 @@ class SmallBlobs:
                 reach("small-make")
                 descriptor, is_direct = _create(path, is_direct=is_direct)
                 try:
-                    check_room(descriptor, len(data))
+                    self._check_room()
                     written = write_blocks(descriptor, data, 0, failpoint="small-write") if is_direct else 0
                     if is_direct:
                         make_cached(descriptor)

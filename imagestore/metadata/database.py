@@ -15,10 +15,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from imagestore.ballast import Ballast
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.metadata import forks, location, schema
-from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.failures import CORRUPT_HINT, Translated, closed
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.numbering import Numbering
@@ -87,7 +87,8 @@ class Database:
         self._journal = RecordJournal.beside(path)
         self._numbering = Numbering(self._journal, is_rebuilding=is_rebuilding)
         location.refuse_network(path, file_system(path.parent))
-        self._ballast = Ballast(path.with_name("ballast"))
+        #: Space for removals.
+        self.ballast = Ballast(path.with_name("ballast"))
         self._way = Way(path)
         try:
             self._open(is_rebuilding=is_rebuilding)
@@ -103,11 +104,11 @@ class Database:
             self._open(is_rebuilding=is_rebuilding)
         else:
             if not self._way.only_reads:
-                self._ballast.keep()
+                self.ballast.keep()
 
     def _open_with_ballast(self, *, is_rebuilding: bool) -> None:
         """Removing images and collecting needs a little space itself; this is what it was kept for."""
-        self._ballast.release()
+        self.ballast.release()
         try:
             self._open(is_rebuilding=is_rebuilding)
         except StoreFullError as error:
@@ -384,12 +385,12 @@ class Database:
     def _freeing(self) -> Iterator[None]:
         """For changes that free more than they take: also where there is hardly any space left."""
         self._way.check_writable()
-        self._ballast.release_where_full()
+        self.ballast.release_where_full()
         try:
             yield
         except StoreFullError as error:
             # A quota, which nobody sees before. Who tries again has room.
-            if not self._ballast.release():
+            if not self.ballast.release():
                 # What was kept back is used up, by us or by who fills the disk meanwhile.
                 raise StoreFullError(str(error), hint=_OTHERWISE) from error
             raise

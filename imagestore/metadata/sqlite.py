@@ -58,7 +58,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
                 self._begin_journal()
             except StoreFullError:
                 # As where the database itself needs it to be opened.
-                if not (is_freeing and self._ballast.release()):
+                if not (is_freeing and self.ballast.release()):
                     raise
                 self._begin_journal()
             stack.pop_all()
@@ -150,7 +150,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need, and keep some space back again."""
         self._shorten_journal()
-        self._ballast.keep()
+        self.ballast.keep()
 
     def close(self) -> None:
         """Close the database."""

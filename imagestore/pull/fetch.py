@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import LEFT_TEXT
 from imagestore.content.small_writer import SmallWriter
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -136,11 +135,11 @@ class Fetcher:
             # What may be adopted may take no space; if it does, the disk says so.
             if not self.content.is_at_source(descriptor.digest, descriptor.size)
         )
+        self.content.make_room()
         free = self.content.free_bytes()
         if needed > free:
-            lacking = f"needs {needed} bytes more, but {self.content.root} has room for {free}"
             raise StoreFullError(
-                f"{self.reference}: {lacking}: {LEFT_TEXT}",
+                f"{self.reference}: needs {needed} bytes more, but {self.content.root} has room for {free}",
                 hint="free space there, run 'imagestore gc', or choose another --root",
             )
 

@@ -1,18 +1,16 @@
-"""Content leaves some of a disk to those who free space, whichever way it is written."""
+"""While what is kept back for removals is given up, no content is written, whichever way it comes."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
 
 import pytest
 
-from imagestore.archive.spool import spool
+from imagestore.ballast import Ballast
 from imagestore.cancel import CancelToken
 from imagestore.content.local import LocalContentStore
 from imagestore.content.small_writer import SmallBlob
@@ -26,12 +24,15 @@ NEVER = CancelToken()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalContentStore:
-    return LocalContentStore(tmp_path / "content", tmp_path / "locks")
+def ballast(tmp_path: Path) -> Ballast:
+    kept = Ballast(tmp_path / "ballast")
+    kept.keep()
+    return kept
 
 
-def disk(*, free: int, total: int = 1 << 40) -> SimpleNamespace:
-    return SimpleNamespace(f_frsize=4096, f_blocks=total // 4096, f_bavail=free // 4096)
+@pytest.fixture
+def store(tmp_path: Path, ballast: Ballast) -> LocalContentStore:
+    return LocalContentStore(tmp_path / "content", tmp_path / "locks", ballast=ballast)
 
 
 def source() -> Callable[[memoryview], int]:
@@ -75,71 +76,34 @@ def in_a_batch(store: LocalContentStore) -> None:
         small_blobs.put([SmallBlob(Digest.of(small), len(small), lambda: small, "the thing")])
 
 
-def spooled(store: LocalContentStore) -> None:
-    """An archive from a pipe, whose limit was told when there was more."""
-    reading, writing = os.pipe()
-    with open(reading, "rb") as pipe, open(writing, "wb") as end:
-        sender = threading.Thread(target=lambda: send(end, DATA))
-        sender.start()
-        try:
-            with spool(pipe.fileno(), folder=store.root, limit_bytes=1 << 30, what="pipe", cancel=NEVER) as file:
-                assert file.read(0, len(DATA)) == DATA
-        finally:
-            pipe.close()
-            sender.join()
-
-
-def send(pipe: BinaryIO, data: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError), pipe:
-        pipe.write(data)
-
-
-WAYS = pytest.mark.parametrize("bring", [by_pieces, from_a_source, whole, in_a_batch])
-
-
-@WAYS
-def test_the_last_of_a_disk_is_not_taken(
-    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, bring: Callable[[LocalContentStore], None]
+@pytest.mark.parametrize("bring", [by_pieces, from_a_source, whole, in_a_batch])
+def test_what_removals_are_given_is_not_for_content(
+    store: LocalContentStore, ballast: Ballast, bring: Callable[[LocalContentStore], None]
 ) -> None:
-    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free=32 * MEBIBYTE + 100 * 1024))
-    with pytest.raises(
-        StoreFullError,
-        match=r"No space left on device for content: the last 32 MiB of a disk, .* are for removing images",
-    ):
+    ballast.release()
+    with pytest.raises(StoreFullError, match="No space left on device: what is left is for removing images"):
         bring(store)
     assert not list(store.walk())
-    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free=38 * MEBIBYTE))
+    store.make_room()
     bring(store)
     assert len(list(store.walk())) == 1
     assert os.listdir(store.root / "ingest") == []
 
 
-def test_nor_by_an_archive_that_is_kept_meanwhile(store: LocalContentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free=32 * MEBIBYTE + 1024))
-    with pytest.raises(StoreFullError, match="No space left"):
-        spooled(store)
-    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free=38 * MEBIBYTE))
-    spooled(store)
+def test_content_that_comes_when_the_space_is_given_up_is_refused(store: LocalContentStore, ballast: Ballast) -> None:
+    def given_up(offset: int) -> None:
+        ballast.release()
+
+    with store.writer("ref", expected=DIGEST, total=len(DATA), cancel=NEVER) as writer:
+        with pytest.raises(StoreFullError, match="for removing images"):
+            writer.fill(source(), advanced=given_up)
+        writer.abort()
 
 
-@WAYS
-def test_a_disk_that_counts_no_blocks_is_filled(
-    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, bring: Callable[[LocalContentStore], None]
+@pytest.mark.parametrize(("blocks", "free"), [(1 << 20, 5 * 4096), (0, sys.maxsize)])
+def test_a_disk_that_counts_no_blocks_has_room_without_end(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, blocks: int, free: int
 ) -> None:
-    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free=0, total=0))
-    bring(store)
-    assert len(list(store.walk())) == 1
-
-
-def test_what_is_free_for_content_is_told_without_what_it_leaves(
-    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thirty-second of small disks."""
-    large, small = 1 << 40, 64 * MEBIBYTE
-    for total, free, told in [
-        (large, 1 << 35, (1 << 35) - 32 * MEBIBYTE),
-        (large, MEBIBYTE, 0),
-        (small, 8 * MEBIBYTE, 6 * MEBIBYTE),
-    ]:
-        monkeypatch.setattr(os, "statvfs", lambda _, free=free, total=total: disk(free=free, total=total))
-        assert store.free_bytes() == told
+    status = SimpleNamespace(f_frsize=4096, f_blocks=blocks, f_bavail=5)
+    monkeypatch.setattr(os, "statvfs", lambda _: status)
+    assert store.free_bytes() == free

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from imagestore.ballast import Ballast
 from imagestore.digest import Digest
 from imagestore.errors import StoreBusyError, StoreFullError
-from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from tests.unit.metadata.keeping import without_log
 

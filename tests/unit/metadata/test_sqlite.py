@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore.ballast import BALLAST_BYTES
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -27,7 +28,6 @@ from imagestore.errors import (
 )
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.metadata import location
-from imagestore.metadata.ballast import BALLAST_BYTES
 from imagestore.metadata.failures import Translated
 from imagestore.metadata.opening import Way
 from imagestore.metadata.records import ImageRecord

@@ -1,15 +1,17 @@
 """A little space kept back, so that a full disk can be emptied with our own tools.
 
 SQLite needs room for its log even to delete rows, and two files, for which a disk may have no inode. What is kept back
-is given up when who is going to free space can't open the database for want of it, or when records or leases are
-removed while there is hardly any left, whoever else has the database open. Who only reads, and work that gives its own
-lease up, leave it: something else may take what they would give. It is made again by the next opening or collection
-that finds some space.
+is given up when a command that frees space can't open the database for want of it, or when records or leases are
+removed while there is hardly any left. Commands that only read, and work that gives its own lease up, leave it.
+
+While it is given up no content is written, so that pulls don't take the space from the removal. It is made again by the
+next opening, pull or collection that finds some space.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -25,10 +27,10 @@ BALLAST_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Ballast:
-    """One file, and an empty second one; everything about them is best effort.
+    """One file, and an empty second one; to keep and to release them is best effort.
 
     Attributes:
-        path: beside the database.
+        path: next to the database.
     """
 
     path: Path
@@ -46,11 +48,22 @@ class Ballast:
                 os.close(descriptor)
             os.close(open_regular(self._second, os.O_CREAT | os.O_WRONLY))
 
+    def check(self) -> None:
+        """Refuse to write content while the space is given up.
+
+        Raises:
+            OSError: ENOSPC, as where there is no space at all.
+        """
+        if not os.path.lexists(self.path):
+            raise OSError(
+                errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: what is left is for removing images", os.fspath(self.path)
+            )
+
     def release_where_full(self) -> None:
         """Give the space back if there is hardly any other; before changes that will free more than they take."""
         with contextlib.suppress(OSError):
             status = os.statvfs(self.path.parent)
-            # Where there are no blocks at all, nobody counts them.
+            # A disk that counts no blocks is never full.
             if status.f_blocks and status.f_bavail * status.f_frsize < BALLAST_BYTES:
                 os.unlink(self.path)
 
