@@ -40,7 +40,7 @@ class Ballast:
         with contextlib.suppress(OSError):
             descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
+                _allocate(descriptor)
             except OSError:
                 os.unlink(self.path)
                 raise
@@ -80,3 +80,14 @@ class Ballast:
     @property
     def _second(self) -> Path:
         return self.path.with_name(f"{self.path.name}.inode")
+
+
+def _allocate(descriptor: int) -> None:
+    try:
+        os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
+    except OSError as error:
+        # Not every file system and C library allocates; bytes take the same space.
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        if os.pwrite(descriptor, bytes(BALLAST_BYTES), 0) < BALLAST_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagestore.ballast import Ballast
+from imagestore.ballast import BALLAST_BYTES, Ballast
 from imagestore.cancel import CancelToken
 from imagestore.content.local import LocalContentStore
 from imagestore.content.small_writer import SmallBlob
@@ -107,3 +108,16 @@ def test_a_disk_that_counts_no_blocks_has_room_without_end(
     status = SimpleNamespace(f_frsize=4096, f_blocks=blocks, f_bavail=5)
     monkeypatch.setattr(os, "statvfs", lambda _: status)
     assert store.free_bytes() == free
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC])
+def test_space_is_kept_back_where_a_file_system_allocates_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    Ballast(tmp_path / "ballast").keep()
+    sizes = [path.stat().st_size for path in tmp_path.glob("ballast")]
+    assert sizes == ([] if number == errno.ENOSPC else [BALLAST_BYTES])
