@@ -262,8 +262,6 @@ class BlobStream:
         fresh = 0
         while fresh <= 0:
             self._cancel.check()
-            if body.place is not None:
-                body.place.reads += 1
             count = body.response.readinto(buffer[: self._operation.share(len(buffer))])
             if not count:
                 return 0

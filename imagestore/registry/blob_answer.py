@@ -60,7 +60,6 @@ def open_blob(
         RegistryError: refused, or no sensible answer.
         SizeMismatchError: the host announces another size.
         OperationCancelledError: cancelled, or past the deadline.
-        PreconditionError: this thread holds all places with transfers that nobody reads.
     """
     origin = session.endpoint.origin
     while True:
@@ -68,13 +67,13 @@ def open_blob(
         try:
             body = _open(session, call, descriptor, offset, place, is_exact=is_exact)
         except BaseException as error:
+            place.give_back()
             # Tries alone don't outlast a large layer. Once nobody of ours is served there, the refusal stands.
-            if not (session.is_last and _is_crowded(error) and place.refuse()):
-                place.give_back()
+            if not (session.is_last and _is_crowded(error) and place.wait_for_another(cancel=session.cancel)):
                 raise
             _log.debug("%s: refuses one more transfer beside others of ours: %s", session.endpoint.host, error)
         else:
-            place.is_served = True
+            place.note_served()
             return body
 
 

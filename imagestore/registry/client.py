@@ -91,18 +91,13 @@ class RegistryClient:
         self._breaker = breaker or Breaker(clock=used_timing.monotonic)
         self._on_close = on_close
         self._operations = Operations(self._shared.policy, used_timing)
-        self._places = HostPlaces(self._shared.policy.connections_per_host, clock=used_timing.monotonic)
+        self._places = HostPlaces(self._shared.policy.connections_per_host)
         self._stranger = stranger
 
     @property
     def policy(self) -> TransferPolicy:
         """The limits in force."""
         return self._shared.policy
-
-    def has_room(self) -> bool:
-        """Whether one more blob at a time is at nobody's expense: no rate is prescribed, no host asked for patience."""
-        is_limited = self.policy.bytes_per_second is not None
-        return not is_limited and not self._shared.pauses.is_any and self._places.have_room()
 
     def _twin(self) -> RegistryClient:
         twin = object.__new__(type(self))
@@ -222,7 +217,6 @@ class RegistryClient:
         Raises:
             RegistryError: not there, no access, or nobody answers properly.
             IntegrityError: every host announces another size.
-            PreconditionError: the host serves no more at a time than this thread has open already, and reads none of.
             OperationCancelledError: cancelled, or past the deadline.
         """
         what = f"blob {descriptor.digest} of {reference.name}"

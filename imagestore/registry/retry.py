@@ -133,12 +133,6 @@ class HostPauses:
         self._timing = timing
         self._lock = threading.Lock()
         self._until: dict[str, tuple[float, str]] = {}
-        self._limited_until = 0.0
-
-    def note_limit(self, seconds: float) -> None:
-        """A host limits requests and names no time: who was refused waits alone for so long, and others go on."""
-        with self._lock:
-            self._limited_until = max(self._limited_until, self._timing.monotonic() + seconds)
 
     def pause(self, host: str, seconds: float, reason: str) -> None:
         """Nobody asks the host before this time has passed."""
@@ -147,13 +141,6 @@ class HostPauses:
             known = self._until.get(host)
             if known is None or known[0] < until:
                 self._until[host] = (until, reason)
-
-    @property
-    def is_any(self) -> bool:
-        """Whether any host asks for patience at the moment."""
-        with self._lock:
-            moments = [self._limited_until, *(until for until, _ in self._until.values())]
-            return max(moments) > self._timing.monotonic()
 
     def wait(self, host: str, longest_seconds: float, *, cancel: CancelToken, observer: Observer) -> None:
         """Sleep until the host may be asked.

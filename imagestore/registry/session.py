@@ -231,8 +231,6 @@ class Session:
         if retry_after is not None:
             self.shared.pauses.pause(self.endpoint.host, seconds, str(error))
         else:
-            if is_limit_without_time:
-                self.shared.pauses.note_limit(seconds)
             wait(self.shared, self.endpoint.host, seconds, str(error), self.cancel)
         return True
 

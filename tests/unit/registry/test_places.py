@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -48,83 +46,6 @@ def test_a_place_given_back_twice_is_one_place() -> None:
         places.take(ONE, cancel=CancelToken(0.01))
 
 
-def test_three_places_are_left_to_others_at_every_host() -> None:
-    places, cancel = HostPlaces(5), CancelToken()
-    places.take(OTHER, cancel=cancel)
-    first = places.take(ONE, cancel=cancel)
-    assert places.have_room()
-    places.take(ONE, cancel=cancel)
-    assert not places.have_room()
-    first.give_back()
-    assert places.have_room()
-
-
-def test_nothing_is_free_for_more_while_somebody_waits() -> None:
-    places, ended, is_waiting = HostPlaces(5), threading.Event(), threading.Event()
-    given = [places.take(ONE, cancel=CancelToken()) for _ in range(5)]
-    token = CancelToken()
-
-    def wait() -> None:
-        is_waiting.set()
-        places.take(ONE, cancel=token).give_back()
-        ended.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert is_waiting.wait(60)
-    while not places._waiting:
-        time.sleep(0.001)
-    # The one that waits may not have looked yet.
-    taken = places._taken.pop(ONE)
-    assert not places.have_room()
-    places._taken[ONE] = taken
-    for place in given:
-        place.give_back()
-    assert ended.wait(60)
-    thread.join()
-    assert places.have_room()
-
-
-@pytest.mark.parametrize(
-    ("policy", "transfers", "has_room"),
-    [
-        (TransferPolicy(), 4, True),
-        (TransferPolicy(), 5, False),
-        (TransferPolicy(connections_per_host=4), 0, True),
-        (TransferPolicy(connections_per_host=4), 1, False),
-        (TransferPolicy(bytes_per_second=10**9), 0, False),
-    ],
-)
-def test_a_pull_grows_only_at_nobodys_expense(
-    make_bench: MakeBench, policy: TransferPolicy, transfers: int, has_room: bool
-) -> None:
-    bench = make_bench(lambda request: httpx.Response(200, content=CONTENT), policy=policy)
-    reference = Reference.parse("registry.example/team/app:1")
-    with contextlib.ExitStack() as stack:
-        for _ in range(transfers):
-            stack.enter_context(bench.client.blob(reference, LAYER, cancel=CancelToken(10)))
-        # Asked of the client of any pull.
-        assert bench.client.observed_by(lambda event: None).has_room() == has_room
-
-
-def test_no_pull_grows_while_a_host_asks_for_patience(make_bench: MakeBench) -> None:
-    answers = iter([httpx.Response(429, headers={"Retry-After": "2"}), httpx.Response(200, content=CONTENT)])
-    bench = make_bench(lambda request: next(answers), policy=TransferPolicy(attempts=3))
-    assert bench.client.has_room()
-    seen: list[bool] = []
-    sleep = bench.client._shared.timing.sleep
-
-    def asleep(cancel: CancelToken, seconds: float) -> None:
-        seen.append(bench.client.has_room())
-        sleep(cancel, seconds)
-
-    bench.client._shared.pauses._timing = dataclasses.replace(bench.client._shared.timing, sleep=asleep)
-    with bench.client.blob(Reference.parse("registry.example/team/app:1"), LAYER, cancel=CancelToken(10)) as stream:
-        assert drain(stream) == CONTENT
-        assert bench.client.has_room()
-    assert seen == [False]
-
-
 @pytest.mark.parametrize("moment", ["before", "meanwhile"])
 def test_waiting_for_a_place_ends_when_cancelled(moment: str) -> None:
     places, cancel = HostPlaces(1), CancelToken()
@@ -148,7 +69,7 @@ def test_places_are_given_in_the_order_of_asking() -> None:
     for number in range(6):
         threads.append(threading.Thread(target=wait_and_serve, args=(number,)))
         threads[-1].start()
-        while len(places._waiting.get(ONE, ())) <= number:
+        while places.at(ONE).waiting <= number:
             time.sleep(0.001)
     taken.give_back()
     for thread in threads:
@@ -167,7 +88,7 @@ def test_whoever_comes_when_a_place_gets_free_stands_behind_those_who_wait() -> 
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while not places._waiting:
+    while not places.at(ONE).waiting:
         time.sleep(0.001)
     taken.give_back()
     places.take(ONE, cancel=cancel).give_back()

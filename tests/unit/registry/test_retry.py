@@ -160,17 +160,6 @@ def test_a_wait_for_a_limit_that_names_no_time_ends_when_cancelled(make_bench: M
     assert len(methods) == 1
 
 
-def test_a_pull_begins_no_further_layer_while_a_host_limits_without_naming_a_time(make_bench: MakeBench) -> None:
-    room: list[bool] = []
-    answer, _ = script(httpx.Response(429), good())
-    bench = make_bench(answer)
-    bench.time.on_sleep = lambda cancel: room.append(bench.client.has_room())
-    assert bench.client.has_room()
-    bench.client.resolve(REFERENCE, cancel=bench.cancel)
-    assert room == [False]
-    assert bench.client.has_room()
-
-
 @pytest.mark.parametrize(
     "failure",
     [

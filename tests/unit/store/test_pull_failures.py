@@ -76,7 +76,7 @@ def test_a_full_disk_is_named_and_gives_its_space_back(tmp_path: Path, monkeypat
 def test_too_little_space_is_seen_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with node(tmp_path) as here:
         monkeypatch.setattr(here.store.content, "free_bytes", lambda: 10)
-        with pytest.raises(StoreFullError, match="has room for 10$"):
+        with pytest.raises(StoreFullError, match=r"has room for 10$"):
             here.store.pull(PYTHON)
         layers = {part.digest for part in python_image().layers}
         assert all(here.registry.ledger.bytes_sent(digest) == 0 for digest in layers)
