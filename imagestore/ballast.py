@@ -36,7 +36,9 @@ class Ballast:
     path: Path
 
     def keep(self) -> None:
-        """Make the files if the first isn't there and there is space."""
+        """Make the files if the first isn't there and there is space, not only what was just given up."""
+        if os.path.lexists(self.path) or self._has_less_than(2 * BALLAST_BYTES):
+            return
         with contextlib.suppress(OSError):
             descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             try:
@@ -62,9 +64,7 @@ class Ballast:
     def release_where_full(self) -> None:
         """Give the space back if there is hardly any other; before changes that will free more than they take."""
         with contextlib.suppress(OSError):
-            status = os.statvfs(self.path.parent)
-            # A disk that counts no blocks is never full.
-            if status.f_blocks and status.f_bavail * status.f_frsize < BALLAST_BYTES:
+            if self._has_less_than(BALLAST_BYTES):
                 os.unlink(self.path)
 
     def release(self) -> bool:
@@ -76,6 +76,14 @@ class Ballast:
         except OSError:
             return False
         return True
+
+    def _has_less_than(self, size: int) -> bool:
+        try:
+            status = os.statvfs(self.path.parent)
+        except OSError:
+            return False
+        # A disk that counts no blocks is never full.
+        return bool(status.f_blocks) and status.f_bavail * status.f_frsize < size
 
     @property
     def _second(self) -> Path:

@@ -173,7 +173,7 @@ def test_each_further_small_layer_costs_one_file_that_is_written_synced_and_name
     assert (further["fsync"], further["rename"], further["mkdir"]) == (1, 1, 0)
     # The lock; there is nothing else to clear away.
     assert further["unlink"] == 1
-    # Before the pull, of the space, before and under the lock, of an ingest, of the ballast, of the name, at the record.
+    # Before the pull, of the space, before and under the lock, of an ingest, of ballast, of the name, for the record.
     assert further["lstat"] <= 8
 
 
