@@ -51,7 +51,9 @@ class Ballast:
             os.close(open_regular(self._second, os.O_CREAT | os.O_WRONLY))
 
     def check(self) -> None:
-        """Refuse to write content while the space is given up.
+        """Refuse content while the space is given up; asked before and after its bytes are written.
+
+        Afterwards too, since they may have taken what was given up meanwhile; whoever is refused gives them back.
 
         Raises:
             OSError: ENOSPC, as where there is no space at all.

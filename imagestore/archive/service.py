@@ -84,6 +84,7 @@ class Archives(abc.ABC):
         chosen = options or importing.ImportOptions()
         platform = self.explicit_platform(chosen.platform or None)
         handlers = importing.handlers_for(self.config, chosen, host=self.host, platform=platform)
+        self.content.check_room()
         # What can't be read at any place is copied twice: there must be room for both.
         room = self.content.free_bytes() // 2
         with (

@@ -116,7 +116,7 @@ class Filling:
         descriptor: the same file, open for reading and writing.
         offset: its length.
         digester: has seen those bytes, and gets the others.
-        check_room: called before bytes are written; may refuse them by raising.
+        check_room: called before and after bytes are written; may refuse them by raising.
     """
 
     def __init__(
@@ -225,6 +225,7 @@ class Filling:
         data = piece.buffer[: piece.filled]
         written = write_blocks(self._direct, data, piece.offset, failpoint=_FAILPOINT) if self._direct >= 0 else 0
         write_all(self._descriptor, data[written:], piece.offset + written, failpoint=_FAILPOINT)
+        self._check_room()
         self._kept = piece.offset + piece.filled
 
     def _open_direct(self) -> int:

@@ -52,7 +52,7 @@ class LocalIngestWriter:
         algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
-        check_room: called before bytes are written; may refuse them by raising OSError.
+        check_room: called before and after bytes are written; may refuse them by raising OSError.
         cancel: ends the reading of what is there already.
     """
 
@@ -122,6 +122,11 @@ class LocalIngestWriter:
                 self._hash.update(rest[:written])
                 self._offset += written
                 rest = rest[written:]
+            try:
+                self._check_room()
+            except OSError:
+                self.abort()
+                raise
 
     def fill(self, readinto: ReadInto, *, advanced: Callable[[int], None]) -> None:
         """Append what a source gives until its end; what came before it fails is kept."""

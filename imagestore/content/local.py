@@ -359,9 +359,19 @@ class LocalContentStore(Ingests):
         return status.f_bavail * status.f_frsize if status.f_blocks else sys.maxsize
 
     def make_room(self) -> None:
-        """Before content is written: keep space back for removals again, where they gave it up and there is some."""
+        """Keep space back for removals again, where they gave it up and there is some."""
         if self._ballast is not None:
             self._ballast.keep()
+
+    def check_room(self) -> None:
+        """Before a pull or an import begins: its lease, and what is unpacked to be read, need space too.
+
+        Raises:
+            StoreFullError: there is only the space that a removal was given.
+        """
+        self.make_room()
+        with translated("write content", self.root):
+            self._check_room()
 
     def _check_room(self) -> None:
         if self._ballast is not None:

@@ -90,7 +90,7 @@ class SmallBlobs:
         ingests: the folder of all ingests.
         blobs: the folder of all blobs.
         locks: the folder of lock files.
-        check_room: called before bytes are written; may refuse them by raising OSError.
+        check_room: called before and after bytes are written; may refuse them by raising OSError.
         cancel: ends the work between two batches, and the wait for a collection that looks through the lock files.
     """
 
@@ -154,6 +154,7 @@ class SmallBlobs:
                     if is_direct:
                         make_cached(descriptor)
                     write_all(descriptor, data[written:], written, failpoint="small-write")
+                    self._check_room()
                     os.fchmod(descriptor, 0o444)
                     reach("small-sync")
                     os.fsync(descriptor)

@@ -135,7 +135,6 @@ class Fetcher:
             # What may be adopted may take no space; if it does, the disk says so.
             if not self.content.is_at_source(descriptor.digest, descriptor.size)
         )
-        self.content.make_room()
         free = self.content.free_bytes()
         if needed > free:
             raise StoreFullError(

@@ -45,6 +45,7 @@ class ResolvedPull:
         work, documents = self._work, self._documents
         choice = self._decider.choose(self._target, self._documents)
         needed = [descriptor.digest for descriptor in choice.descriptors]
+        work.content.check_room()
         with (
             lease.held(work.metadata, purpose="pull", digests=needed) as held,
             undone_on_failure(work.metadata, work.content, held, choice.descriptors),

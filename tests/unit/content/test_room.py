@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,44 @@ def test_what_removals_are_given_is_not_for_content(
     bring(store)
     assert len(list(store.walk())) == 1
     assert os.listdir(store.root / "ingest") == []
+
+
+@pytest.mark.parametrize("bring", [by_pieces, from_a_source, whole, in_a_batch])
+def test_content_that_took_what_was_given_up_meanwhile_gives_it_back(
+    store: LocalContentStore,
+    ballast: Ballast,
+    monkeypatch: pytest.MonkeyPatch,
+    bring: Callable[[LocalContentStore], None],
+) -> None:
+    write = os.pwrite, os.write
+
+    def given_up(number: int) -> Callable[..., int]:
+        def writing(*given: Any) -> int:
+            ballast.release()
+            return write[number](*given)
+
+        return writing
+
+    monkeypatch.setattr(os, "pwrite", given_up(0))
+    monkeypatch.setattr(os, "write", given_up(1))
+    with pytest.raises(StoreFullError, match="for removing images"):
+        bring(store)
+    assert not list(store.walk())
+    kept = [path for path in (store.root / "ingest").rglob("data") if path.stat().st_size]
+    # What a pull was filled with it throws away itself.
+    assert bool(kept) == (bring is from_a_source)
+
+
+def test_whoever_begins_when_the_space_is_given_up_is_refused_before_the_lease(
+    store: LocalContentStore, ballast: Ballast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.check_room()
+    ballast.release()
+    store.check_room()  # there is enough, and it is kept back again
+    ballast.release()
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_frsize=4096, f_blocks=999, f_bavail=130))
+    with pytest.raises(StoreFullError, match="for removing images"):
+        store.check_room()
 
 
 def test_content_that_comes_when_the_space_is_given_up_is_refused(store: LocalContentStore, ballast: Ballast) -> None:

@@ -73,6 +73,20 @@ def test_a_full_disk_is_named_and_gives_its_space_back(tmp_path: Path, monkeypat
         assert here.store.pull(PYTHON).layer_paths
 
 
+@pytest.mark.parametrize("kind", ["pull", "import"])
+def test_what_a_removal_was_given_is_not_for_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    with node(tmp_path / "node") as here:
+        here.store.pull(PYTHON)
+        here.store.export_images([PYTHON], tmp_path / "saved.tar")
+        here.store.delete(PYTHON)
+        here.store.metadata.ballast.release()
+        real = os.statvfs(tmp_path)
+        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 999, 130, 130, *real[5:])))
+        monkeypatch.setattr(here.store.metadata, "create_lease", lambda *_, **__: pytest.fail("a lease was made"))
+        with pytest.raises(StoreFullError, match="what is left is for removing images"):
+            here.store.pull(PYTHON) if kind == "pull" else here.store.import_images(tmp_path / "saved.tar")
+
+
 def test_too_little_space_is_seen_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with node(tmp_path) as here:
         monkeypatch.setattr(here.store.content, "free_bytes", lambda: 10)
