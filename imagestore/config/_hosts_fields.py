@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import CAPABILITIES, ConnectionSettings
 from imagestore.config.durations import parse_duration
-from imagestore.config.findings import dotted, refusal, show, without_secrets
+from imagestore.config.findings import dotted, refusal, show
 from imagestore.config.location import Location
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Fields:
     def refuse(self, member: str, text: str, mend: str = "") -> RefusalError:
         """A refusal of one member; an empty name means the table."""
         path = (*self.path, member) if member else self.path
-        shown = dotted([without_secrets(part) for part in path])
+        shown = dotted(path)
         return refusal(Location(self.file, self.lines.find(path)), shown, text, mend)
 
     def text(self, member: str) -> str:

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.location import Location
+from imagestore.config.redaction import kind_of, may_be_secret, value_without_secrets, without_secrets
 from imagestore.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from imagestore.config.tree import Plain, Table
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 #: Longest piece of a user's text that a message repeats, in characters.
@@ -73,10 +76,12 @@ def refusal(location: Location, key: str, text: str, mend: str = "") -> RefusalE
 def dotted(path: Sequence[str]) -> str:
     """Write a key path as TOML does, quoting only the parts that need it; ASCII, so that a terminal can show it.
 
+    A login in a part is hidden.
+
     >>> dotted(["plugins", "io.containerd.cri.v1.runtime", "containerd"])
     'plugins."io.containerd.cri.v1.runtime".containerd'
     """
-    return ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(shorten(part)) for part in path)
+    return ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(shorten(without_secrets(part))) for part in path)
 
 
 def shorten(text: str) -> str:
@@ -88,19 +93,6 @@ def byte_order_mark(file: str) -> Finding:
     """A TOML file begins with a mark that some editors for Windows write: it is read here, and not by containerd 2."""
     text = "begins with a byte-order mark, which containerd 2 refuses"
     return Finding(Severity.WARNING, Location(file, 1), "", text, "save the file as UTF-8 without one (BOM)")
-
-
-def without_secrets(address: str) -> str:
-    """An address for messages and dumps: a login in it, and a query, may be what nobody else should read.
-
-    >>> without_secrets("https://user:word@mirror.example/v2?token=word")
-    'https://***@mirror.example/v2?***'
-    """
-    before, at, after = address.rpartition("@")
-    scheme, colons, _ = before.partition("://")
-    shown = (f"{scheme}://" if colons else "") + f"***@{after}" if at else address
-    place, mark, _ = shown.partition("?")
-    return f"{place}?***" if mark else shown
 
 
 def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:
@@ -116,12 +108,22 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:
     return by_lower[found[0]] if found else ""
 
 
-def show(value: object) -> str:
-    """Quote a value for a message, on one line and not too long.
+def show(value: Plain | Table) -> str:
+    """Quote a value for a message, on one line and not too long, without secrets that can be seen as such.
 
-    >>> show("a\\nb"), show([1])
-    ("'a\\\\nb'", '[1]')
+    >>> show("a\\nb"), show([1]), show({})
+    ("'a\\\\nb'", '[1]', 'a table')
     """
-    if isinstance(value, str):
-        return repr(shorten(value))
-    return shorten(repr(value))
+    if isinstance(value, dict):
+        return kind_of(value)
+    shown = value_without_secrets(value)
+    return repr(shorten(shown)) if isinstance(shown, str) else shorten(repr(shown))
+
+
+def show_at(path: Sequence[str], value: Plain | Table) -> str:
+    """Quote the value of a key for a message; of one that may be a secret only say what kind it is.
+
+    >>> show_at(["root"], 7), show_at(["auth", "password"], 7)
+    ('7', 'an integer')
+    """
+    return kind_of(value) if may_be_secret(path) else show(value)

@@ -28,11 +28,13 @@ class Shape:
         names: keys in the spelling wanted.
         inside: shapes of the tables under them.
         each: shape of the tables under every other key.
+        is_login: whether it is a login, in which what isn't known may be secret.
     """
 
     names: Iterable[str] = ()
     inside: Mapping[str, Shape] = field(default_factory=dict)
     each: Shape | None = None
+    is_login: bool = False
 
 
 _GUEST: Final = Shape(known.GUEST_MEMBERS)
@@ -46,17 +48,14 @@ _CNI: Final = Shape(known.CNI_KEYS)
 #: Names that people give, with values of their own.
 _NAMED: Final = Shape(each=Shape())
 _SIDES: Final = Shape(each=Shape(known.RUNTIME_PLATFORM))
+_LOGIN: Final = Shape(known.REGISTRY_LOGIN, is_login=True)
 _IMAGES_INSIDE: Final = {
     "registry": Shape(
         known.REGISTRY_SECTION,
         {
             "mirrors": Shape(each=Shape(known.REGISTRY_MIRROR)),
-            "configs": Shape(
-                each=Shape(
-                    known.REGISTRY_CONFIG, {"tls": Shape(known.REGISTRY_TLS), "auth": Shape(known.REGISTRY_LOGIN)}
-                )
-            ),
-            "auths": Shape(each=Shape(known.REGISTRY_LOGIN)),
+            "configs": Shape(each=Shape(known.REGISTRY_CONFIG, {"tls": Shape(known.REGISTRY_TLS), "auth": _LOGIN})),
+            "auths": Shape(each=_LOGIN),
         },
     ),
     "pinned_images": _NAMED,

@@ -12,6 +12,7 @@ from imagestore.config.findings import Finding, RefusalError, Severity, dotted, 
 from imagestore.config.host_names import DEFAULT, host_of, host_of_folder, is_other_name_of_hub, meant_folder
 from imagestore.config.hosts import find_folder
 from imagestore.config.location import Location
+from imagestore.config.redaction import without_secrets
 from imagestore.config.registry_hosts import is_local, registry_table
 from imagestore.errors import ConfigError
 
@@ -150,4 +151,4 @@ def would_refuse(error: RefusalError, host: str) -> Finding:
 
 def whose(host: str) -> str:
     """A host in words."""
-    return "hosts without a folder or table of their own" if host in {DEFAULT, "*"} else host
+    return "hosts without a folder or table of their own" if host in {DEFAULT, "*"} else without_secrets(host)

@@ -53,8 +53,9 @@ def meant_host(name: str) -> str:
     >>> meant_host("https://ghcr.io"), meant_host("localhost__32000"), meant_host("registry-1.docker.io/v2/")
     ('ghcr.io', 'localhost:32000', 'docker.io')
     """
-    scheme = _SCHEME.match(name)
-    bare = name[scheme.end() if scheme is not None else 0 :].partition("/")[0].strip(" .:_").lower()
+    address = name.rpartition("@")[2]  # what is before it may be a login
+    scheme = _SCHEME.match(address)
+    bare = address[scheme.end() if scheme is not None else 0 :].partition("/")[0].strip(" .:_").lower()
     if is_other_name_of_hub(bare):
         return _HUB
     found = _LOOSE_PORT.fullmatch(bare)

@@ -18,6 +18,7 @@ from imagestore.config.connection import HostConfig, RegistryHosts
 from imagestore.config.findings import RefusalError, Severity, byte_order_mark, nearest, refusal
 from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
+from imagestore.config.redaction import quoted_without_secrets
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _parse(text: str, folder: str, remarks: list[Finding]) -> RegistryHosts:
         found = re.search(r"at line ([0-9]+)", str(error))
         # Without a line the parser ran into the end of the text.
         line = int(found[1]) if found else text.count("\n") + 1
-        raise refusal(Location(path, line), "", f"is not TOML: {error}") from error
+        raise refusal(Location(path, line), "", f"is not TOML: {quoted_without_secrets(str(error))}") from error
     root = Fields(document, (), folder, path, lines)
     tables = document.get("host", {})
     if not isinstance(tables, dict):

@@ -9,7 +9,7 @@ from imagestore import platforms
 from imagestore.config.built_in import is_of_runtimes, with_built_in
 from imagestore.config.defaults import built_in_tables, default_name
 from imagestore.config.durations import parse_duration
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
 from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.known import (
     CONTAINERD_SECTION,
@@ -251,7 +251,7 @@ def _settings(images: Section, verifier: VerifierSettings | None, registry: Regi
     pinned = images.section("pinned_images", None)
     for use, entry in pinned.table.items():
         if not isinstance(entry.value, str):
-            pinned.report(Severity.ERROR, use, f"expected a text, got {show(entry.value)}")
+            pinned.report(Severity.ERROR, use, f"expected a text, got {show_at((*pinned.path, use), entry.value)}")
     return Settings(
         snapshotter=images.text("snapshotter"),
         pinned_images={use: pinned.text(use) for use in pinned.table if pinned.text(use)},

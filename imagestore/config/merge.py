@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import Finding, Severity, dotted, show
+from imagestore.config.findings import Finding, Severity, dotted, show_at
 from imagestore.config.tree import Entry, is_zero
 
 if TYPE_CHECKING:
@@ -59,9 +59,8 @@ def _fixed(before: Entry, entry: Entry, path: Path, findings: list[Finding]) -> 
     if not is_zero(entry.value):
         return entry
     if not is_zero(before.value) and not isinstance(entry.value, dict):
-        text = (
-            f"{show(entry.value)} doesn't override {show(before.value)} from {before.location}: a zero counts as unset"
-        )
+        ours, theirs = show_at(path, entry.value), show_at(path, before.value)
+        text = f"{ours} doesn't override {theirs} from {before.location}: a zero counts as unset"
         mend = f"change the key at {before.location} instead"
         findings.append(Finding(Severity.WARNING, entry.location, dotted(path), text, mend))
     return before

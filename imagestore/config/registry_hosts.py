@@ -11,7 +11,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings, HostConfig, RegistryHosts
-from imagestore.config.findings import RefusalError, dotted, refusal, show, without_secrets
+from imagestore.config.findings import RefusalError, dotted, refusal, show
 from imagestore.config.hosts_file import base_url
 from imagestore.config.names import IMAGES_PLUGIN
 from imagestore.config.tree import child
@@ -89,7 +89,7 @@ def _endpoints(entry: Entry) -> list[str]:
 
 def _host(url: str, entry: Entry, document: Table) -> HostConfig:
     def refuse(text: str, mend: str = "") -> Exception:
-        return refusal(entry.location, dotted(entry.path), f"{show(without_secrets(url))}: {text}", mend)
+        return refusal(entry.location, dotted(entry.path), f"{show(url)}: {text}", mend)
 
     # A path is taken as it stands here; only without one the API's own is meant.
     base = base_url(_with_scheme(url), override_path=True, refuse=refuse)

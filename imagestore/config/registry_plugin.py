@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import Severity, show
+from imagestore.config.findings import Severity, show, show_at
 from imagestore.config.model import RegistrySettings
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _mirror_credentials(section: Section) -> dict[str, str]:
     table = section.section("mirror_credentials", None)
     for mirror, entry in table.table.items():
         if not isinstance(entry.value, str):
-            text = f"expected the registry whose credentials the mirror may see, got {show(entry.value)}"
+            text = f"expected the registry whose credentials the mirror may see, got {show_at(table.path, entry.value)}"
             table.report(Severity.ERROR, mirror, text, 'write "mirror.example" = "docker.io"')
         elif _is_host(table, mirror, mirror) and _is_host(table, mirror, entry.value):
             found[mirror] = entry.value
@@ -87,5 +87,5 @@ def _is_host(section: Section, name: str, text: str, *, form: re.Pattern[str] = 
         return True
     port = "without a port" if form is _HOST_ALONE else "with its port unless that is the scheme's own"
     mend = f"write the host alone, in lower case, {port}"
-    section.report(Severity.ERROR, name, f"expected a host, got {show(text)}", mend)
+    section.report(Severity.ERROR, name, f"expected a host, got {show_at((*section.path, name), text)}", mend)
     return False

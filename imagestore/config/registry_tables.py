@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore.config import known
-from imagestore.config.findings import Finding, Severity, dotted, show, without_secrets
+from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.host_names import host_of, is_other_name_of_hub, meant_host
 from imagestore.config.section import Section
 from imagestore.config.tree import child
@@ -61,8 +61,8 @@ def _address(name: str, entry: Entry) -> Iterator[Finding]:
 def _unreached(name: str, entry: Entry, why: str) -> Finding:
     meant = meant_host(name)
     mend = f"write {dotted([*entry.path[:-1], meant])}" if meant else "write the host, with its port unless it is usual"
-    shown = dotted([*entry.path[:-1], without_secrets(name)])
-    text = f"{why}: {show(without_secrets(name))} is no host, so this has no effect"
+    shown = dotted([*entry.path[:-1], name])
+    text = f"{why}: {show(name)} is no host, so this has no effect"
     if host_of(name):
         text = f"{why}: Docker Hub is docker.io in references"
     return Finding(Severity.WARNING, entry.location, shown, text, mend)

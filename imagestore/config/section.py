@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show_at
 from imagestore.config.fold import fold_names
 from imagestore.config.known import Kind
 from imagestore.config.location import Location
@@ -60,7 +60,9 @@ class Section:
         if entry is None:
             return
         if not isinstance(entry.value, dict):
-            self.report(Severity.ERROR, "", f"expected a table, got {show(entry.value)}", "", entry)
+            self.report(
+                Severity.ERROR, "", f"expected a table, got {show_at(entry.path or path, entry.value)}", "", entry
+            )
             return
         self.table = entry.value
         if known is not None:
@@ -74,8 +76,7 @@ class Section:
             if kind is None:
                 unknown[name] = entry
             elif not is_kind(entry, kind):
-                value = entry.value
-                came = "a table" if isinstance(value, dict) else show(value)
+                came = show_at(entry.path or (*self.path, name), entry.value)
                 self.report(Severity.ERROR, name, f"expected {kind.value}, got {came}", "", entry)
                 continue
             checked[name] = entry

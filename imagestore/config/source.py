@@ -16,6 +16,7 @@ from imagestore.config.findings import byte_order_mark, dotted, refusal, show
 from imagestore.config.fold import fold_file
 from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
+from imagestore.config.redaction import quoted_without_secrets
 from imagestore.config.tree import Plain, Table, build
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _parse_toml(text: str, name: str) -> dict[str, Plain]:
         found = _POSITION.search(message)
         line = int(found[1]) if found is not None and found[1] else text.count("\n") + 1 if found else None
         where = f" (column {found[2]})" if found is not None and found[2] else ""
-        reason = _POSITION.sub("", message)
+        reason = quoted_without_secrets(_POSITION.sub("", message))
         raise refusal(Location(name, line), "", f"is not TOML: {reason}{where}") from error
     return document
 

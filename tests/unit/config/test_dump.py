@@ -116,6 +116,47 @@ UNKNOWN_SECRETS = [
     'args = ["--password=hunter2"]',
     'address = "https://user:hunter2@m.example"',
     'deep = { deeper = [{ token = "hunter2" }] }',
+    'password = { value = "hunter2" }',
+    'identitytoken = { value = ["hunter2"] }',
+    'auth = { pw = "hunter2" }',
+    'auth = { pw = { deeper = "hunter2" } }',
+    'Auth = { pw = "hunter2" }',
+    'auth = [{ pw = "hunter2" }]',
+    'auths = { "a.example" = { pw = "hunter2" } }',
+    'auths = { "a.example" = "u:hunter2" }',
+    'db_pw = "hunter2"',
+    'args = ["--token", "hunter2"]',
+    'args = ["-token", "hunter2"]',
+    'args = ["--no-auth", "--token", "hunter2"]',
+    'args = ["--token", ["hunter2"]]',
+    'args = ["run", "--token=hunter2", "--x=y"]',
+    'args = ["--env=TOKEN=hunter2"]',
+    'args = ["-H", "X-Token: hunter2"]',
+    'args = ["--header", "X: hunter2"]',
+    'args = "run --token hunter2 --x"',
+    'args = "run --token=hunter2 --x"',
+    'args = ["-passin", "pass:hunter2"]',
+    "env = 'TOKEN=\"hunter2\"'",
+    'env = [{ name = "TOKEN", value = "hunter2" }]',
+    'address = "https:/user:hunter2@m.example"',
+    'address = "https:///user:hunter2@m.example"',
+    'address = "https//user:hunter2@m.example"',
+    'address = "https:user:hunter2@m.example"',
+    'address = "//user:hunter2@m.example"',
+    'address = "user:hunter2@m.example"',
+    'address = "hunter2@m.example"',
+    'address = "https://user:hunter2@m.example/a@sha256:0123"',
+    'address = "https://user:hunter2/x@m.example"',
+    'address = "https://hunter2:@m.example"',
+    'address = "m.example/a?token=hunter2"',
+    'address = "https://m.example/#hunter2"',
+    'proxy = "HTTPS_PROXY=user:hunter2@m.example"',
+    '"https://user:hunter2@m.example" = 1',
+    '"user:hunter2@m.example" = { a = 1 }',
+    'password = { "user:hunter2@m.example" = "a" }',
+    'x = "Bearer hunter2"',
+    """x = '{"auths":{"a.example":{"auth":"hunter2"}}}'""",
+    'x = "-----BEGIN EC PRIVATE KEY-----\\nhunter2"',
 ]
 PLACES = [
     "plugins.'io.example.v1.mine'",
@@ -134,7 +175,7 @@ def test_members_that_look_like_secrets_are_redacted_wherever_they_are(line: str
     text = config.dumps(config.loads(f"version = 3\n[{place}]\n{line}\n", host=LINUX))
     assert "hunter2" not in text
     assert "12345678" not in text
-    assert "<redacted>" in text or "***@" in text
+    assert "<redacted>" in text or "***" in text
 
 
 OPEN = """
@@ -147,16 +188,24 @@ tls_key_file = "/etc/stream.key"
 key_model = "node"
 [plugins."io.containerd.cri.v1.images".pinned_images]
 token = "pause:1"
+sandbox = "a.example/secret:1@sha256:0123"
 [plugins."io.containerd.cri.v1.images".registry.configs."secret.example".tls]
 key_file = "/etc/client.key"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.secret-key]
 runtime_type = "t"
-options = { NoNewKeyring = true, ConfigPath = "/c", keyring = "k", author = "a" }
+options = { NoNewKeyring = true, ConfigPath = "/c", keyring = "k", author = "a", Path = "/run/user@1000/c" }
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.auth.options]
+Path = "/p"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.headers]
+runtime_type = "t"
 [plugins."io.imagestore.registry.v1"]
 mirror_credentials = { "token.example" = "docker.io" }
 trusted_realms = { "auth.example" = ["token.example"] }
 [proxy_plugins.key]
 type = "snapshot"
+address = "unix:///run/a@b.sock"
+[stream_processors.decoder]
+args = ["--decryption-keys-path", "/etc/keys", "--name=a", "b", "token-service:8080"]
 [timeouts]
 "io.containerd.token" = "5s"
 """
@@ -166,5 +215,32 @@ def test_what_is_known_to_be_no_secret_stays() -> None:
     loaded = config.loads(OPEN, host=LINUX)
     text = config.dumps(loaded)
     assert "<redacted>" not in text
+    assert "***" not in text
     again = config.loads(text, host=LINUX)
     assert (list(again.handlers), again.settings) == (list(loaded.handlers), loaded.settings)
+
+
+REGISTRY_SECRETS = [
+    'mirrors."docker.io"]\nendpoint = ["https:/u:hunter2@m.example"]',
+    'mirrors."https://u:hunter2@docker.io"]\nendpoint = ["https://m.example"]',
+    'configs."u:hunter2@m.example".tls]\nca_file = "/a"',
+    'configs."a.example".auth]\npw = "hunter2"',
+    'configs."a.example"]\nauth = "u:hunter2"',
+    'configs."a.example"]\nauth = [{ a = "hunter2" }]',
+    'configs]\n"a.example" = "u:hunter2"',
+    'auths]\n"a.example" = "u:hunter2"',
+    'auths."https://u:hunter2@a.example"]\npw = "hunter2"',
+    'headers."X-Token"]\na = "hunter2"',
+]
+
+
+@pytest.mark.parametrize("table", REGISTRY_SECRETS)
+def test_tables_of_registries_are_dumped_without_secrets(table: str) -> None:
+    loaded = config.loads(f'version = 3\n[plugins."io.containerd.cri.v1.images".registry.{table}\n', host=LINUX)
+    assert "hunter2" not in config.dumps(loaded)
+
+
+def test_keys_that_differ_only_in_what_is_hidden_are_both_dumped() -> None:
+    text = 'version = 3\n[plugins.x]\n"https://u:a@m.example" = 1\n"https://u:b@m.example" = 2\n'
+    dumped = config.effective(config.loads(text, host=LINUX))["plugins"]
+    assert dumped == {"x": {"https://***@m.example": 1, "https://***@m.example (2)": 2}}

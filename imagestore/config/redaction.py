@@ -1,0 +1,244 @@
+"""What hides secrets in dumps and in messages.
+
+Three things tell a secret: the name that it stands under, be that a key, an option of a command, or a variable; its
+place before the ``@`` of an address; and what it looks like, for private keys. A name that is known to mean something
+else is none, so whoever knows a table's keys judges those first.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from imagestore.secret import REDACTED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.config.fold import Shape
+    from imagestore.config.tree import Plain
+
+#: Names of secrets as containerd and Docker write them, known or not.
+_SECRET_KEYS: Final = frozenset({"password", "auth", "identitytoken", "registrytoken", "headers"})
+#: A login, and logins by address.
+_LOGIN_TABLES: Final = frozenset({"auth", "auths"})
+#: Known names that only look like it: files, and a model.
+_OPEN_KEYS: Final = frozenset(
+    {"key_model", "key_file", "tls_key", "tls_key_file", "tcp_tls_key", "x509_key_pair_streaming"}
+)
+# What a secret's name holds anywhere, and how it ends; only its letters and digits are looked at.
+_WORD: Final = re.compile(
+    r"passw|passphrase|passcode|pwd|secret|token|credential|creds|bearer|cookie|jwt"
+    r"|apikey|accesskey|privatekey|keydata|authdata|authconfig"
+)
+_END: Final = re.compile(r".*(?:keys?|auth|authorization|pass|pw|psk|auths|login|cred|headers?)")
+
+_PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY")
+#: How a header's value, and an argument that says what it is, begin.
+_TOLD: Final = re.compile(
+    r"\s*(?:(?:bearer|basic)\s|(?:[\w-]*(?:passw(?:or)?d|pwd|secret)|pass|token):)\s*(?=[^\s/])", re.IGNORECASE
+)
+#: A name with what assigns, where a word begins: --name=…, NAME=…, "name": …, name: …, --name …
+_ASSIGNED: Final = re.compile(
+    r"""(?:\A|(?<=[\s"'=;,({\[]))"""
+    r"""(?:(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)(?:["']?\s*=\s*|["']\s*:\s*|:\s+)"""
+    r"""|(?P<option>-{1,2}[A-Za-z][A-Za-z0-9_.-]*)\s+)(?=\S)"""
+)
+_OPTION: Final = re.compile(r"-{1,2}[A-Za-z][A-Za-z0-9_.-]*")
+_DIGEST: Final = re.compile(r"@sha(?:256|384|512):[0-9a-fA-F]*\Z")
+_QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+#: What may stand before a login: a variable, and a scheme, which may have lost a character.
+_BEFORE_LOGIN: Final = re.compile(
+    r"(?:-{0,2}[A-Za-z_][A-Za-z0-9_-]*=(?=[^@=]))?"
+    r"(?P<scheme>[a-z][a-z0-9+.-]{0,20}:[/\\]{2,}|[htps]{2,6}[:;.]?[/\\]+|https?:|:?[/\\]{2,})?",
+    re.IGNORECASE,
+)
+#: Files and sockets of this machine: there an @ is a part of a name.
+_LOCAL: Final = re.compile(
+    r"(?:unix|npipe|file)://(?=[/@])[^\s:]*|\.{0,2}/(?!/)[^\s:]*(?::/[^\s:]*)*|[A-Za-z]:\\[^\s:]*|\\\\\.\\[^\s:]*"
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what stands under a name is probably a secret.
+
+    >>> is_secret_name("--api-key"), is_secret_name("key_file"), is_secret_name("username")
+    (True, False, False)
+    """
+    if name.lower() in _OPEN_KEYS:
+        return False
+    letters = "".join(filter(str.isalnum, name.lower()))
+    return _WORD.search(letters) is not None or _END.fullmatch(letters) is not None
+
+
+def may_be_secret(path: Sequence[str]) -> bool:
+    """Whether the value at a key path may be a secret: by any name in it, or by its place in the tables of logins."""
+    held_by = {name.lower() for name in path[-2:]}
+    return "configs" in held_by or any(is_secret_name(name) for name in path)
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in words, for who must not be told the value.
+
+    >>> kind_of("a"), kind_of([1]), kind_of(1), kind_of(True)
+    ('a text', 'a list', 'an integer', 'true or false')
+    """
+    names = {
+        str: "a text",
+        list: "a list",
+        dict: "a table",
+        bool: "true or false",
+        int: "an integer",
+        float: "a number",
+    }
+    return names.get(type(value), "a date or time")
+
+
+def without_secrets(text: str) -> str:
+    """A text for messages and dumps, without the logins, tokens and passwords that it can be seen to hold.
+
+    >>> without_secrets("https://user:word@mirror.example/v2?token=word")
+    'https://***@mirror.example/v2?***'
+    >>> without_secrets("--token=word"), without_secrets("user:word@mirror.example")
+    ('--token=<redacted>', '***@mirror.example')
+    """
+    if _PRIVATE_KEY.search(text):
+        return REDACTED
+    told = _TOLD.match(text)
+    if told is not None:
+        return f"{told[0]}{REDACTED}"
+    assigned = _secret_assignment(text)
+    if assigned is None:
+        return _without_login(text)
+    # Where an @ follows, a login may have begun before the name.
+    is_plain = assigned.start() == 0 or "@" not in text[assigned.end() :]
+    return (_without_login(text[: assigned.end()]) if is_plain else "") + REDACTED
+
+
+def quoted_without_secrets(message: str) -> str:
+    """A parser's message, which may quote names from the file, without what these hold.
+
+    >>> quoted_without_secrets("Cannot declare ('a', 'user:word@m.example') twice")
+    "Cannot declare ('a', '***@m.example') twice"
+    """
+    return _QUOTED.sub(lambda found: f"{found[0][0]}{without_secrets(found[0][1:-1])}{found[0][0]}", message)
+
+
+def _secret_assignment(text: str) -> re.Match[str] | None:
+    """The first name of a secret in a text that has a value behind it."""
+    found = _ASSIGNED.finditer(text)
+    return next((each for each in found if is_secret_name(each["name"] or each["option"])), None)
+
+
+def _without_login(text: str) -> str:
+    digest = _DIGEST.search(text)
+    if digest is not None:
+        return _without_login(text[: digest.start()]) + digest[0]
+    before = _BEFORE_LOGIN.match(text)
+    shown, has_scheme = text, before is not None and before["scheme"] is not None
+    head, at, after = text.rpartition("@")
+    if at and before is not None and len(head) > before.end() and not _LOCAL.fullmatch(text):
+        shown = f"{before[0]}***@{after}"
+    place, mark, query = _parted(shown)
+    return f"{place}{mark}***" if mark and (has_scheme or at or "=" in query) else shown
+
+
+def _parted(address: str) -> tuple[str, str, str]:
+    """An address, and its query or fragment."""
+    found = re.search(r"[?#]", address)
+    return (address, "", "") if found is None else (address[: found.start()], found[0], address[found.end() :])
+
+
+def value_without_secrets(value: Plain, shape: Shape | None = None) -> Plain:
+    """A value as it may be shown around.
+
+    Args:
+        value: anything that TOML can say.
+        shape: what is known of it, if it is a table.
+    """
+    if isinstance(value, dict):
+        return _login(value) if shape is not None and shape.is_login else _table(value, shape)
+    if shape is not None and (shape.is_login or any(inner.is_login for inner in shape.inside.values())):
+        return hidden(value)  # a login that was written in place of its table
+    if isinstance(value, list):
+        return _items(value)
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def hidden(value: Plain) -> Plain:
+    """A value of which only the form is shown."""
+    if isinstance(value, dict):
+        return _renamed({name: hidden(inner) for name, inner in value.items()})
+    if isinstance(value, list):
+        return [hidden(inner) for inner in value]
+    return value if value == "" or isinstance(value, bool) else REDACTED
+
+
+def _table(table: dict[str, Plain], shape: Shape | None) -> dict[str, Plain]:
+    """Known keys are what they are, and other names are judged by their words."""
+    known = {name.lower() for name in shape.names} if shape is not None else set()
+    variable = table.get("name")
+    if isinstance(variable, str) and is_secret_name(variable) and not known:
+        # One of a list of variables, as Kubernetes writes them.
+        table = {name: hidden(value) if name in ("value", "values") else value for name, value in table.items()}
+    found: dict[str, Plain] = {}
+    for name, value in table.items():
+        if shape is not None and (name in shape.inside or shape.each is not None):
+            found[name] = value_without_secrets(value, shape.inside.get(name, shape.each))
+        elif _is_secret(name, value, is_known=name.lower() in known):
+            found[name] = hidden(value)
+        else:
+            found[name] = _unknown(name, value)
+    return _renamed(found)
+
+
+def _is_secret(name: str, value: Plain, *, is_known: bool) -> bool:
+    if name.lower() in _LOGIN_TABLES and isinstance(value, dict):
+        return False  # parts of it are
+    return name.lower() in _SECRET_KEYS or (not is_known and not isinstance(value, bool) and is_secret_name(name))
+
+
+def _unknown(name: str, value: Plain) -> Plain:
+    """What isn't known, and hasn't the name of a secret; but logins are written alike everywhere."""
+    if name.lower() not in _LOGIN_TABLES:
+        return value_without_secrets(value)
+    if not isinstance(value, dict):
+        return hidden(value)
+    if name.lower() == "auth":
+        return _login(value)
+    return _renamed(
+        {host: _login(login) if isinstance(login, dict) else hidden(login) for host, login in value.items()}
+    )
+
+
+def _login(table: dict[str, Plain]) -> dict[str, Plain]:
+    """Of a login its user is shown: another name than the known ones may be a password's too."""
+    return _renamed(
+        {
+            name: value_without_secrets(value) if name.lower() == "username" else hidden(value)
+            for name, value in table.items()
+        }
+    )
+
+
+def _renamed(table: dict[str, Plain]) -> dict[str, Plain]:
+    """The table with no secret in its keys; keys that come out alike are numbered."""
+    found: dict[str, Plain] = {}
+    for name, value in table.items():
+        shown = plain = without_secrets(name)
+        while shown in found:
+            shown = f"{plain} ({len(found) + 1})"
+        found[shown] = value
+    return found
+
+
+def _items(items: Sequence[Plain]) -> list[Plain]:
+    """A list; in a command's arguments the secret stands behind its option."""
+    shown: list[Plain] = []
+    is_behind = False
+    for item in items:
+        option = item if isinstance(item, str) and _OPTION.fullmatch(item) else ""
+        is_shown = not is_behind or option.startswith("--")
+        shown.append(value_without_secrets(item) if is_shown else hidden(item))
+        is_behind = is_secret_name(option)
+    return shown
