@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import CAPABILITIES, ConnectionSettings
 from imagestore.config.durations import parse_duration
-from imagestore.config.findings import dotted, refusal, show
+from imagestore.config.findings import Severity, dotted, refusal, shorten, show
 from imagestore.config.location import Location
+from imagestore.config.redaction import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from imagestore.config.findings import RefusalError
+    from imagestore.config.findings import Finding, RefusalError
     from imagestore.config.lines import KeyLines
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -71,7 +73,8 @@ class Fields:
         for word in words:
             if word not in CAPABILITIES:
                 known = ", ".join(sorted(CAPABILITIES))
-                raise self.refuse("capabilities", f"expected words out of {known}; got {show(word)}")
+                text = f"expected words out of {known}; got {show(word)}"
+                raise self.refuse("capabilities", text, 'write for example capabilities = ["pull", "resolve"]')
         return frozenset(words) or CAPABILITIES
 
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -106,6 +109,21 @@ class Fields:
                 **dict.fromkeys((certificate for certificate, _ in pairs), self._place("client")),
             },
         )
+
+    def only_read_here(self) -> Iterator[Finding]:
+        """What has a plain meaning, but not the type that containerd decodes: it then passes over the whole file."""
+        words = self.table.get("capabilities")
+        if isinstance(words, str):
+            text = "expected a list, got a text; containerd can't decode that and passes over the whole file"
+            yield self._warning("capabilities", text, f"write capabilities = [{_toml(words)}]")
+        pairs = self.table.get("client")
+        for item in pairs if isinstance(pairs, list) else ():
+            if isinstance(item, list) and (len(item) == 1 or "" in item[1:]):
+                text = f"expected certificate and key in {show(item)}; containerd can't use that, nor the file"
+                yield self._warning("client", text, f"write {_toml(item[0])} without the inner brackets")
+
+    def _warning(self, member: str, text: str, mend: str) -> Finding:
+        return replace(self.refuse(member, text, mend).finding, severity=Severity.WARNING)
 
     def _place(self, member: str) -> Location:
         return Location(self.file, self.lines.find((*self.path, member)))
@@ -152,3 +170,8 @@ class Fields:
         if seconds <= 0:
             raise self.refuse(member, f'expected a duration above zero such as "3s" or "500ms", got {show(text)}')
         return min(seconds, _LONGEST_DIAL_SECONDS)
+
+
+def _toml(text: str) -> str:
+    """A text as a file has it; ASCII, so that a terminal can show it."""
+    return json.dumps(shorten(without_secrets(text)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config import certificates, hosts, hosts_file
-from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
+from imagestore.config.findings import Finding, RefusalError, Severity, dotted, nearest, show
 from imagestore.config.host_names import DEFAULT, host_of, host_of_folder, is_other_name_of_hub, meant_folder
 from imagestore.config.hosts import find_folder
 from imagestore.config.location import Location
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from imagestore.config.model import Config
 
 _HOSTS_FILE: Final = "hosts.toml"
+#: Names that files of hosts get instead, besides those that are near.
+_OTHER_NAMES: Final = re.compile(r"\.?_?(?:hosts?|.+\.hosts)(?:\.toml)?(?:\.[a-z0-9]{2,5})?|.+\.to?ml", re.IGNORECASE)
+#: Ends of names that mean something else: a file that was put away, and certificates.
+_OTHER_ENDS: Final = (
+    *(".bak", ".backup", ".old", ".orig", ".off", ".save", ".saved", ".disabled", ".swp", "~"),
+    *(".crt", ".cert", ".key", ".pem", ".csr", ".md"),
+)
 #: Files that lie about beside folders, and whose names could be hosts'.
 _OF_OTHER_FILES: Final = frozenset({".md", ".txt", ".crt", ".cert", ".pem", ".key", ".bak", ".sh", ".json", ".yaml"})
 
@@ -122,6 +130,7 @@ def _host_folder(folder: str, host: str) -> Iterator[Finding]:
         yield would_refuse(error, host)
         return
     yield from found.remarks
+    yield from _misnamed(folder)
     yield from unusable_files(found, host)
     with os.scandir(folder) as entries:
         inner = sorted(entry.name for entry in entries if os.path.exists(os.path.join(entry.path, _HOSTS_FILE)))
@@ -129,6 +138,25 @@ def _host_folder(folder: str, host: str) -> Iterator[Finding]:
         text = f"isn't read: a folder is for a registry, not for a part of one such as {show(name)}"
         path = os.path.join(folder, name, _HOSTS_FILE)
         yield Finding(Severity.WARNING, Location(path, 0), "", text, f"move what it says to {folder}/{_HOSTS_FILE}")
+
+
+def _misnamed(folder: str) -> Iterator[Finding]:
+    """Where there is no file of hosts: what was probably meant to be it."""
+    path = os.path.join(folder, _HOSTS_FILE)
+    if os.path.exists(path):
+        return
+    if os.path.islink(path):
+        text = "is a link that leads nowhere: without the file there are no mirrors"
+        yield Finding(Severity.WARNING, Location(path, 0), "", text, "make the link lead to the file, or remove it")
+        return
+    for name in sorted(os.listdir(folder)):
+        is_meant = _OTHER_NAMES.fullmatch(name) or nearest(name, [_HOSTS_FILE], likeness=0.75)
+        if is_meant and not name.lower().endswith(_OTHER_ENDS) and not os.path.isdir(os.path.join(folder, name)):
+            text = f"isn't read: the file of hosts is called {_HOSTS_FILE}, so what this one says has no effect"
+            mend = f"rename it to {_HOSTS_FILE}"
+            if name.lower().endswith((".yaml", ".yml", ".json")):
+                mend = f"write it as TOML, and name it {_HOSTS_FILE}"
+            yield Finding(Severity.WARNING, Location(os.path.join(folder, name), 0), "", text, mend)
 
 
 def unusable_files(found: RegistryHosts, host: str) -> Iterator[Finding]:

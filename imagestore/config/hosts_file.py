@@ -104,13 +104,13 @@ def _parse(text: str, folder: str, remarks: list[Finding]) -> RegistryHosts:
     if not isinstance(tables, dict):
         raise root.refuse("host", 'expected tables named by a URL, [host."https://…"]')
     mirrors = []
-    remarks += _unknown(root, _MEMBERS | {"server", "host"})
+    remarks += [*_unknown(root, _MEMBERS | {"server", "host"}), *root.only_read_here()]
     for url, table in tables.items():
         if not isinstance(table, dict):
             raise Fields(tables, ("host",), folder, path, lines).refuse(url, "expected a table")
         fields = Fields(table, ("host", url), folder, path, lines)
         mirrors.append(_host(fields, url, member=""))
-        remarks += _unknown(fields, _MEMBERS)
+        remarks += [*_unknown(fields, _MEMBERS), *fields.only_read_here()]
     return RegistryHosts(tuple(mirrors), _server(root), folder, tuple(remarks))
 
 
@@ -149,7 +149,8 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
         port = parts.port
     except ValueError as error:
         # The parser's own words repeat what may be a part of a login.
-        raise refuse("expected a URL whose host and port can be read", _about_slip(url)) from error
+        mend = _about_slip(url) or "write it as https://registry.example:5000, the port in digits"
+        raise refuse("expected a URL whose host and port can be read", mend) from error
     host = parts.hostname or ""
     is_plain = url.isprintable() and _NETLOC.fullmatch(parts.netloc) is not None
     is_host = _HOST.fullmatch(host) is not None and host not in _SCHEMES
@@ -167,8 +168,15 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
 
 
 def _about_slip(url: str) -> str:
+    """The URL that was meant by one with a slip, unless that can't be used either."""
     meant = meant_url(url)
-    return f"did you mean {meant}?" if meant else ""
+    if not meant or meant == url:
+        return ""
+    try:
+        base_url(meant, override_path=True, refuse=lambda *_: ValueError(meant))
+    except ValueError:
+        return ""
+    return f"did you mean {meant}?"
 
 
 def meant_url(url: str) -> str:

@@ -160,3 +160,43 @@ def test_of_containerds_own_default_folders_one_is_enough(tmp_path: Path, monkey
     assert [each.severity for each in check(tmp_path, ":".join(both))] == [Severity.NOTE] * 2
     (tmp_path / "one").mkdir()
     assert check(tmp_path, ":".join(both)) == []
+
+
+OTHER_NAMES = [
+    *("host.toml", "hosts.tml", "hosts.yaml", "Hosts.toml", "HOSTS.TOML", "hosts", "hosts.conf", "hosts.toml.txt"),
+    *("hosts.json", "hosts.yml", "host.tml", "hots.toml", "a.example.toml", "config.toml", "hosts-toml", ".hosts.toml"),
+    *("hosts.toml.j2", "hosts.toml.tmpl", "hosts.tom"),
+]
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_a_file_of_hosts_under_another_name_is_told(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "certs.d/a.example"
+    folder.mkdir(parents=True)
+    (folder / name).write_text('[host."https://m.example"]\n')
+    (found,) = check(tmp_path)
+    assert (found.severity, found.location.file) == (Severity.WARNING, f"{folder}/{name}")
+    assert "isn't read" in found.text
+    assert "hosts.toml" in found.mend
+    # Beside the file itself nothing is lost.
+    (folder / "hosts.toml").write_text('[host."https://m.example"]\n')
+    assert check(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["hosts.toml.bak", "hosts.toml~", "hosts.toml.disabled", "hosts.crt", "README.md", "a"]
+)
+def test_files_that_are_no_hosts_files_are_left_in_peace(tmp_path: Path, name: str, pair: tuple[bytes, bytes]) -> None:
+    folder = tmp_path / "certs.d/a.example"
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(pair[0])
+    assert check(tmp_path) == []
+
+
+def test_a_link_to_no_file_of_hosts_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "certs.d/a.example"
+    folder.mkdir(parents=True)
+    (folder / "hosts.toml").symlink_to("gone.toml")
+    (found,) = check(tmp_path)
+    assert found.location.file == f"{folder}/hosts.toml"
+    assert "leads nowhere" in found.text

@@ -11,6 +11,7 @@ import pytest
 from imagestore import config
 from imagestore.config import hosts
 from imagestore.config.connection import ConnectionSettings
+from imagestore.config.findings import Severity
 from imagestore.config.hosts import RegistryHosts, candidates, find_folder, read_hosts, reader_for
 from imagestore.errors import ConfigError
 from imagestore.platforms.spec import Platform
@@ -97,6 +98,62 @@ def test_a_url_with_a_slip_before_its_host_is_refused_with_the_one_that_was_mean
     assert "word" not in f"{caught.value}{caught.value.hint}"
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://reg.example:5OOO",
+        "https://reg.example:99999",
+        "https:/reg.example:5OOO",
+        "htps://reg.example:5OOO",
+        "https//reg.example:5OOO/a?b",
+        "https:/reg.example:0",
+        "https:/reg.example/a b",
+        "https://https://reg.example:5OOO",
+    ],
+)
+@pytest.mark.parametrize("text", ['server = "{}"', '[host."{}"]'])
+def test_no_hint_repeats_a_fault(tmp_path: Path, url: str, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text.format(url))
+    assert "did you mean" not in caught.value.hint
+    assert "reg.example" not in caught.value.hint
+
+
+@pytest.mark.parametrize("place", ["", 'server = "https://reg.example"\n', '[host."https://m.example"]\n'])
+@pytest.mark.parametrize(
+    ("member", "says", "mend"),
+    [
+        ('capabilities = "pull"', "expected a list, got a text", 'write capabilities = ["pull"]'),
+        ('client = [["a.pem"]]', "expected certificate and key in ['a.pem']", 'write "a.pem" without'),
+        ('client = ["b.pem", ["a.pem", ""]]', "in ['a.pem', '']", 'write "a.pem" without'),
+    ],
+)
+def test_what_containerd_would_pass_over_the_file_for_is_read_with_a_remark(
+    tmp_path: Path, place: str, member: str, says: str, mend: str
+) -> None:
+    found = read(tmp_path, f"{place}{member}\n")
+    [remark] = found.remarks
+    assert (remark.severity, remark.location.line) == (Severity.WARNING, 1 + place.count("\n"))
+    assert says in remark.text
+    assert "containerd can't" in remark.text
+    assert remark.mend.startswith(mend)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        *("capabilities = 1", "capabilities = [1]", "capabilities = {}", 'capabilities = "pull,resolve"'),
+        *("ca = 1", "ca = {}", "ca = [[]]", "client = 1", "client = {}", "client = [{}]", "client = [[1, 2]]"),
+        *('skip_verify = "true"', "skip_verify = 1", 'override_path = "true"', "override_path = []"),
+        *("dial_timeout = 3", "dial_timeout = []", "header = 1", "header = []", "header.A = 1", "header.A = [1]"),
+    ],
+)
+@pytest.mark.parametrize("place", ["", 'server = "https://reg.example"\n', '[host."https://m.example"]\n'])
+def test_members_of_a_wrong_type_are_refused(tmp_path: Path, place: str, member: str) -> None:
+    with pytest.raises(ConfigError, match=rf"hosts\.toml:{1 + place.count(chr(10))}: .*{member.partition(' ')[0]}"):
+        read(tmp_path, f"{place}{member}\n")
+
+
 def test_an_endpoint_with_a_slip_is_refused_as_a_host_is() -> None:
     table = 'plugins."io.containerd.cri.v1.images".registry.mirrors."a.example"'
     loaded = config.loads(f'version = 3\n[{table}]\nendpoint = ["https:/m.example"]', host=HOST)
@@ -168,7 +225,10 @@ override_path = true
     assert found.server.headers == (("X-Meta", "a"), ("X-Meta", "b"))
     assert found.server.connection.ca_files == (f"{folder}/upstream.pem",)
     assert found.folder == folder
-    assert found.remarks == ()
+    # containerd takes pairs of two alone.
+    assert [remark.mend for remark in found.remarks] == [
+        f'write "{name}.pem" without the inner brackets' for name in ("alone", "alone2")
+    ]
 
 
 def test_without_server_the_registry_keeps_its_address_and_every_capability(tmp_path: Path) -> None:
