@@ -13,7 +13,7 @@ from imagestore.config import registry_hosts
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted
 from imagestore.config.folder_check import folder_findings, unusable_files, would_refuse
 from imagestore.config.hosts import find_folder, used_folders
-from imagestore.config.registry_tables import key_findings
+from imagestore.config.registry_tables import LOG_IN, key_findings
 from imagestore.config.tree import child
 from imagestore.errors import ConfigError
 
@@ -59,12 +59,13 @@ def _beside_folders(document: Table) -> Iterator[Finding]:
     """containerd's own check: with both it doesn't load its plugin."""
     registry = registry_hosts.registry_table(document)
     for name, inner in (("mirrors", ""), ("configs", "tls")):
-        for host, entry in child(registry, name).items():
-            if inner and not child(child(child(registry, name), host), inner):
+        tables = child(registry, name)
+        for host, entry in tables.items():
+            held = child(tables, host).get(inner) if inner else entry
+            if held is None or (inner and (not isinstance(held.value, dict) or not held.value)):
                 continue
-            path = (*entry.path, inner) if inner else entry.path
             text = "isn't used where config_path is set, and containerd refuses to have both"
-            yield Finding(Severity.WARNING, entry.location, dotted(path), text, "move it to a hosts.toml")
+            yield Finding(Severity.WARNING, held.location, dotted(held.path), text, "move it to a hosts.toml")
 
 
 def _unread(document: Table) -> Iterator[Finding]:
@@ -75,8 +76,7 @@ def _unread(document: Table) -> Iterator[Finding]:
     for entry in (*logins, *child(registry, "auths").values()):
         if entry is not None:
             text = "isn't read: a login doesn't belong into a file that many read"
-            mend = "log in with 'imagestore login', or name a file of logins in REGISTRY_AUTH_FILE"
-            yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, mend)
+            yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, LOG_IN)
     headers = registry.get("headers")
     if headers is not None and headers.value:
         mend = "write a header table into the hosts.toml of the host that is to get it"
