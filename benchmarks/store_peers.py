@@ -30,9 +30,9 @@ GOALS = {
     "list all": 0.02,
     "list all, in process": 0.02,
     "remove one": 0.1,
-    "remove one, in process": 0.1,
-    "remove all": 0.15,
-    "remove all, in process": 0.15,
+    "remove one, in process": 0.05,
+    "remove all": 0.25,
+    "remove all, in process": 0.25,
 }
 
 #: With one or the other, deleting is fastest: in memory, and on disks.

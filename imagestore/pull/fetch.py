@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
-PARALLEL_BLOBS: Final = 3
+#: Blobs of one pull in flight at once, as with skopeo: containerd's default of three leaves distant registries idle.
+PARALLEL_BLOBS: Final = 6
 #: A config and a single layer of fewer bytes come one after the other: with TLS a second connection could take longer.
 _WORTH_A_CONNECTION: Final = 1024 * 1024
 #: However many the configuration allows.
@@ -377,7 +377,7 @@ def parallel_blobs(configured: int | None, layers: Sequence[Descriptor]) -> int:
     """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads; None when not set.
 
     >>> [parallel_blobs(configured, ()) for configured in (None, 5, 0, 1000)]
-    [3, 5, 64, 64]
+    [6, 5, 64, 64]
     """
     if configured is None:
         return 1 if len(layers) == 1 and layers[0].size < _WORTH_A_CONNECTION else PARALLEL_BLOBS
