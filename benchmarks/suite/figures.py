@@ -99,14 +99,14 @@ def peak(row: str, series: Series, name: str, *, goal: float) -> Figure:
     return Figure(row, f"{series.title}: {name}", "peak memory", text, "", "", max(values), "MiB", goal)
 
 
-def over(row: str, series: Series, name: str, base: str, *, goal: float) -> Figure:
+def over(row: str, series: Series, name: str, base: str, *, goal: float | None) -> Figure:
     """Milliseconds by which one contestant's median is above another's."""
     value = (series.median(name) - series.median(base)) * 1e3
     texts = seconds(series.values(name)), seconds(series.values(base))
     return Figure(row, f"{series.title}: {name}", "wall, over it", texts[0], base, texts[1], value, "ms", goal)
 
 
-def count(row: str, work: str, measure: str, value: float, *, goal: float, unit: str = "") -> Figure:
+def count(row: str, work: str, measure: str, value: float, *, goal: float | None, unit: str = "") -> Figure:
     """A number that doesn't depend on the machine."""
     return Figure(row, work, measure, digits(value), "", "", value, unit, goal)
 
