@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DOCUMENTS: Final = frozenset({Kind.INDEX, Kind.MANIFEST})
 # What servers send for files that they know nothing about: web servers, object stores, and guesses by the "extension"
-# of a tag like 1.2, which is a manual page's.
+# of a tag like 1.2, which is a manual page's. Each also with "x-" before a part; and so is whatever says "unknown".
 _GENERIC: Final = frozenset(
     {
         "application/binary",
@@ -32,23 +32,13 @@ _GENERIC: Final = frozenset(
         "application/octet-stream",
         "application/octetstream",
         "application/octlet-stream",
-        "application/unknown",
-        "application/x-binary",
-        "application/x-download",
-        "application/x-json",
-        "application/x-octet-stream",
-        "application/x-troff-man",
-        "application/x-unknown",
-        "application/x-unknown-content-type",
-        "application/x-www-form-urlencoded",
+        "application/troff-man",
+        "application/www-form-urlencoded",
         "binary/octet-stream",
-        "content/unknown",
         "httpd/unix-directory",
         "text/json",
         "text/plain",
         "text/troff",
-        "text/x-json",
-        "unknown/unknown",
     }
 )
 
@@ -74,7 +64,8 @@ def stated_type(headers: Headers) -> str:
     Schema 1's types say nothing: registries are not asked for them, and some send documents of today under them.
     """
     named = media_types.bare(headers.get("Content-Type"))
-    says_nothing = named in _GENERIC or "/" not in named or "*" in named
+    plain = "/".join(part.removeprefix("x-") for part in named.split("/"))
+    says_nothing = plain in _GENERIC or "unknown" in named or "/" not in named or "*" in named
     return "" if says_nothing or media_types.kind(named) is Kind.SCHEMA1 else named
 
 
