@@ -2,7 +2,7 @@
 
 A request goes out with what is known of its authorization. A 401 is answered once for each distinct challenge, never
 in a loop: a token service may hand out a token that is worth nothing without saying so. A refusal without a challenge
-(403, 404) is looked into once: see ``_look_again``. Redirects are followed here
+(403, 404; of a login any other too) is looked into once: see ``_look_again``. Redirects are followed here
 and not in the HTTP library, so that nothing made for the registry leaves it. What may succeed later is tried again.
 """
 
@@ -26,6 +26,7 @@ from imagestore.registry import redirect
 from imagestore.registry.echo import hush, secrets_in, without
 from imagestore.registry.errors_body import failure
 from imagestore.registry.exchange import Request
+from imagestore.registry.refusals import is_refusal
 from imagestore.registry.retry import (
     TRANSIENT_STATUSES,
     backoff_seconds,
@@ -53,9 +54,6 @@ _log = logging.getLogger(__name__)
 
 # A token, then perhaps one for another scope, as the registry words it.
 _MAX_CHALLENGES: Final = 3
-# What a registry may answer to a login or token that it doesn't take any more, or to a stranger: Amazon's says 403 and
-# 404 without a challenge, Nexus hides what isn't public behind 404.
-_REFUSALS: Final = frozenset({400, 401, 403, 404})
 # What remembered is forgotten; what another thread has obtained is used; a login is asked for at /v2/.
 _MAX_LOOKS: Final = 3
 # What a storage host answers when a signed URL has expired; the registry gives a new one.
@@ -251,7 +249,9 @@ class Session:
             if response.status >= 400 and response.url != request.url:
                 # Storage services quote what they don't like about a signed address.
                 secrets = secrets_in(fields, signed=response.url)
-            if response.status not in _REFUSALS or urls.origin_of(response.url) != endpoint.origin:
+            if not is_refusal(request, response, had_login=bool(authorization or looks)):
+                return response, secrets
+            if urls.origin_of(response.url) != endpoint.origin:
                 return response, secrets
             challenge = response.headers.get_all("WWW-Authenticate") if response.status == 401 else ()
             if challenge and challenge not in answered and len(answered) < _MAX_CHALLENGES:

@@ -163,7 +163,7 @@ class TestRemembered:
 
     @every_request
     @both_kinds
-    @pytest.mark.parametrize("status", [400, 401, 403, 404])
+    @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 407, 410, 418, 451])
     def test_a_login_that_was_renewed_is_looked_up_again(
         self, ask: Callable[[RegistryClient], None], kind: str, status: int
     ) -> None:
@@ -194,7 +194,34 @@ class TestRemembered:
             resolve(client)
 
     @both_kinds
-    @pytest.mark.parametrize(("status", "error"), [(403, AccessDeniedError), (404, ReferenceNotFoundError)])
+    def test_one_that_strangers_are_refused_without_a_challenge_too(self, kind: str) -> None:
+        registry, logins = Registry(kind=kind, status=410, to_strangers=404), Logins("right")
+        with registry.client(logins) as client:
+            resolve(client)
+            logins.password = registry.password = "renewed"
+            registry.to_strangers = 410
+            resolve(client)
+
+    @pytest.mark.parametrize(("method", "status"), [("GET", 416), ("GET", 429), ("HEAD", 405)])
+    def test_what_is_refused_to_everybody_says_nothing_of_a_login(self, method: str, status: int) -> None:
+        registry, logins = Registry(), Logins("right")
+
+        def refuse(request: httpx.Request) -> httpx.Response:
+            answer = registry(request)
+            return httpx.Response(status) if is_refusing and request.method == method else answer
+
+        is_refusing = False
+        with connect(credentials=logins, transport=httpx.MockTransport(refuse)) as client:
+            resolve(client)
+            is_refusing, logins.lookups = True, 0
+            with contextlib.suppress(RegistryError):
+                client.resolve(NAME, known=[DOCUMENT], cancel=CancelToken(deadline_seconds=1))
+        assert logins.lookups == 0
+
+    @both_kinds
+    @pytest.mark.parametrize(
+        ("status", "error"), [(403, AccessDeniedError), (404, ReferenceNotFoundError), (451, RegistryError)]
+    )
     def test_a_login_that_is_the_same_ends_with_what_the_registry_said(
         self, kind: str, status: int, error: type[RegistryError]
     ) -> None:
@@ -205,7 +232,7 @@ class TestRemembered:
             registry.seen.clear()
             with pytest.raises(error, match="DENIED") as raised:
                 resolve(client)
-        assert PLACE in raised.value.hint
+        assert (PLACE in raised.value.hint) is (status in {403, 404})
         assert len(registry.seen) <= 6
         assert logins.lookups == 1
 
