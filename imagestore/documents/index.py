@@ -14,7 +14,7 @@ from imagestore.documents.fields import (
     parse_descriptor,
     plain_entry,
 )
-from imagestore.documents.kinds import refuse_others
+from imagestore.documents.kinds import refuse_mislabelled, refuse_others
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,6 +71,7 @@ class Index:
         document = decode(raw, what, limit_bytes=limit_bytes)
         refuse_case_variants(document, _MEMBERS, what)
         refuse_others(document, what)
+        refuse_mislabelled(document, media_type, what)
         leave_out_unstated_version(document, what)
         plain = _judge(document, what)
         stated = check_media_type(document, media_type, media_types.Kind.INDEX, what)

@@ -1,4 +1,7 @@
-"""Documents that are recognised and not read: an error names them, instead of the members they lack."""
+"""Documents that are recognised and not read: an error names them, instead of the members they lack.
+
+So it does with an index that was announced as a manifest, and the other way round.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ _VERBOSE: Final = (
     "is what 'docker manifest inspect --verbose' prints",
     "leave out --verbose, or give the image's reference",
 )
+_SHOWN: Final = 100
 _INSPECTED: Final = ("is what 'docker inspect' prints", "give the image's reference")
 
 
@@ -56,6 +60,49 @@ def refuse_others(document: Mapping[str, Any], what: str) -> None:
     ):
         if member in document:
             raise _named(what, found)
+
+
+def contradiction(document: Mapping[str, Any], announced: str) -> str:
+    """What an index or a manifest says that it is, where it was announced as something else.
+
+    Args:
+        document: decoded, not judged yet.
+        announced: the media type that a descriptor or a server names.
+
+    Returns:
+        Completes "but"; empty where both agree, and where the document doesn't say it beyond doubt.
+
+    >>> contradiction({"manifests": []}, "application/vnd.oci.image.manifest.v1+json")
+    'it is an index'
+    """
+    kinds = media_types.Kind
+    named = document.get("mediaType")
+    if isinstance(named, str) and named:
+        is_other = media_types.bare(named) != media_types.bare(announced)
+        is_known = media_types.kind(named) in (kinds.INDEX, kinds.MANIFEST)
+        return f"its own media type is {named[:_SHOWN]!r}" if is_other and is_known else ""
+    lists, has_layers = "manifests" in document, not document.keys().isdisjoint(["config", "layers"])
+    if lists is has_layers or "fsLayers" in document:
+        return ""
+    if lists:
+        return "" if media_types.kind(announced) is kinds.INDEX else "it is an index"
+    return "" if media_types.kind(announced) is kinds.MANIFEST else "it is a manifest"
+
+
+def refuse_mislabelled(document: Mapping[str, Any], announced: str, what: str) -> None:
+    """Refuse an index or a manifest that was announced as something else.
+
+    Args:
+        document: decoded, not judged yet.
+        announced: the media type that a descriptor or a server names; empty when none did.
+        what: names the document in errors.
+
+    Raises:
+        DocumentError: says both.
+    """
+    found = contradiction(document, announced) if announced else ""
+    if found:
+        raise DocumentError(what, [f"was announced as {announced[:_SHOWN]!r}, but {found}"])
 
 
 def refuse_list(value: list[Any], what: str) -> None:

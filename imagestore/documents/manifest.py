@@ -13,7 +13,7 @@ from imagestore.documents.fields import (
     parse_annotations,
     parse_descriptor,
 )
-from imagestore.documents.kinds import refuse_others
+from imagestore.documents.kinds import refuse_mislabelled, refuse_others
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,6 +67,7 @@ class Manifest:
         document = decode(raw, what)
         refuse_case_variants(document, _MEMBERS, what)
         refuse_others(document, what)
+        refuse_mislabelled(document, media_type, what)
         leave_out_unstated_version(document, what)
         validate(document, "manifest", what)
         found = check_media_type(document, media_type, media_types.Kind.MANIFEST, what)

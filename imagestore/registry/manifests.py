@@ -1,8 +1,8 @@
 """What an answer of the manifests endpoint says: pure judgement of headers and bytes.
 
 The bytes decide; a header is a hint, and no error says of the bytes what only a header said. A content type that names
-another document than the descriptor is an error and no choice: a document that is an index to one reader and a manifest
-to another is an attack (CVE-2021-41190).
+another document than the descriptor, or than the document's own media type, is an error and no choice: what is an index
+to one reader and a manifest to another is an attack (CVE-2021-41190), and peers go by the header.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from imagestore import media_types
 from imagestore.descriptor import Descriptor
 from imagestore.digest import VERIFIABLE, Digest
-from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
-from imagestore.errors import DigestMismatchError, InvalidDigestError, ProtocolError
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, in_turn
+from imagestore.documents.kinds import contradiction
+from imagestore.errors import DigestMismatchError, DocumentError, InvalidDigestError, ProtocolError
 from imagestore.media_types import Kind
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ _GENERIC: Final = frozenset(
     }
 )
 
+_MISLABELLED_HINT: Final = (
+    "readers disagree on what it is then; push it again with the type that it has, or tell whoever runs the registry"
+)
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
 _PAGE_HINT: Final = (
     "that is the type of a browser's page: perhaps no registry answers, or something in between wants a login first"
@@ -74,7 +78,7 @@ def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str
 
     Raises:
         ProtocolError: neither an index nor a manifest.
-        DocumentError: the media type doesn't tell, and the bytes are no JSON object.
+        DocumentError: one is under the other's type, or no type tells, and the bytes are no JSON object.
         DigestMismatchError: other bytes than asked for.
     """
     digest = Digest.of(body, wanted.algorithm if wanted is not None else "sha256")
@@ -94,6 +98,9 @@ def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str
         shown = repr(media_type[:100] or "none")
         found = f"the server sent content type {shown}" if stated else f"found media type {shown}"
         raise ProtocolError(f"{what}: expected an index or a manifest, {found}", hint=_hint(stated))
+    found = _contradiction(body, stated, what) if stated else ""
+    if found:
+        raise DocumentError(what, [f"the server sent content type {stated!r}, but {found}"], hint=_MISLABELLED_HINT)
     return Descriptor(media_type, digest, len(body))
 
 
@@ -149,6 +156,13 @@ def _refuse_schema1(media_type: str, what: str) -> None:
             f"{what}: is a schema 1 manifest, a format given up in 2017",
             hint="push the image again with a current tool",
         )
+
+
+def _contradiction(body: bytes, stated: str, what: str) -> str:
+    try:
+        return in_turn(body, lambda: contradiction(decode(body, what), stated))
+    except DocumentError:  # which its reader words
+        return ""
 
 
 def _type_inside(body: bytes, what: str) -> str:

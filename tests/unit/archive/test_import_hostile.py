@@ -159,7 +159,7 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
     "index called a manifest": (
         index_of(mediaType="application/vnd.oci.image.manifest.v1+json"),
         DocumentError,
-        "'config' is a required property",
+        "'application/vnd.oci.image.manifest.v1+json', but its own media type is 'application/vnd.oci.image.index.v1+",
     ),
     "manifest with other bytes": (
         changed(layout.blob_name(KATA_MANIFEST.digest), b" " * KATA_MANIFEST.size),

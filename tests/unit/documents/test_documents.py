@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,23 @@ def test_the_announced_media_type_must_agree_with_the_body() -> None:
     assert Manifest.parse(raw, media_type=media_types.OCI_MANIFEST + "; charset=utf-8").is_image
     with pytest.raises(DocumentError, match="announced as"):
         Manifest.parse(raw, media_type=media_types.DOCKER_MANIFEST)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_index_announced_as_a_manifest_is_named_and_the_other_way_round(own: bool) -> None:
+    as_index, as_manifest = ({"mediaType": each} if own else {} for each in (media_types.OCI_INDEX, MANIFEST_TYPE))
+    found = [repr(media_types.OCI_INDEX), repr(MANIFEST_TYPE)] if own else ["it is an index", "it is a manifest"]
+    with pytest.raises(DocumentError, match=f"announced as '{re.escape(MANIFEST_TYPE)}', but .*{re.escape(found[0])}"):
+        Manifest.parse(index(**as_index), media_type=MANIFEST_TYPE)
+    with pytest.raises(DocumentError, match=f"as '{re.escape(media_types.DOCKER_LIST)}', but .*{re.escape(found[1])}"):
+        Index.parse(manifest(**as_manifest), media_type=media_types.DOCKER_LIST)
+
+
+def test_what_is_both_is_judged_by_its_members() -> None:
+    with pytest.raises(DocumentError, match="belongs to another kind of document"):
+        Manifest.parse(manifest(manifests=[]), media_type=MANIFEST_TYPE)
+    with pytest.raises(DocumentError, match="belongs to another kind of document"):
+        Index.parse(index(layers=[]), media_type=media_types.OCI_INDEX)
 
 
 def test_a_docker_manifest_must_state_its_type_and_a_list_need_not() -> None:

@@ -331,6 +331,50 @@ def test_a_type_that_says_something_else_is_refused_as_the_servers_word(
         bench.client.resolve(TAGGED, cancel=bench.cancel)
 
 
+def labelled(media_type: str | None, *members: str) -> bytes:
+    """A document that states a media type, or none."""
+    stated = {} if media_type is None else {"mediaType": media_type}
+    return json.dumps({"schemaVersion": 2, **stated, **{name: [] for name in members}}).encode()
+
+
+AN_INDEX, A_MANIFEST = ("manifests",), ("config", "layers")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "document", "found"),
+    [
+        (media_types.OCI_INDEX, labelled(media_types.OCI_MANIFEST, *A_MANIFEST), media_types.OCI_MANIFEST),
+        (media_types.DOCKER_LIST, labelled(media_types.DOCKER_MANIFEST, *A_MANIFEST), media_types.DOCKER_MANIFEST),
+        (media_types.OCI_MANIFEST, labelled(media_types.OCI_INDEX, *AN_INDEX), media_types.OCI_INDEX),
+        (media_types.DOCKER_MANIFEST, labelled(media_types.OCI_MANIFEST, *A_MANIFEST), media_types.OCI_MANIFEST),
+        (media_types.OCI_MANIFEST, labelled(None, *AN_INDEX), "it is an index"),
+        (media_types.OCI_INDEX, labelled(None, *A_MANIFEST), "it is a manifest"),
+    ],
+)
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_a_document_under_another_ones_type_is_refused_with_both_names(
+    router: respx.MockRouter, bench: Any, content_type: str, document: bytes, found: str, is_pinned: bool
+) -> None:
+    """Peers go by the header: to them it would be something else than to who goes by the body."""
+    digest = Digest.of(document)
+    headers = {"Content-Type": content_type, "Docker-Content-Digest": str(digest)}
+    router.get(url__startswith=f"{BASE}/manifests/").respond(200, headers=headers, content=document)
+    reference = Reference.parse(f"{TAGGED}@{digest}") if is_pinned else TAGGED
+    with pytest.raises(DocumentError, match=f"content type '{re.escape(content_type)}', but .*{re.escape(found)}"):
+        bench.client.resolve_whole(reference, cancel=bench.cancel)
+
+
+@pytest.mark.parametrize(
+    "document", [labelled(None, *AN_INDEX, *A_MANIFEST), labelled(None), labelled("a/b"), b"no JSON", b"[]"]
+)
+def test_what_does_not_say_what_it_is_is_left_to_its_reader(
+    router: respx.MockRouter, bench: Any, document: bytes
+) -> None:
+    headers = {"Content-Type": media_types.OCI_MANIFEST}
+    router.get(f"{BASE}/manifests/1").respond(200, headers=headers, content=document)
+    assert bench.client.resolve(TAGGED, cancel=bench.cancel).media_type == media_types.OCI_MANIFEST
+
+
 @pytest.mark.parametrize("content_type", OLD_TYPES)
 @pytest.mark.parametrize("reference", [TAGGED, PINNED])
 def test_a_true_schema_1_manifest_is_told_so(

@@ -20,7 +20,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
-from imagestore.media_types import OCI_INDEX
+from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.observe import SourceSwitched
 from imagestore.reference import Reference
 from imagestore.registry.endpoints import ConfiguredEndpoints, default_endpoint, endpoints_from
@@ -186,6 +186,7 @@ def test_the_first_host_that_serves_is_the_only_one_asked(make_bench: MakeBench)
         httpx.Response(429, headers={"Retry-After": "1"}),
         httpx.Response(500),
         httpx.Response(200, headers={"Content-Type": "text/html"}, content=b"<html>"),
+        httpx.Response(200, headers={"Content-Type": OCI_MANIFEST}, content=INDEX),
     ],
 )
 def test_a_failing_mirror_is_passed_over_and_said_so(make_bench: MakeBench, failing: Any, authenticator: Any) -> None:
