@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -22,10 +22,6 @@ from imagestore.errors import (
 )
 from imagestore.reference import Reference
 
-if TYPE_CHECKING:
-    from imagestore.node.docker.http import Answer
-
-_NONE: Final = ("<none>:<none>", "<none>@<none>")
 _MAX_MESSAGE: Final = 2000
 _OF_REGISTRIES: Final[dict[int, type[RegistryError]]] = {
     401: AuthenticationError,
@@ -54,37 +50,38 @@ class EngineImage:
     user: str = ""
 
 
-def decode(answer: Answer, what: str) -> Any:
+def decode(body: bytes, what: str) -> Any:
     """The JSON of an answer.
 
     Raises:
         ImageServiceError: it is none.
     """
     try:
-        return json.loads(answer.body)
+        return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ImageServiceError(f"{what}: the answer is no JSON", status=answer.status) from error
+        raise ImageServiceError(f"{what}: the answer is no JSON") from error
 
 
-def failure(answer: Answer, what: str, *, is_registry: bool = False) -> ImageStoreError:
+def failure(status: int, body: bytes, what: str, *, is_registry: bool = False) -> ImageStoreError:
     """The error that an answer with an error status means.
 
     Args:
-        answer: with a status of 300 or more.
+        status: of HTTP, 300 or more.
+        body: of the answer.
         what: names the request.
         is_registry: the status is that of a registry, passed on by the engine.
     """
     try:
-        value = json.loads(answer.body)
+        value = json.loads(body)
     except (ValueError, RecursionError):
         value = None
     said = value.get("message") if isinstance(value, dict) else None
-    text = said[:_MAX_MESSAGE] if isinstance(said, str) and said else f"HTTP status {answer.status}"
+    text = said[:_MAX_MESSAGE] if isinstance(said, str) and said else f"HTTP status {status}"
     message = f"{what}: {text}"
-    if answer.status == 400:
+    if status == 400:
         return InvalidInputError(message)
-    kind = _OF_REGISTRIES.get(answer.status) if is_registry else None
-    return kind(message, status=answer.status) if kind else ImageServiceError(message, status=answer.status)
+    kind = _OF_REGISTRIES.get(status) if is_registry else None
+    return kind(message, status=status) if kind else ImageServiceError(message, status=status)
 
 
 def stream_failure(code: int, message: str) -> ImageStoreError:
@@ -150,7 +147,7 @@ def _names(value: Any) -> tuple[str, ...]:
     """The engine shortens Docker Hub's names; ours are always complete."""
     found: dict[str, None] = {}
     for text in value if isinstance(value, list) else ():
-        if not isinstance(text, str) or text in _NONE or "<none>" in text:
+        if not isinstance(text, str) or "<none>" in text:
             continue
         try:
             found[str(Reference.parse(text))] = None

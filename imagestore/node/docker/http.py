@@ -11,12 +11,13 @@ import socket
 import ssl
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
 from imagestore.errors import DeadlineExceededError, ImageServiceError, ServiceUnavailableError
+from imagestore.node.docker import answers
+from imagestore.node.docker.version import negotiate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,90 +26,95 @@ if TYPE_CHECKING:
 
 #: Lists of some ten thousand images stay below it.
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-_MAX_ERROR_BYTES: Final = 64 * 1024
 _HOST: Final = "http://docker"
 #: A socket that may not wait at all would fail before the token is asked.
 _SHORTEST_WAIT: Final = 0.001
 _KNOCK_AGAIN_SECONDS: Final = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole answer.
-
-    Attributes:
-        status: of HTTP.
-        headers: by lower-case name.
-        body: bounded.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class EngineConnection:
-    """Requests to one engine; safe from any thread.
+    """Requests to one engine; safe from any thread. Paths are escaped, and without the API's version.
 
     Args:
         socket_path: of the engine.
         timeout_seconds: for every answer but streams.
+
+    Attributes:
+        shown: names the engine in messages.
     """
 
     def __init__(self, socket_path: str, *, timeout_seconds: float) -> None:
         # Sockets can't wait for longer.
         self._timeout = min(timeout_seconds, threading.TIMEOUT_MAX)
         self._socket_path = socket_path
-        self._client = _client(socket_path, httpx.Timeout(self._timeout))
-        self._shown = f"docker engine at {socket_path}"
+        self.shown = f"docker engine at {socket_path}"
+        self._version = ""
+        self._client = httpx.Client(
+            transport=httpx.HTTPTransport(
+                uds=socket_path,
+                # The socket speaks no TLS: an empty context, since reading the authorities takes longer than a call.
+                verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                # Each request sees its connection made, so that it can be shut down from then on.
+                limits=httpx.Limits(max_keepalive_connections=0),
+            ),
+            trust_env=False,
+            headers={"Accept-Encoding": "identity", "User-Agent": "imagestore"},
+        )
 
-    @property
-    def shown(self) -> str:
-        """For messages."""
-        return self._shown
+    def json(self, path: str, what: str = "", **parts: Any) -> Any:
+        """GET a document; as request()."""
+        body = self.request("GET", path, what, **parts)
+        return None if body is None else answers.decode(body, what or f"{self.shown}: {path}")
 
     def request(
         self,
         method: str,
         path: str,
+        what: str = "",
         *,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """One request and its whole answer, whatever its status.
+        is_registry: bool = False,
+    ) -> bytes | None:
+        """One request and its whole answer; None where the engine has no such thing.
 
         Args:
             method: of HTTP.
-            path: with its version; already escaped.
+            path: of the API.
+            what: names the request in the engine's refusals; else its path does.
             query: unescaped.
             headers: of this request.
+            is_registry: a refusal is that of a registry, passed on by the engine.
 
         Raises:
             ServiceUnavailableError: the engine can't be reached, or the answer was cut off.
             DeadlineExceededError: no answer in time.
-            ImageServiceError: the answer is too large.
+            ImageServiceError, RegistryError, InvalidInputError: the engine refuses; the answer is too large.
         """
-        self._knock()
-        with (
-            self._translated(method, path),
-            self._client.stream(method, _HOST + path, params=query, headers=headers) as response,
-        ):
-            return self._whole(response, MAX_ANSWER_BYTES)
+        with self._sent(method, self._versioned(path), self._timeout, query=query, headers=headers) as response:
+            body = self._whole(response)
+        if response.status_code == 404 and not is_registry:
+            return None
+        if response.status_code >= 300:
+            raise answers.failure(response.status_code, body, what or f"{self.shown}: {path}", is_registry=is_registry)
+        return body
 
     @contextlib.contextmanager
     def stream(
         self,
         path: str,
+        what: str,
         *,
         query: Mapping[str, str],
         headers: Mapping[str, str],
         stall_seconds: float,
         cancel: CancelToken | None,
-    ) -> Iterator[tuple[Answer, Iterator[bytes]]]:
-        """POST, and give the answer's body as it comes; with an error status the body is in the answer instead.
+    ) -> Iterator[Iterator[bytes]]:
+        """POST, and give the answer's body as it comes; a refusal is a registry's.
 
         Args:
-            path: with its version.
+            path: of the API.
+            what: names the request in errors.
             query: unescaped.
             headers: of this request.
             stall_seconds: how long nothing may come.
@@ -117,36 +123,70 @@ class EngineConnection:
         Raises:
             As request(); OperationCancelledError when the token ends it.
         """
-        self._knock(cancel)
-        # A deadline calls nobody; a read that waits for longer wouldn't see it pass.
-        left = cancel.remaining_seconds() if cancel is not None else None
-        waits = min(stall_seconds, threading.TIMEOUT_MAX if left is None else max(left, _SHORTEST_WAIT))
-        timeout = httpx.Timeout(self._timeout, read=waits)
-        wire = _Wire()
-        try:
-            with (
-                # A connection of its own, so that it is seen when it is made, and can be shut down from then on.
-                self._translated("POST", path),
-                _client(self._socket_path, timeout) as client,
-                wire.shut_down_by(cancel),
-                client.stream(
-                    "POST", _HOST + path, params=query, headers=headers, extensions={"trace": wire.watch}
-                ) as response,
-            ):
-                if response.status_code >= 300:
-                    yield self._whole(response, _MAX_ERROR_BYTES), iter(())
-                    return
-                yield Answer(response.status_code, dict(response.headers), b""), response.iter_raw()
-        except (ServiceUnavailableError, DeadlineExceededError):
-            if cancel is not None:
-                cancel.check()
-            raise
+        versioned = self._versioned(path, cancel)
+        with self._sent("POST", versioned, stall_seconds, cancel, query=query, headers=headers) as response:
+            if response.status_code >= 300:
+                raise answers.failure(response.status_code, self._whole(response), what, is_registry=True)
+            yield response.iter_raw()
 
     def close(self) -> None:
         """Give the connections back."""
         self._client.close()
 
-    def _knock(self, cancel: CancelToken | None = None) -> None:
+    def _versioned(self, path: str, cancel: CancelToken | None = None) -> str:
+        """Asks the engine for its version at the first call."""
+        if not self._version:
+            with self._sent("GET", "/_ping", self._timeout, cancel) as response:
+                body = self._whole(response)
+            if response.status_code >= 300:
+                raise answers.failure(response.status_code, body, f"{self.shown}: /_ping")
+            self._version = str(negotiate(response.headers.get("api-version")))
+        return f"/v{self._version}{path}"
+
+    @contextlib.contextmanager
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        read_seconds: float,
+        cancel: CancelToken | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[httpx.Response]:
+        """One exchange; cancelling shuts its socket down, so that a blocked read ends."""
+        self._knock(cancel)
+        # A deadline calls nobody; a read that waits for longer wouldn't see it pass.
+        left = cancel.remaining_seconds() if cancel is not None else None
+        waits = min(read_seconds, threading.TIMEOUT_MAX if left is None else max(left, _SHORTEST_WAIT))
+        with contextlib.ExitStack() as stack:
+
+            def trace(step: str, info: Mapping[str, Any]) -> None:
+                # An engine answers a pull when it has progress to tell; the answer would name the socket too late.
+                if cancel is not None and step == "connection.connect_unix_socket.complete":
+                    wire = info["return_value"].get_extra_info("socket")
+                    stack.enter_context(cancel.on_cancel(lambda: _shut_down(wire)))
+
+            try:
+                yield stack.enter_context(
+                    self._client.stream(
+                        method,
+                        _HOST + path,
+                        params=query,
+                        headers=headers,
+                        timeout=httpx.Timeout(self._timeout, read=waits),
+                        extensions={"trace": trace},
+                    )
+                )
+            except httpx.HTTPError as error:
+                if cancel is not None:
+                    cancel.check()
+                asked = f"{self.shown}: {method} {path}"
+                if isinstance(error, httpx.TimeoutException):
+                    raise DeadlineExceededError(f"{asked}: nothing came in time") from error
+                raise ServiceUnavailableError(f"{asked}: {str(error) or 'the answer ended'}") from error
+
+    def _knock(self, cancel: CancelToken | None) -> None:
         """See whether anybody listens: httpcore leaves the sockets open whose connection failed."""
         give_up_at = time.monotonic() + self._timeout
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
@@ -160,73 +200,20 @@ class EngineConnection:
                     if not isinstance(error, BlockingIOError) or time.monotonic() >= give_up_at:
                         reason = error.strerror or str(error)
                         hint = "is the engine running, and may you use its socket?"
-                        raise ServiceUnavailableError(
-                            f"{self._shown}: can't be reached: {reason}", hint=hint
-                        ) from error
+                        raise ServiceUnavailableError(f"{self.shown}: can't be reached: {reason}", hint=hint) from error
                 if cancel is not None:
                     cancel.check()
                 time.sleep(_KNOCK_AGAIN_SECONDS)
 
-    def _whole(self, response: httpx.Response, limit_bytes: int) -> Answer:
+    def _whole(self, response: httpx.Response) -> bytes:
         body = bytearray()
         for chunk in response.iter_raw():
             body += chunk
-            if len(body) > limit_bytes:
-                raise ImageServiceError(f"{self._shown}: answer is larger than {limit_bytes} bytes")
-        return Answer(response.status_code, dict(response.headers), bytes(body))
-
-    @contextlib.contextmanager
-    def _translated(self, method: str, path: str) -> Iterator[None]:
-        try:
-            yield
-        except httpx.TimeoutException as error:
-            raise DeadlineExceededError(f"{self._shown}: {method} {path}: nothing came in time") from error
-        except httpx.HTTPError as error:
-            raise ServiceUnavailableError(
-                f"{self._shown}: {method} {path}: {str(error) or 'the answer ended'}"
-            ) from error
+            if len(body) > MAX_ANSWER_BYTES:
+                raise ImageServiceError(f"{self.shown}: answer is larger than {MAX_ANSWER_BYTES} bytes")
+        return bytes(body)
 
 
-def _client(socket_path: str, timeout: httpx.Timeout) -> httpx.Client:
-    # The socket speaks no TLS: an empty context, since reading the system's authorities would take longer than a call.
-    no_authorities = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return httpx.Client(
-        transport=httpx.HTTPTransport(uds=socket_path, verify=no_authorities),
-        timeout=timeout,
-        trust_env=False,
-        headers={"Accept-Encoding": "identity", "User-Agent": "imagestore"},
-    )
-
-
-class _Wire:
-    """The socket of one connection, from the moment it is connected."""
-
-    def __init__(self) -> None:
-        self._socket: socket.socket | None = None
-        self._is_over = False
-
-    def watch(self, name: str, info: Mapping[str, Any]) -> None:
-        """Hears of the connection's steps."""
-        if name == "connection.connect_unix_socket.complete":
-            found = info["return_value"].get_extra_info("socket")
-            self._socket = found if isinstance(found, socket.socket) else None
-            if self._is_over:
-                self._shut_down()
-
-    @contextlib.contextmanager
-    def shut_down_by(self, cancel: CancelToken | None) -> Iterator[None]:
-        """While the block runs, cancelling shuts the socket down, so that a blocked read ends."""
-        if cancel is None:
-            yield
-            return
-        with cancel.on_cancel(self._end):
-            yield
-
-    def _end(self) -> None:
-        self._is_over = True
-        self._shut_down()
-
-    def _shut_down(self) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+def _shut_down(wire: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        wire.shutdown(socket.SHUT_RDWR)

@@ -9,12 +9,12 @@ digest, to the image that was pulled last. So a tag that is there already is pul
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from imagestore.errors import ImageServiceError, InvalidInputError, UnknownRuntimeHandlerError
@@ -30,8 +30,7 @@ from imagestore.image_service import (
 from imagestore.node.docker import answers, authorization
 from imagestore.node.docker.handlers import HandlerTable
 from imagestore.node.docker.http import EngineConnection
-from imagestore.node.docker.pulling import EnginePull
-from imagestore.node.docker.version import DISK_USAGE_TYPES, negotiate
+from imagestore.node.docker.pulling import pull
 from imagestore.node.edged.settings import STALL_LIMIT
 from imagestore.node.pulls.turns import Turns
 from imagestore.reference import Reference
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.image_service import SandboxMetadata
     from imagestore.node.docker.answers import EngineImage
-    from imagestore.node.docker.http import Answer
-    from imagestore.node.docker.version import ApiVersion
     from imagestore.node.golang import Duration
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
@@ -96,13 +93,11 @@ class DockerImageService:
         self._sandbox_image = str(Reference.parse(sandbox_image)) if sandbox_image else ""
         self._table = table if table is not None else HandlerTable()
         self._stall_limit = stall_limit
-        self._version: ApiVersion | None = None
-        self._lock = threading.Lock()
         self._turns = tuple(Turns.serial() for _ in range(_STRIPES))
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
-        value = self._json("/version", "version")
+        value = self._connection.json("/version")
         told = value.get("Version") if isinstance(value, dict) else None
         api = value.get("ApiVersion") if isinstance(value, dict) else None
         if not isinstance(told, str) or not isinstance(api, str):
@@ -118,7 +113,7 @@ class DockerImageService:
             found = [self.status(replace(spec, runtime_handler=handler)) for handler in handlers]
             by_key = {(each.id, each.spec.runtime_handler): each for each in found if each is not None}
             return list(by_key.values())
-        images = answers.listed_images(self._json("/images/json", "images", {"digests": "true"}), self._what("images"))
+        images = answers.listed_images(self._connection.json("/images/json"), f"{self._connection.shown}: images")
         return [each for image in images for each in self._served(image) if only in (None, each.spec.runtime_handler)]
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
@@ -134,10 +129,8 @@ class DockerImageService:
         served = self.status(spec)
         if served is None:
             return None
-        answer = self._ask("GET", f"/images/{served.id}/json")
-        return (
-            ImageDetails(served, {"docker": answer.body.decode("utf-8", "replace")}) if answer.status == 200 else None
-        )
+        body = self._connection.request("GET", f"/images/{served.id}/json")
+        return None if body is None else ImageDetails(served, {"docker": body.decode("utf-8", "replace")})
 
     def pull(
         self,
@@ -167,20 +160,17 @@ class DockerImageService:
             return
         handler = None if not spec.runtime_handler and _is_id(spec.image, found) else self._handler(spec)
         if handler is None or self._owners(found).keys() <= {handler}:  # else it serves other handlers too
-            answer = self._ask("DELETE", f"/images/{found.id}", {"force": "true"})
-            if answer.status != 404:
-                self._checked(answer, f"{spec.image}: remove")
+            self._connection.request("DELETE", f"/images/{found.id}", f"{spec.image}: remove", query={"force": "true"})
         # Not before it is gone: an image that the engine keeps is still its handler's.
         self._table.forget(found.id, handler)
 
     def filesystems(self) -> ImageFilesystems:
         """See ImageService."""
-        value = self._json("/info", "info")
+        value = self._connection.json("/info")
         root = value.get("DockerRootDir") if isinstance(value, dict) else None
         if not isinstance(root, str) or not os.path.isabs(root):
             raise ImageServiceError(f"{self._connection.shown}: /info: expected DockerRootDir")
-        query = {"type": "image"} if self._api() >= DISK_USAGE_TYPES else {}
-        usage = self._json("/system/df", "disk usage", query)
+        usage = self._connection.json("/system/df", query={"type": "image"})  # older engines tell of all types
         used = usage.get("LayersSize") if isinstance(usage, dict) else None
         if not isinstance(used, int):
             totals = usage.get("ImageUsage") or usage.get("ImagesUsage") if isinstance(usage, dict) else None
@@ -191,7 +181,7 @@ class DockerImageService:
 
     def containers(self) -> Sequence[ContainerImage]:
         """See ImageService. The engine doesn't tell for which handler an image was pulled."""
-        value = self._json("/containers/json", "containers", {"all": "1"})
+        value = self._connection.json("/containers/json", query={"all": "1"})
         if not isinstance(value, list):
             raise ImageServiceError(f"{self._connection.shown}: expected a list of containers")
         found = []
@@ -214,10 +204,15 @@ class DockerImageService:
         observer: Observer | None,
         cancel: CancelToken | None,
     ) -> str:
-        pull = EnginePull(self._connection, self._api(), self._stall_limit)
-
-        def run(wanted: Reference) -> None:
-            pull.run(wanted, self._platforms[handler], auth=auth, observer=observer, cancel=cancel)
+        run = functools.partial(
+            pull,
+            self._connection,
+            platform=self._platforms[handler],
+            stall_limit=self._stall_limit,
+            auth=auth,
+            observer=observer,
+            cancel=cancel,
+        )
 
         name = reference if reference.digest is None else reference.with_digest(reference.digest)
         if handler and self._has_tag(reference):
@@ -259,21 +254,21 @@ class DockerImageService:
             ReferenceNotFoundError, AuthenticationError, AccessDeniedError: the registry's answer.
             ImageServiceError: the engine failed.
         """
-        path = f"{self._api().prefix}/distribution/{quote(str(reference), safe='/:@')}/json"
-        answer = self._connection.request("GET", path, headers=authorization.header(auth, reference.host))
-        if answer.status >= 300:
-            raise answers.failure(answer, str(reference), is_registry=True)
-        return answers.remote_digest(answers.decode(answer, str(reference)), str(reference))
+        what, headers = str(reference), authorization.header(auth, reference.host)
+        value = self._connection.json(f"/distribution/{_escaped(what)}/json", what, headers=headers, is_registry=True)
+        return answers.remote_digest(value, what)
 
     def _let_go(self, reference: Reference, holder: EngineImage) -> None:
         """Take a name with digest from the image that has it, and keep the image."""
         if not holder.repo_tags:
             tag = f"imagestore-{holder.id.removeprefix('sha256:')[:12]}"
-            answer = self._ask("POST", f"/images/{holder.id}/tag", {"repo": reference.name, "tag": tag})
-            self._checked(answer, f"{reference}: tag")
-        answer = self._ask("DELETE", f"/images/{quote(str(reference), safe='/:@')}", {"noprune": "true"})
-        if answer.status != 404:
-            self._checked(answer, f"{reference}: untag")
+            self._tag(holder.id, reference.name, tag)
+        path = f"/images/{_escaped(str(reference))}"
+        self._connection.request("DELETE", path, f"{reference}: untag", query={"noprune": "true"})
+
+    def _tag(self, image_id: str, name: str, tag: str) -> None:
+        query = {"repo": name, "tag": tag}
+        self._connection.request("POST", f"/images/{image_id}/tag", f"{name}:{tag}: tag", query=query)
 
     def _find(self, spec: ImageSpec) -> EngineImage | None:
         """The image that a spec means; rows come before what the engine's tag says now."""
@@ -337,35 +332,12 @@ class DockerImageService:
         return handler or self._default_handler
 
     def _inspect(self, name: str) -> EngineImage | None:
-        answer = self._ask("GET", f"/images/{quote(name, safe='/:@')}/json")
-        if answer.status == 404:
-            return None
-        self._checked(answer, name)
-        return answers.inspected_image(answers.decode(answer, name), name)
+        value = self._connection.json(f"/images/{_escaped(name)}/json", name)
+        return None if value is None else answers.inspected_image(value, name)
 
-    def _api(self) -> ApiVersion:
-        """Negotiated once."""
-        with self._lock:
-            if self._version is None:
-                answer = self._connection.request("GET", "/_ping")
-                self._checked(answer, self._what("_ping"))
-                self._version = negotiate(answer.headers.get("api-version"))
-            return self._version
 
-    def _ask(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Answer:
-        return self._connection.request(method, self._api().prefix + path, query=query)
-
-    def _json(self, path: str, what: str, query: Mapping[str, str] | None = None) -> Any:
-        answer = self._ask("GET", path, query)
-        self._checked(answer, self._what(what))
-        return answers.decode(answer, self._what(what))
-
-    def _checked(self, answer: Answer, what: str) -> None:
-        if answer.status >= 300:
-            raise answers.failure(answer, what)
-
-    def _what(self, part: str) -> str:
-        return f"{self._connection.shown}: {part}"
+def _escaped(name: str) -> str:
+    return quote(name, safe="/:@")
 
 
 def _is_id(text: str, image: EngineImage) -> bool:

@@ -7,16 +7,14 @@ ours is used as the prefix of every path. Versions are compared as numbers.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from imagestore.errors import ImageServiceError
 
 _FORM: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ApiVersion:
+class ApiVersion(NamedTuple):
     """Major and minor number.
 
     >>> ApiVersion(1, 9) < ApiVersion(1, 41)
@@ -29,18 +27,11 @@ class ApiVersion:
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"
 
-    @property
-    def prefix(self) -> str:
-        """Of paths."""
-        return f"/v{self}"
-
 
 #: The newest we know.
 NEWEST: Final = ApiVersion(1, 56)
 #: Pulling for a platform came with it; engines since 2017 have it.
 OLDEST: Final = ApiVersion(1, 32)
-#: Lists answer with ``type`` filters of disk usage.
-DISK_USAGE_TYPES: Final = ApiVersion(1, 42)
 
 
 def negotiate(told: str | None) -> ApiVersion:

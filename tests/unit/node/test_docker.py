@@ -217,7 +217,7 @@ def test_errors_before_the_stream_have_their_kind(bed: Bed, status: int, kind: t
         (b"Internal error", ImageServiceError, "malformed"),
         (b"[1]", ImageServiceError, "malformed"),
         (b'{"a":1}}', ImageServiceError, "malformed"),
-        (b"{a}", ImageServiceError, "malformed"),
+        (b"{a}\n", ImageServiceError, "malformed"),
     ],
 )
 def test_errors_in_the_stream_are_failures(bed: Bed, body: bytes, kind: type[ImageStoreError], text: str) -> None:

@@ -38,8 +38,10 @@ def answer(listener: socket.socket) -> None:
         while True:
             connection, _ = listener.accept()
             with connection:
-                if connection.recv(1000):  # not somebody who only knocks
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK")
+                request = connection.recv(1000)
+                if request:  # not somebody who only knocks
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\n\r\nOK")
+                if b"/info" in request:
                     return
 
 
@@ -49,7 +51,7 @@ def test_a_full_line_is_waited_for(full: tuple[socket.socket, str]) -> None:
     thread.start()
     connection = EngineConnection(path, timeout_seconds=10)
     try:
-        assert connection.request("GET", "/_ping").body == b"OK"
+        assert connection.request("GET", "/info") == b"OK"
     finally:
         connection.close()
         thread.join()
@@ -59,12 +61,12 @@ def test_a_line_that_stays_full_ends_with_the_time_or_the_token(full: tuple[sock
     _, path = full
     connection = EngineConnection(path, timeout_seconds=0.05)
     with pytest.raises(ServiceUnavailableError, match="can't be reached: Resource temporarily unavailable"):
-        connection.request("GET", "/_ping")
+        connection.request("GET", "/info")
     token = CancelToken()
     token.cancel()
     patient = EngineConnection(path, timeout_seconds=10)
     with (
         pytest.raises(OperationCancelledError),
-        patient.stream("/p", query={}, headers={}, stall_seconds=1, cancel=token),
+        patient.stream("/p", "pull", query={}, headers={}, stall_seconds=1, cancel=token),
     ):
         pass

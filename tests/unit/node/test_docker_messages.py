@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore.errors import ImageServiceError
+from imagestore.errors import ImageServiceError, ServiceUnavailableError
 from imagestore.node.docker.authorization import header
-from imagestore.node.docker.progress import MAX_OBJECT_BYTES, Progress, ProgressReader
+from imagestore.node.docker.progress import MAX_LINE_BYTES, read
 from imagestore.node.docker.version import ApiVersion, negotiate
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.secret import Secret
@@ -71,23 +71,25 @@ OBJECTS = st.lists(
 @given(OBJECTS, st.sampled_from([b"", b"\n", b"\r\n", b" \t"]), st.integers(1, 20))
 def test_objects_are_found_however_chunks_fall(objects: list[dict[str, object]], separator: bytes, size: int) -> None:
     data = separator.join(json.dumps(each, ensure_ascii=False).encode() for each in objects)
-    reader = ProgressReader("pull")
-    found: list[Progress] = []
-    for start in range(0, len(data), size):
-        found += reader.feed(data[start : start + size])
-    reader.finish()
+    found = list(read((data[start : start + size] for start in range(0, len(data), size)), "pull"))
     assert [(each.status, each.part) for each in found] == [(each["status"], each["id"]) for each in objects]
 
 
 @given(st.binary(max_size=80))
 def test_any_stream_is_read_or_refused(data: bytes) -> None:
-    reader = ProgressReader("pull")
     with contextlib.suppress(ImageServiceError):
-        list(reader.feed(data))
-        reader.finish()
+        list(read([data], "pull"))
 
 
-def test_an_endless_object_is_refused() -> None:
-    reader = ProgressReader("pull")
+def test_what_came_before_a_cut_is_told() -> None:
+    steps = read([b'{"status":"a"}{"sta'], "pull")
+    assert next(steps).status == "a"
+    with pytest.raises(ServiceUnavailableError, match="in the middle of an object"):
+        next(steps)
+
+
+def test_an_endless_object_is_refused_before_it_is_all_there() -> None:
+    chunks = iter([b'{"a":"', *[b"x" * 1024] * (MAX_LINE_BYTES // 1024), b"never asked for"])
     with pytest.raises(ImageServiceError, match="too large"):
-        list(reader.feed(b'{"a":"' + b"x" * MAX_OBJECT_BYTES))
+        list(read(chunks, "pull"))
+    assert list(chunks) == [b"never asked for"]
