@@ -4,7 +4,8 @@ Rules: names are completed before they are asked for; an absent image is no erro
 tags, is refused while containers use it, and is no error when nothing is there; a size is never 0. Every call has the
 runtime request timeout, a pull only a limit for standing still. A named runtime handler must be configured, with the
 platform it pulls for; which image it got is remembered in `handlers`. The classic store moves a tag, and a name with
-digest, to the image that was pulled last. So a tag that is there already is pulled by its digest for a named handler.
+digest, to the image that was pulled last. So for a named handler a tag is pulled by its digest, and given to the image
+only where nobody has it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from imagestore.node.pulls.turns import Turns
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from imagestore.cancel import CancelToken
     from imagestore.digest import Digest
@@ -213,34 +214,40 @@ class DockerImageService:
             observer=observer,
             cancel=cancel,
         )
-
         name = reference if reference.digest is None else reference.with_digest(reference.digest)
-        if handler and self._has_tag(reference):
-            # By its digest, so that the tag stays where it is.
+        # By its digest, so that a tag stays where it is, whoever made it, and be it while the pull goes on.
+        spares_tag = bool(handler) and reference.digest is None
+        if spares_tag:
+            self._has_tag(reference)
             name = reference.with_digest(self._remote_digest(reference, auth))
-            holder = self._inspect(str(name))
-            try:
-                run(name)
-            except ImageServiceError as error:
-                if holder is None or _TAKEN not in str(error).lower():
-                    raise
-                self._let_go(name, holder)
-                run(name)
+            self._pull_by_digest(name, run)
         else:
             run(reference)
         found = self._inspect(str(name))
         if found is None:
             raise ImageServiceError(f"{reference}: the engine says it was pulled and doesn't have it")
+        is_free = spares_tag and not self._has_tag(reference)
+        # First, lest the tag be taken for the default handler's.
         self._table.put(str(reference), handler, found.id)
+        if is_free:
+            self._tag(found.id, reference.name, reference.tag)
         return found.id
 
+    def _pull_by_digest(self, name: Reference, run: Callable[[Reference], None]) -> None:
+        holder = self._inspect(str(name))
+        try:
+            run(name)
+        except ImageServiceError as error:
+            if holder is None or _TAKEN not in str(error).lower():
+                raise
+            self._let_go(name, holder)
+            run(name)
+
     def _has_tag(self, reference: Reference) -> bool:
-        """Whether the engine has the tag already: a handler's pull must not move it.
+        """Whether the engine has the tag.
 
         A row says from now on that the tag is the default handler's, unless it is another handler's.
         """
-        if not reference.tag or reference.digest is not None:
-            return False
         default = self._find(ImageSpec(str(reference)))
         if default is None:
             return self._inspect(str(reference)) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from imagestore import platforms
+from imagestore.cancel import CancelToken
 from imagestore.errors import (
     AccessDeniedError,
     ImageServiceError,
     ImageStoreError,
+    OperationCancelledError,
     ReferenceNotFoundError,
     StoreError,
     StoreFullError,
@@ -139,6 +142,122 @@ def test_a_handlers_pull_never_moves_a_tag(
     assert (found(one), found(one, "arm")) == (AMD, ARM)
 
 
+BUILT = id_of("built here")
+
+
+def build(engine: Engine) -> None:
+    """The user gives the tag to an image of his own."""
+    engine.ids[BUILT], engine.tags[TAG] = id_of("index", "built here"), BUILT
+
+
+@pytest.mark.parametrize("is_there_before", [True, False])
+def test_a_tag_that_the_user_sets_during_a_handlers_pull_stays(
+    engine: Engine, service: Callable[[], DockerImageService], is_there_before: bool
+) -> None:
+    if not is_there_before:
+        engine.tags.clear()
+    engine.on_stream = lambda: build(engine)
+    one = service()
+    assert one.pull(ImageSpec(TAG, "arm")) == ARM
+    assert engine.tags == {TAG: BUILT}
+    assert found(one, "arm") == ARM
+    # The default handler's is what the tag meant when the pull began, else what the user gave it meanwhile.
+    assert found(service()) == (AMD if is_there_before else BUILT)
+
+
+def test_a_tag_that_nobody_has_is_given_to_the_handlers_image(
+    engine: Engine, service: Callable[[], DockerImageService]
+) -> None:
+    engine.tags.clear()
+    one = service()
+    assert one.pull(ImageSpec(TAG, "arm")) == ARM
+    assert (engine.tags, set(created(engine))) == ({TAG: ARM}, {id_of("index", "content")})
+    assert (found(service()), found(service(), "arm")) == (None, ARM)
+    assert one.pull(ImageSpec(TAG)) == AMD
+    assert (engine.tags, found(service()), found(service(), "arm")) == ({TAG: AMD}, AMD, ARM)
+
+
+def test_a_process_that_dies_before_it_tags_leaves_no_tag_of_the_default(
+    engine: Engine, service: Callable[[], DockerImageService]
+) -> None:
+    engine.tags.clear()
+    engine.answers[f"/images/{ARM}/tag"] = (500, b'{"message":"gone"}')
+    with pytest.raises(ImageServiceError, match="app:1: tag: gone"):
+        service().pull(ImageSpec(TAG, "arm"))
+    assert (engine.tags, found(service()), found(service(), "arm")) == ({}, None, ARM)
+    engine.answers.clear()
+    assert service().pull(ImageSpec(TAG, "arm")) == ARM
+    assert engine.tags == {TAG: ARM}
+
+
+@pytest.mark.parametrize("handler", ["", "arm"])
+@pytest.mark.parametrize("has_tag", [True, False])
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b'{"status":"Downloading","id":"a"}\r\n{"errorDetail":{"message":"unexpected EOF"}}\r\n',
+        b'{"status":"Downloading","id":"a"}\r\n{"sta',
+        b"",
+    ],
+    ids=["told", "cut", "closed"],
+)
+def test_a_pull_that_fails_midway_moves_no_tag(
+    engine: Engine, service: Callable[[], DockerImageService], stream: bytes, has_tag: bool, handler: str
+) -> None:
+    if has_tag:
+        build(engine)
+    else:
+        engine.tags.clear()
+    before = dict(engine.tags)
+    engine.stream = (200, stream)
+    with pytest.raises(ImageServiceError):
+        service().pull(ImageSpec(TAG, handler))
+    assert (engine.tags, found(service())) == (before, BUILT if has_tag else None)
+
+
+def test_a_second_try_that_fails_moves_no_tag(engine: Engine, service: Callable[[], DockerImageService]) -> None:
+    named = f"{APP}@{id_of('index', 'content')}"
+    engine.digests[named] = AMD
+
+    def fail_once_the_name_is_free() -> None:
+        engine.stream = None if named in engine.digests else (200, b"")
+
+    engine.on_stream = fail_once_the_name_is_free
+    with pytest.raises(ImageServiceError):
+        service().pull(ImageSpec(TAG, "arm"))
+    assert (len(created(engine)), engine.tags, found(service())) == (2, {TAG: AMD}, AMD)
+
+
+@pytest.mark.parametrize("has_tag", [True, False])
+def test_a_cancelled_pull_moves_no_tag_even_if_the_engine_ends_it(
+    engine: Engine, service: Callable[[], DockerImageService], has_tag: bool
+) -> None:
+    if has_tag:
+        build(engine)
+    else:
+        engine.tags.clear()
+    token, is_over, before = CancelToken(), threading.Event(), dict(engine.tags)
+
+    def cancelled_midway() -> None:
+        token.cancel("enough")
+        is_over.wait(10)
+
+    engine.on_stream = cancelled_midway
+    with pytest.raises(OperationCancelledError):
+        service().pull(ImageSpec(TAG, "arm"), cancel=token)
+    is_over.set()
+    until(lambda: ARM in engine.ids)
+    assert (engine.tags, found(service())) == (before, BUILT if has_tag else None)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if is_so():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come about within 5 seconds")
+
+
 def test_an_image_that_loses_its_only_name_to_another_handler_is_kept(engine: Engine, tmp_path: Path) -> None:
     handlers = {"arm": platforms.parse("linux/arm64"), "old": platforms.parse("linux/arm/v7")}
     with closing(DockerImageService(str(tmp_path / "s"), platforms=handlers)) as one:
@@ -153,10 +272,9 @@ def test_an_image_that_loses_its_only_name_to_another_handler_is_kept(engine: En
 def test_a_local_image_of_the_same_name_keeps_its_tag(
     engine: Engine, service: Callable[[], DockerImageService]
 ) -> None:
-    built = id_of("built here")
-    engine.ids[built], engine.tags[TAG] = id_of("index", "built here"), built
+    build(engine)
     assert service().pull(ImageSpec(TAG, "arm")) == ARM
-    assert (engine.tags[TAG], found(service()), found(service(), "arm")) == (built, built, ARM)
+    assert (engine.tags[TAG], found(service()), found(service(), "arm")) == (BUILT, BUILT, ARM)
 
 
 @pytest.mark.parametrize(
