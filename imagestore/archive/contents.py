@@ -13,7 +13,6 @@ from imagestore.archive.source import link_above, other_above, read, size_of
 from imagestore.digest import verify
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
-from imagestore.pieces import PieceReader
 from imagestore.platforms import format_all
 from imagestore.text import cut
 
@@ -149,11 +148,19 @@ class ArchiveTransfer:
         self.start = start
         self.hosts: Collection[str] = ()
         self._pieces = pieces
-        self._reader = PieceReader(pieces)
+        self._left = memoryview(b"")
 
     def readinto(self, buffer: memoryview) -> int:
         """Put the next bytes into a buffer; 0 at the end."""
-        return self._reader.readinto(buffer)
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._left = memoryview(piece)
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
 
     def __enter__(self) -> Self:
         return self

@@ -75,7 +75,7 @@ def _faults(endpoints: Iterable[Endpoint]) -> Iterator[tuple[str, ConfigError]]:
         from imagestore.registry.transport import tls
 
         try:
-            tls.make_context(settings, roots_folder=tls.quick_roots())
+            tls.make_context(settings)
         except ConfigError as error:
             yield endpoint.base, error
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import logging
-from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import httpx
+
 from imagestore import digest as digests
 from imagestore.errors import RegistryError, SizeMismatchError
-from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
 from imagestore.registry.coding import UnpackedBody, coding, coding_hint, is_gzip, naming_coding
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
-from imagestore.registry.transport.answer import Answer
-from imagestore.registry.transport.faults import WaitError
 
 if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
-    from imagestore.registry.exchange import Response
     from imagestore.registry.places import HostPlaces, Place
     from imagestore.registry.session import Call, Session
+    from imagestore.registry.transport.messages import Response
 
 _log = logging.getLogger(__name__)
 
@@ -37,9 +36,7 @@ def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> 
         SizeMismatchError, DigestMismatchError: the descriptor contradicts itself.
     """
     digests.verify(data, descriptor.digest, descriptor.size, what=f"inline data of {what}")
-    body = PieceReader(iter((data[offset:],)))
-    answer = Answer(200, (), url="", peer=None, body=body, guard=nullcontext, on_close=ExitStack())
-    return Body(answer, offset, descriptor.size, "the descriptor")
+    return Body(io.BytesIO(data[offset:]), offset, descriptor.size, "the descriptor")
 
 
 def open_blob(
@@ -81,13 +78,13 @@ def _is_crowded(error: BaseException) -> bool:
     """Whether a host refuses as those do that limit connections: they have no time to name, or leave one waiting."""
     if not isinstance(error, RegistryError) or getattr(error, "retry_after", None) is not None:
         return False
-    return error.status in _CROWDED or (not error.status and isinstance(error.__cause__, WaitError))
+    return error.status in _CROWDED or (not error.status and isinstance(error.__cause__, httpx.TimeoutException))
 
 
 def _is_of_blob(response: Response, descriptor: Descriptor) -> bool:
     """Whether a part that is marked as coded is one of the blob as it is stored, and not of what it was coded to."""
-    part = parse_content_range(response.headers.get("Content-Range"))
-    length = parse_length(response.headers.get("Content-Length"))
+    part = parse_content_range(response.headers.get("Content-Range", ""))
+    length = parse_length(response.headers.get("Content-Length", ""))
     return part is not None and part.total == descriptor.size and length is not None
 
 
@@ -125,7 +122,7 @@ def _open(
         response.close()
         verdict, response = send(replace(call, byte_range=""), 0)
     host = session.endpoint.host
-    length = parse_length(response.headers.get("Content-Length"))
+    length = parse_length(response.headers.get("Content-Length", ""))
     is_other_length = verdict is Verdict.WRONG_SIZE
     # Another length may as well be another content: where a host is behind, that one is asked instead.
     is_coded = is_other_length and session.is_last
@@ -136,7 +133,7 @@ def _open(
     if verdict is Verdict.WHOLE:
         return Body(response, 0, descriptor.size, host, place, hint)
     if verdict is Verdict.PART:
-        part = parse_content_range(response.headers.get("Content-Range"))
+        part = parse_content_range(response.headers.get("Content-Range", ""))
         end = part.last + 1 if part is not None else descriptor.size
         return Body(response, offset, end, host, place, hint)
     with response, naming_coding(response):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.descriptor import Descriptor
-    from imagestore.registry.exchange import Response
+    from imagestore.registry.transport.messages import Response
 
 _GZIP: Final = frozenset({"gzip", "x-gzip"})
 _MAGIC: Final = b"\x1f\x8b"
@@ -36,7 +36,7 @@ _TELLING_BYTES: Final = 1024
 
 def coding(response: Response) -> str:
     """The content coding that an answer names; empty for none."""
-    named = response.headers.get("Content-Encoding").strip().lower()
+    named = response.headers.get("Content-Encoding", "").strip().lower()
     return "" if named == "identity" else escape(named[:100])
 
 

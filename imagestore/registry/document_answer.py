@@ -24,8 +24,8 @@ from imagestore.registry.ranges import parse_length
 
 if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
-    from imagestore.registry.exchange import Response
     from imagestore.registry.session import Call, Session
+    from imagestore.registry.transport.messages import Response
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def confirm(session: Session, call: Call, target: Descriptor, claimed: Digest) -
 
 def _is_cut_off(response: Response, body: bytes) -> bool:
     """Whether JSON ends early, where the end of the connection is that of the body (RFC 9112 section 6.3)."""
-    has_length = response.headers.get("Content-Length") or response.headers.get("Transfer-Encoding")
+    has_length = response.headers.get("Content-Length", "") or response.headers.get("Transfer-Encoding", "")
     return not has_length and body.startswith(b"{") and not body.rstrip().endswith(b"}")
 
 
@@ -124,7 +124,7 @@ def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
             manifests.check_type(descriptor, response.headers, what)
         if is_gzip(response):
             return _either(response, descriptor, what)
-        announced = parse_length(response.headers.get("Content-Length"))
+        announced = parse_length(response.headers.get("Content-Length", ""))
         if announced not in (None, descriptor.size):
             raise SizeMismatchError(what, expected=descriptor.size, actual=announced or 0)
         verifier = Verifier(descriptor.digest, descriptor.size, what=what)

@@ -20,11 +20,11 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.transport import urls
-from imagestore.registry.transport.faults import PROXY_LOGIN
+from imagestore.registry.transport.proxies import PROXY_LOGIN
 from imagestore.text import cut
 
 if TYPE_CHECKING:
-    from imagestore.registry.exchange import Response
+    from imagestore.registry.transport.messages import Response
 
 _MAX_READ_BYTES: Final = 64 * 1024
 _MAX_SHOWN: Final = 2048
@@ -45,11 +45,11 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
         retry_after: seconds the registry asks to wait, when it does.
     """
     body = read_some(response)
-    if response.headers.get("Content-Encoding"):
+    if response.headers.get("Content-Encoding", ""):
         from imagestore.registry.coding import plain
 
         body = plain(response, body, _MAX_READ_BYTES)
-    said = escape(_complaints(body, response.headers.get("Content-Type")))
+    said = escape(_complaints(body, response.headers.get("Content-Type", "")))
     error = _classified(response, what, said, body, retry_after)
     error.said = said
     if response.proxy and response.status != 407:

@@ -1,7 +1,6 @@
-"""One HTTP exchange as plain values, so that nothing but ``registry/transport/http.py`` knows the HTTP library.
+"""Who sends requests (httpx's, see ``transport/messages.py``), what a secret is bound to, and who authorises.
 
-Everything above (authentication, retry, redirects, the client) is written against these types, and tested with a fake
-sender of ten lines.
+Everything above (authentication, retry, redirects, the client) is tested with a fake sender of ten lines.
 """
 
 from __future__ import annotations
@@ -10,96 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-    from typing import Self
+    import httpx
 
     from imagestore.cancel import CancelToken
-
-
-@dataclass(frozen=True, slots=True)
-class Headers:
-    """Header fields in order, names compared without case; a name may repeat.
-
-    >>> Headers((("Link", "a"), ("link", "b"))).get_all("LINK")
-    ('a', 'b')
-    """
-
-    items: tuple[tuple[str, str], ...] = ()
-
-    def get(self, name: str) -> str:
-        """First value of a field; empty when it isn't there."""
-        wanted = name.lower()
-        return next((value for key, value in self.items if key.lower() == wanted), "")
-
-    def get_all(self, name: str) -> tuple[str, ...]:
-        """Every value of a field, in order."""
-        wanted = name.lower()
-        return tuple(value for key, value in self.items if key.lower() == wanted)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to send. ``url`` is absolute; ``headers`` hold no secret in their repr (see __repr__)."""
-
-    method: str
-    url: str
-    headers: tuple[tuple[str, str], ...] = ()
-    body: bytes | None = None
-
-    def __repr__(self) -> str:
-        names = ", ".join(name for name, _ in self.headers)
-        return f"Request({self.method} {self.url.partition('?')[0]}, headers: {names})"
-
-
-class Response(Protocol):
-    """An answer whose body has not been read. Close it, or use it as a context manager."""
-
-    @property
-    def status(self) -> int:
-        """HTTP status code."""
-
-    @property
-    def headers(self) -> Headers:
-        """Header fields as received."""
-
-    @property
-    def url(self) -> str:
-        """Absolute address that answered."""
-
-    @property
-    def proxy(self) -> str:
-        """Address of the proxy that may have answered instead, without its login; empty where none can have."""
-
-    def chunks(self) -> Iterator[bytes]:
-        """Body bytes as they come off the wire, in sizes of the transport's choosing; never decoded."""
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Put the next bytes of the body into a buffer; 0 only at its end. Not to be mixed with chunks()."""
-
-    def read(self, limit_bytes: int) -> bytes:
-        """The whole body.
-
-        Raises:
-            ProtocolError: the body is longer than the limit.
-        """
-
-    def close(self) -> None:
-        """Give the connection back, or drop it when the body wasn't read to its end."""
-
-    def __enter__(self) -> Self:
-        """Use as a context manager that closes."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        """Close."""
+    from imagestore.registry.transport.messages import Response
 
 
 class Sender(Protocol):
     """Sends one request, follows nothing, retries nothing."""
 
-    def send(self, request: Request, *, cancel: CancelToken) -> Response:
+    def send(self, request: httpx.Request, *, cancel: CancelToken) -> Response:
         """Exchange one request for a response.
 
         Raises:
@@ -147,7 +66,7 @@ class Authenticator(Protocol):
             OperationCancelledError: cancelled while a credential helper ran.
         """
 
-    def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
+    def respond(self, origin: Origin, repository: str, headers: httpx.Headers, *, cancel: CancelToken) -> str:
         """Answer a 401: read the challenges, obtain credentials or a token, return the header value to try once.
 
         Raises:

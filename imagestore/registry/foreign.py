@@ -18,9 +18,11 @@ from imagestore.registry.transport import urls
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
+    import httpx
+
     from imagestore.cancel import CancelToken
     from imagestore.descriptor import Descriptor
-    from imagestore.registry.exchange import Headers, Origin, Sender
+    from imagestore.registry.exchange import Origin, Sender
 
 
 def allowed_sources(descriptor: Descriptor, allowed_hosts: AbstractSet[str]) -> tuple[Endpoint, ...]:
@@ -61,7 +63,7 @@ class _Nobody:
         """Nowhere."""
         return ""
 
-    def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
+    def respond(self, origin: Origin, repository: str, headers: httpx.Headers, *, cancel: CancelToken) -> str:
         """Refuse: no credentials go to an address that an image named."""
         raise ProtocolError(
             f"{urls.host_port(origin)}: wants a login for a foreign layer, which is never given",

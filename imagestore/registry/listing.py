@@ -28,11 +28,13 @@ from imagestore.registry.transport import urls
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import httpx
+
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.reference import Reference
-    from imagestore.registry.exchange import Headers, Response
     from imagestore.registry.session import Session
+    from imagestore.registry.transport.messages import Response
 
 # Larger pages are an error at some registries.
 _PAGE_SIZE: Final = 1000
@@ -65,7 +67,7 @@ class Referrers:
 @dataclass(frozen=True, slots=True)
 class _Page:
     body: bytes
-    headers: Headers
+    headers: httpx.Headers
     next_query: str
 
 
@@ -120,7 +122,7 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
                 return _from_tag(session, reference, digest, artifact_type)
             raise ProtocolError(f"{what}: a later page is no index")
         is_first = False
-        applied = {word.strip() for value in page.headers.get_all("OCI-Filters-Applied") for word in value.split(",")}
+        applied = {word.strip() for value in page.headers.get_list("OCI-Filters-Applied") for word in value.split(",")}
         for entry in _referring(page.body, what):
             if not artifact_type or "artifactType" in applied or entry.artifact_type == artifact_type:
                 found.setdefault(str(entry.digest), entry)
@@ -245,7 +247,7 @@ def _next_query(session: Session, call: Call, response: Response) -> str:
     """The query of the next page, which must be of the same list at the same host; empty at the end."""
     here = session.endpoint.url(call.repository, call.path)
     try:
-        target = next_target(response.headers.get_all("Link"))
+        target = next_target(response.headers.get_list("Link"))
         if not target:
             return ""
         there = urls.join(here, target)

@@ -18,7 +18,7 @@ from imagestore.errors import DigestMismatchError, DocumentError, InvalidDigestE
 from imagestore.media_types import Kind
 
 if TYPE_CHECKING:
-    from imagestore.registry.exchange import Headers
+    import httpx
 
 _DOCUMENTS: Final = frozenset({Kind.INDEX, Kind.MANIFEST})
 # What servers send for files that they know nothing about: web servers, object stores, and guesses by the "extension"
@@ -62,18 +62,18 @@ def accepted(first: str = "") -> tuple[str, ...]:
     return tuple(dict.fromkeys((*((first,) if first else ()), *media_types.MANIFEST_ACCEPT)))
 
 
-def stated_type(headers: Headers) -> str:
+def stated_type(headers: httpx.Headers) -> str:
     """The media type that a server names; empty when its word says nothing about a document.
 
     Schema 1's types say nothing: registries are not asked for them, and some send documents of today under them.
     """
-    named = media_types.bare(headers.get("Content-Type"))
+    named = media_types.bare(headers.get("Content-Type", ""))
     plain = "/".join(part.removeprefix("x-") for part in named.split("/"))
     says_nothing = plain in _GENERIC or "unknown" in named or "/" not in named or "*" in named
     return "" if says_nothing or media_types.kind(named) is Kind.SCHEMA1 else named
 
 
-def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str) -> Descriptor:
+def from_body(body: bytes, headers: httpx.Headers, *, wanted: Digest | None, what: str) -> Descriptor:
     """The descriptor of bytes that came; the digest is computed, by the algorithm that the server names if it is right.
 
     Raises:
@@ -87,7 +87,7 @@ def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str
         # As a HEAD would have said.
         digest = claimed if Digest.of(body, claimed.algorithm) == claimed else digest
     if wanted is not None and digest != wanted:
-        if media_types.kind(headers.get("Content-Type")) is Kind.SCHEMA1:
+        if media_types.kind(headers.get("Content-Type", "")) is Kind.SCHEMA1:
             # Its digest is that of a part, without the signatures.
             _refuse_schema1(_type_inside(body, what), what)
         raise DigestMismatchError(what, expected=str(wanted), actual=str(digest))
@@ -104,7 +104,7 @@ def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str
     return Descriptor(media_type, digest, len(body))
 
 
-def check_type(descriptor: Descriptor, headers: Headers, what: str) -> None:
+def check_type(descriptor: Descriptor, headers: httpx.Headers, what: str) -> None:
     """The server's type must be the descriptor's, unless it is a generic one.
 
     Raises:
@@ -138,10 +138,10 @@ def check_digest(digest: Digest, what: str) -> None:
         raise InvalidDigestError(f"{what}: digest algorithm {digest.algorithm!r} can't be verified; known: {known}")
 
 
-def announced_digest(headers: Headers) -> Digest | None:
+def announced_digest(headers: httpx.Headers) -> Digest | None:
     """What the server says that a document's digest is; None when it says nothing that can be read."""
     try:
-        return Digest.parse(headers.get("Docker-Content-Digest").strip())
+        return Digest.parse(headers.get("Docker-Content-Digest", "").strip())
     except InvalidDigestError:
         return None
 

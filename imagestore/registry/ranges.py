@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore import media_types
 
 if TYPE_CHECKING:
-    from imagestore.registry.exchange import Headers
+    import httpx
 
 _CONTENT_RANGE: Final = re.compile(r"bytes +([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)", re.IGNORECASE)
 
@@ -62,7 +62,7 @@ def range_field(start: int, end: int, size: int) -> str:
     return f"bytes={start}-{end - 1}"
 
 
-def judge(status: int, headers: Headers, *, offset: int, size: int, has_range: bool) -> Verdict:
+def judge(status: int, headers: httpx.Headers, *, offset: int, size: int, has_range: bool) -> Verdict:
     """Decide about an answer.
 
     Args:
@@ -73,17 +73,17 @@ def judge(status: int, headers: Headers, *, offset: int, size: int, has_range: b
         has_range: whether the request had a Range field.
     """
     if status == 200:
-        length = parse_length(headers.get("Content-Length"))
+        length = parse_length(headers.get("Content-Length", ""))
         return Verdict.WHOLE if length in (None, size) else Verdict.WRONG_SIZE
     if not has_range:
         return Verdict.REFUSED
     if status == 206:
-        if media_types.bare(headers.get("Content-Type")) == "multipart/byteranges":
+        if media_types.bare(headers.get("Content-Type", "")) == "multipart/byteranges":
             return Verdict.RESTART
-        part = parse_content_range(headers.get("Content-Range"))
+        part = parse_content_range(headers.get("Content-Range", ""))
         if part is None or part.first != offset or part.last >= size or part.total not in (None, size):
             return Verdict.RESTART
-        length = parse_length(headers.get("Content-Length"))
+        length = parse_length(headers.get("Content-Length", ""))
         return Verdict.PART if length in (None, part.last + 1 - part.first) else Verdict.RESTART
     # 304 and 412 answer conditions that we don't send; 416: our offset isn't the server's; 501: it has no ranges.
     return Verdict.RESTART if status in {304, 412, 416, 501} else Verdict.REFUSED

@@ -11,18 +11,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ProtocolError
-from imagestore.registry.exchange import Request
 from imagestore.registry.transport import urls
+from imagestore.registry.transport.messages import moved
 
 if TYPE_CHECKING:
-    from imagestore.registry.exchange import Origin, Response
+    import httpx
+
+    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.messages import Response
 
 STATUSES: Final = frozenset({301, 302, 303, 307, 308})
 # What a stranger may see of a request: which form and which bytes are wanted.
 _TRAVELLING: Final = frozenset({"accept", "range"})
 
 
-def next_request(request: Request, response: Response, *, home: Origin) -> Request:
+def next_request(request: httpx.Request, response: Response, *, home: Origin) -> httpx.Request:
     """The request that follows a redirect.
 
     Args:
@@ -33,9 +36,9 @@ def next_request(request: Request, response: Response, *, home: Origin) -> Reque
     Raises:
         ProtocolError: the target is missing, unreadable, not http(s), or leads from https to http.
     """
-    here = urls.origin_of(request.url)
+    here = urls.origin_of(str(request.url))
     host = urls.host_port(here)
-    location = response.headers.get("Location").strip()
+    location = response.headers.get("Location", "").strip()
     if request.method not in {"GET", "HEAD"}:
         raise ProtocolError(f"{host}: a {request.method} is not redirected", host=host, status=response.status)
     if not location:
@@ -43,7 +46,7 @@ def next_request(request: Request, response: Response, *, home: Origin) -> Reque
             f"{host}: answered {response.status} without saying where to go", host=host, status=response.status
         )
     try:
-        target = urls.join(request.url, location)
+        target = urls.join(str(request.url), location)
         there = urls.origin_of(target)
     except ProtocolError as error:
         raise ProtocolError(
@@ -56,6 +59,5 @@ def next_request(request: Request, response: Response, *, home: Origin) -> Reque
             status=response.status,
         )
     if there == home == here:
-        return Request(request.method, target, request.headers)
-    kept = tuple((name, value) for name, value in request.headers if name.lower() in _TRAVELLING)
-    return Request(request.method, target, kept)
+        return moved(request, target)
+    return moved(request, target, only=_TRAVELLING)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 from imagestore.registry.retry import TRANSIENT_STATUSES
 
 if TYPE_CHECKING:
-    from imagestore.registry.exchange import Request, Response
+    import httpx
+
+    from imagestore.registry.transport.messages import Response
 
 # What a registry may answer to a stranger: Amazon's says 403 and 404 without a challenge, Nexus hides what isn't public
 # behind 404.
@@ -16,7 +18,7 @@ _OF_STRANGERS: Final = frozenset({400, 401, 403, 404})
 _OF_LOGINS: Final = frozenset(range(400, 500)) - TRANSIENT_STATUSES - {416}
 
 
-def is_refusal(request: Request, response: Response, *, had_login: bool) -> bool:
+def is_refusal(request: httpx.Request, response: Response, *, had_login: bool) -> bool:
     """Whether a request with another login, or with one, may be answered otherwise.
 
     Args:

@@ -14,9 +14,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import httpx
+
 from imagestore.errors import RateLimitedError, RegistryUnavailableError
 from imagestore.observe import Waiting
-from imagestore.registry.transport.faults import ProxyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +122,7 @@ def is_transient(error: ImageStoreError) -> bool:
         if isinstance(error.__cause__, ssl.SSLError):
             return False
         # Trying a login at a proxy again and again may lock an account.
-        if isinstance(error.__cause__, ProxyError) and str(error.__cause__)[:3] in _REFUSED:
+        if isinstance(error.__cause__, httpx.ProxyError) and str(error.__cause__)[:3] in _REFUSED:
             return False
     return error.status == 0 or error.status in TRANSIENT_STATUSES
 

@@ -25,7 +25,6 @@ from imagestore.observe import Noticed, Waiting
 from imagestore.registry import redirect
 from imagestore.registry.echo import hush, secrets_in, without
 from imagestore.registry.errors_body import failure
-from imagestore.registry.exchange import Request
 from imagestore.registry.refusals import is_refusal
 from imagestore.registry.retry import (
     TRANSIENT_STATUSES,
@@ -35,18 +34,22 @@ from imagestore.registry.retry import (
     parse_retry_after,
 )
 from imagestore.registry.transport import urls
+from imagestore.registry.transport.messages import make_request
 from imagestore.registry.warning_texts import warning_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import httpx
+
     from imagestore.cancel import CancelToken
     from imagestore.observe import Observer
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.exchange import Authenticator, Headers, Response, Sender
+    from imagestore.registry.exchange import Authenticator, Sender
     from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import HostPauses, Timing
+    from imagestore.registry.transport.messages import Response
 
 T = TypeVar("T")
 
@@ -148,7 +151,7 @@ class Session:
                 response, secrets = self._exchange(call)
                 if not self._is_passing(call, response, attempt):
                     return self._used(call, use, response, secrets)
-                asked = parse_retry_after(response.headers.get("Retry-After"), self.shared.timing.now())
+                asked = parse_retry_after(response.headers.get("Retry-After", ""), self.shared.timing.now())
                 error = failure(response, what=call.what, retry_after=asked)
                 self._comment(call, error, secrets)
             except RegistryError as raised:
@@ -246,14 +249,14 @@ class Session:
             secrets = secrets_in(fields) if fields else ()
             request = self._request(call, authorization)
             response = self._follow(request, secrets)
-            if response.status >= 400 and response.url != request.url:
+            if response.status >= 400 and response.url != str(request.url):
                 # Storage services quote what they don't like about a signed address.
                 secrets = secrets_in(fields, signed=response.url)
             if not is_refusal(request, response, had_login=bool(authorization or looks)):
                 return response, secrets
             if urls.origin_of(response.url) != endpoint.origin:
                 return response, secrets
-            challenge = response.headers.get_all("WWW-Authenticate") if response.status == 401 else ()
+            challenge = tuple(response.headers.get_list("WWW-Authenticate")) if response.status == 401 else ()
             if challenge and challenge not in answered and len(answered) < _MAX_CHALLENGES:
                 answered.add(challenge)
                 response.close()
@@ -267,7 +270,7 @@ class Session:
             response.close()
             authorization = again
 
-    def _respond(self, call: Call, headers: Headers) -> str:
+    def _respond(self, call: Call, headers: httpx.Headers) -> str:
         origin, repository = self.endpoint.origin, call.repository
         header = self.line.authenticator.respond(origin, repository, headers, cancel=self.cancel)
         self.operation.tried(origin, repository, header)
@@ -309,7 +312,7 @@ class Session:
             error.hint = f"{error.hint}; {without_login}" if error.hint else without_login
             raise
 
-    def _challenge_of_host(self, call: Call) -> Headers | None:
+    def _challenge_of_host(self, call: Call) -> httpx.Headers | None:
         """The challenge of ``/v2/``; None without one, and without a stored login that could answer it."""
         endpoint = self.endpoint
         try:
@@ -322,9 +325,9 @@ class Session:
         if not account:
             return None
         try:
-            with self._follow(Request("GET", f"{endpoint.base}/", endpoint.headers), ()) as response:
+            with self._follow(make_request("GET", f"{endpoint.base}/", endpoint.headers), ()) as response:
                 is_home = urls.origin_of(response.url) == endpoint.origin
-                if response.status == 401 and is_home and response.headers.get("WWW-Authenticate"):
+                if response.status == 401 and is_home and response.headers.get("WWW-Authenticate", ""):
                     return response.headers
         except RegistryError:
             # The refusal that came before is what is reported.
@@ -333,7 +336,7 @@ class Session:
         self.operation.remark_on_login(endpoint.origin, call.repository, remark)
         return None
 
-    def _request(self, call: Call, authorization: str) -> Request:
+    def _request(self, call: Call, authorization: str) -> httpx.Request:
         headers = list(self.endpoint.headers)
         if call.accept:
             headers.append(("Accept", ", ".join(call.accept)))
@@ -343,25 +346,25 @@ class Session:
             headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
             headers.append(("Authorization", authorization))
         url = call.url or self.endpoint.url(call.repository, call.path, call.query)
-        return Request(call.method, url, tuple(headers))
+        return make_request(call.method, url, tuple(headers))
 
-    def _follow(self, request: Request, secrets: tuple[str, ...]) -> Response:
-        seen = {request.url}
+    def _follow(self, request: httpx.Request, secrets: tuple[str, ...]) -> Response:
+        seen = {str(request.url)}
         while True:
             response = self.line.sender.send(request, cancel=self.cancel)
-            self._pass_on_warnings(response, secrets, signed=request.url if len(seen) > 1 else "")
+            self._pass_on_warnings(response, secrets, signed=str(request.url) if len(seen) > 1 else "")
             if response.status not in redirect.STATUSES:
                 return response
             with response:
                 request = redirect.next_request(request, response, home=self.endpoint.origin)
-            if request.url in seen or len(seen) > self.shared.policy.redirects:
+            if str(request.url) in seen or len(seen) > self.shared.policy.redirects:
                 host = self.endpoint.host
                 raise ProtocolError(
                     f"{host}: redirects in a circle or more than {self.shared.policy.redirects} times",
                     host=host,
                     status=response.status,
                 )
-            seen.add(request.url)
+            seen.add(str(request.url))
 
     def _pass_on_warnings(self, response: Response, secrets: tuple[str, ...], *, signed: str) -> None:
         texts = warning_texts(response.headers)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from imagestore.registry.errors_body import escape
 
 if TYPE_CHECKING:
-    from imagestore.registry.exchange import Headers
+    import httpx
 
 # What the specification asks servers to stay below, all warnings of an answer together.
 _MAX_BYTES: Final = 4096
 _WARNING: Final = re.compile(r'(?:^|,)[ \t]*299 - "((?:[^"\\]|\\.)*)"')
 
 
-def warning_texts(headers: Headers) -> tuple[str, ...]:
+def warning_texts(headers: httpx.Headers) -> tuple[str, ...]:
     r"""The texts, escaped for display.
 
     >>> from imagestore.registry.exchange import Headers
@@ -27,7 +27,7 @@ def warning_texts(headers: Headers) -> tuple[str, ...]:
     """
     found: list[str] = []
     left = _MAX_BYTES
-    for value in headers.get_all("Warning"):
+    for value in headers.get_list("Warning"):
         found.extend(escape(re.sub(r"\\(.)", r"\1", match[1])) for match in _WARNING.finditer(value[:left]))
         left = max(0, left - len(value))
     return tuple(found)

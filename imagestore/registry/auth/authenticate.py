@@ -29,10 +29,12 @@ from imagestore.secret import Secret
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import httpx
+
     from imagestore.cancel import CancelToken
     from imagestore.registry.auth.challenge import Challenge
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.exchange import Headers, Origin, Sender
+    from imagestore.registry.exchange import Origin, Sender
 
 #: Challenges answered for one request; two are normal (no token yet; one more scope).
 MAX_ANSWERS: Final = 4
@@ -148,7 +150,7 @@ class RegistryAuthenticator:
         host = self._policy.credential_hosts.get(target.host, target.host)
         return self._credentials.lookup(Target(host, target.repository), cancel=cancel)
 
-    def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
+    def respond(self, origin: Origin, repository: str, headers: httpx.Headers, *, cancel: CancelToken) -> str:
         """Answer a 401 with the header value to try next.
 
         Raises:
@@ -166,7 +168,7 @@ class RegistryAuthenticator:
                 f"{target.shown}: expected an end to challenges after {MAX_ANSWERS}, another came", host=target.host
             )
         try:
-            challenge = _choose(parse_challenges(headers.get_all("WWW-Authenticate")), target)
+            challenge = _choose(parse_challenges(headers.get_list("WWW-Authenticate")), target)
         except ProtocolError as error:
             raise AuthenticationError(f"{target.host}: {error}", host=target.host, status=401) from error
         found = self._lookup(target, cancel)

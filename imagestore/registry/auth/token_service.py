@@ -22,15 +22,18 @@ from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedErr
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
 from imagestore.registry.coding import coding_hint, plain
-from imagestore.registry.exchange import Request
 from imagestore.registry.retry import parse_retry_after
 from imagestore.registry.transport import urls
+from imagestore.registry.transport.messages import make_request, moved
 
 if TYPE_CHECKING:
+    import httpx
+
     from imagestore.cancel import CancelToken
     from imagestore.registry.auth.scope import Scope
     from imagestore.registry.credentials.model import Credential, Found
-    from imagestore.registry.exchange import Response, Sender
+    from imagestore.registry.exchange import Sender
+    from imagestore.registry.transport.messages import Response
     from imagestore.secret import Secret
 
 CLIENT_ID: Final = "imagestore"
@@ -129,7 +132,7 @@ class TokenService:
         if credential is not None:
             query.append(("account", credential.username))
             headers += (("Authorization", basic_header(credential)),)
-        return self._exchange(Request("GET", self._realm.url(urlencode(query)), headers), cancel)
+        return self._exchange(make_request("GET", self._realm.url(urlencode(query)), headers), cancel)
 
     def _post(self, scopes: tuple[Scope, ...], grant: dict[str, str], cancel: CancelToken) -> TokenReply:
         form = {**grant, "client_id": CLIENT_ID}
@@ -138,9 +141,9 @@ class TokenService:
         if scopes:
             form["scope"] = " ".join(str(scope) for scope in scopes)
         headers = (("Accept", "application/json"), ("Content-Type", "application/x-www-form-urlencoded"))
-        return self._exchange(Request("POST", self._realm.url(), headers, urlencode(form).encode("ascii")), cancel)
+        return self._exchange(make_request("POST", self._realm.url(), headers, urlencode(form).encode("ascii")), cancel)
 
-    def _exchange(self, request: Request, cancel: CancelToken) -> TokenReply:
+    def _exchange(self, request: httpx.Request, cancel: CancelToken) -> TokenReply:
         where = f"token service {self._realm.origin} of {self._registry}"
         allowed = _GET_REDIRECTS if request.method == "GET" else _ANY_METHOD_REDIRECTS
         for _ in range(MAX_REDIRECTS + 1):
@@ -149,9 +152,9 @@ class TokenService:
                     return _reply(response, where)
                 if response.status not in allowed:
                     raise _RefusedError(response.status, _error_code(response), _retry_after(response))
-                location = response.headers.get("Location")
+                location = response.headers.get("Location", "")
             try:
-                target = urls.join(request.url, location)
+                target = urls.join(str(request.url), location)
                 origin = urls.origin_of(target)
             except ProtocolError:
                 # Without that error, which shows the address.
@@ -163,7 +166,7 @@ class TokenService:
                 raise AuthenticationError(
                     f"{where}: redirects to {origin}; expected an answer from its own origin", host=self._registry
                 )
-            request = Request(request.method, target, request.headers, request.body)
+            request = moved(request, target)
         raise AuthenticationError(
             f"{where}: expected at most {MAX_REDIRECTS} redirects, more came", host=self._registry
         )
@@ -218,4 +221,4 @@ def _error_code(response: Response) -> str:
 
 
 def _retry_after(response: Response) -> float | None:
-    return parse_retry_after(response.headers.get("Retry-After"), datetime.datetime.now(datetime.UTC))
+    return parse_retry_after(response.headers.get("Retry-After", ""), datetime.datetime.now(datetime.UTC))

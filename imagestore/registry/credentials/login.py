@@ -27,7 +27,7 @@ from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, Credentia
 from imagestore.registry.credentials.members import spellings
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Target
 from imagestore.registry.errors_body import read_some, tls_hint
-from imagestore.registry.exchange import Request
+from imagestore.registry.transport.messages import make_request
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
@@ -94,7 +94,7 @@ def check_login(
     header = authenticator.authorization(origin, "")
     while True:
         headers = (*endpoint.headers, ("Authorization", header)) if header else endpoint.headers
-        with sender.send(Request("GET", f"{endpoint.base}/", headers), cancel=cancel) as response:
+        with sender.send(make_request("GET", f"{endpoint.base}/", headers), cancel=cancel) as response:
             status, answer = response.status, response.headers
             hint = tls_hint(response, read_some(response)) if status == 400 else ""
         if status != 401:

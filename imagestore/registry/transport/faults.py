@@ -1,46 +1,73 @@
-"""What can go wrong with an exchange on the network; never leaves this package (``http.py`` words it for callers)."""
+"""What transports raise, which are httpx's exceptions, as errors of this package."""
 
 from __future__ import annotations
 
-from typing import Final
+import socket
+from typing import TYPE_CHECKING, Final
 
-#: What to do about a proxy that answers 407.
-PROXY_LOGIN: Final = (
-    "it wants a login, or another one than it was given: http://USER:PASSWORD@HOST:PORT in HTTP_PROXY or HTTPS_PROXY"
-)
+import httpx
 
+from imagestore.errors import ProtocolError, RegistryUnavailableError
+from imagestore.registry.transport import tls, urls
+from imagestore.registry.transport.proxies import PROXY_LOGIN, PROXY_VARIABLES
 
-class TransportError(Exception):
-    """The connection broke."""
+if TYPE_CHECKING:
+    from imagestore.registry.transport.network import Exchange
 
-
-class UnsendableError(TransportError):
-    """The request can't be put on the wire."""
-
-
-class InvalidAnswerError(TransportError):
-    """What came is no HTTP."""
+#: All that a transport may raise for a failed exchange; a given one also what it got from the system.
+FAULTS: Final = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError)
+_MAX_SHOWN: Final = 200
 
 
-class OtherProtocolError(InvalidAnswerError):
-    """What came doesn't even begin as HTTP does."""
+def translated(
+    error: Exception, exchange: Exchange, *, host: str, when: str, proxy: str
+) -> RegistryUnavailableError | ProtocolError:
+    """One of FAULTS as this package's error; to be raised from what it is about (``tls.failure_in``, or itself).
+
+    Args:
+        error: what was raised.
+        exchange: in which.
+        host: the registry's, as shown.
+        when: what was done, behind "the connection broke".
+        proxy: URL of the proxy, or empty.
+    """
+    failure = tls.failure_in(error)
+    if exchange.is_reaching_proxy:
+        what = "no connection" if failure is None else "no TLS connection"
+        reason = _reason(error) if failure is None else tls.describe(failure)
+        if isinstance(error, httpx.ConnectTimeout):
+            reason = "not within the time allowed"
+        message = f"{host}: {what} through proxy {urls.shown(proxy)}, which can't be reached: {reason}"
+        return RegistryUnavailableError(message, host=host, hint=PROXY_VARIABLES)
+    if failure is not None:
+        message = f"{host}: no TLS connection: {tls.describe(failure)}"
+        return RegistryUnavailableError(message, host=host, hint=tls.hint(failure))
+    match error:
+        case httpx.LocalProtocolError() | httpx.UnsupportedProtocol() | httpx.InvalidURL():
+            # Its text may quote a header, and with it a token.
+            return ProtocolError(f"{host}: the request can't be sent as it is", host=host)
+        case httpx.RemoteProtocolError() if exchange.is_reading_head and not proxy:
+            return ProtocolError(f"{host}: invalid HTTP response: {_reason(error)}", host=host)
+        case httpx.ConnectTimeout():
+            what = "no connection within the time allowed"
+        case httpx.TimeoutException():
+            what = f"no answer within the time allowed {when} ({_reason(error)})"
+        case httpx.ProxyError():
+            reason = _reason(error)
+            hint = PROXY_LOGIN if reason.startswith("407") else PROXY_VARIABLES
+            return RegistryUnavailableError(f"{host}: the proxy refused: {reason}", host=host, hint=hint)
+        case httpx.ConnectError():
+            what = f"no connection: {_reason(error)}"
+        case _:
+            what = f"the connection broke {when}: {_reason(error)}"
+    return RegistryUnavailableError(f"{host}: {what}", host=host)
 
 
-class StaleError(TransportError):
-    """A connection that was kept turned out to be closed before anything of an answer came."""
-
-
-class WaitError(TransportError):
-    """Nothing came for too long."""
-
-
-class ConnectWaitError(WaitError):
-    """No connection for too long."""
-
-
-class ConnectError(TransportError):
-    """No connection."""
-
-
-class ProxyError(TransportError):
-    """The proxy refused."""
+def _reason(error: Exception) -> str:
+    """Why, in the system's words where it has some; printable and bounded."""
+    inner = next((cause for cause in tls.causes(error) if isinstance(cause, OSError) and cause.strerror), None)
+    text = str(error) if inner is None else inner.strerror
+    if isinstance(inner, socket.gaierror):
+        text = f"name resolution failed: {text}"
+    text = text or type(error).__name__
+    return text[:_MAX_SHOWN].encode("unicode_escape").decode("ascii")

@@ -1,8 +1,8 @@
-"""Every HTTP byte of a pull passes here; above it nobody knows how messages are exchanged.
+"""Every HTTP byte of a pull passes here: one httpx.Client, whose transport depends on the way.
 
-Hosts that are reached directly are spoken to by our own connections (``pool.py``): a body's bytes go from the socket
-into the caller's buffer, and no HTTP library is loaded for a small image. Through a proxy httpx's engine, httpcore,
-exchanges the messages (``proxied.py``), and a transport of httpx may stand in the network's place (``given.py``).
+- Hosts that are reached directly: ``direct.py``, connections of our own with h11.
+- Through a proxy: httpx's own transport (``proxied.py``).
+- A transport that the caller gives (recorded registry, mock, embedder) stands in the network's place.
 
 What holds on every way: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no
 credentials from the environment, proxies by our own rules, limits on the response head, time limits that a slow peer
@@ -11,42 +11,47 @@ can't stretch, cancellation that ends a blocked read, and the package's own erro
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Final
 
-from imagestore._version import __version__
+import httpx
+
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
-from imagestore.registry.exchange import Origin, Request, Response, Sender
+from imagestore.registry.exchange import Origin, Sender
 from imagestore.registry.ranges import parse_length
-from imagestore.registry.transport import addresses, faults, tls, urls
-from imagestore.registry.transport.answer import Answer, check_head
-from imagestore.registry.transport.faults import PROXY_LOGIN
-from imagestore.registry.transport.message import outgoing
-from imagestore.registry.transport.network import Exchange, Pace, Route
-from imagestore.registry.transport.pool import Pool
+from imagestore.registry.transport import addresses, network, tls, urls
+from imagestore.registry.transport.connection import BODY, SizedBody
+from imagestore.registry.transport.direct import DirectTransport
+from imagestore.registry.transport.faults import FAULTS, translated
+from imagestore.registry.transport.messages import Pieces, Response, check_head
+from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
+from imagestore.registry.transport.proxied import ProxiedTransport
 from imagestore.registry.transport.proxies import ProxyRules
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
-
-    import httpx
+    import urllib.request
+    from collections.abc import Callable, Iterator
+    from http.client import HTTPResponse
 
     from imagestore.cancel import CancelToken
-    from imagestore.registry.transport.pool import Exchanges, Incoming
 
 _log = logging.getLogger(__name__)
 
 # No request goes there, so every host counts as named by a server.
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
-USER_AGENT: Final = f"imagestore/{__version__}"
 _DEFAULT_PACE: Final = Pace()
-_VARIABLES: Final = "proxies are named in HTTP_PROXY and HTTPS_PROXY, hosts that need none in NO_PROXY"
+# Where a request's extensions have the transport that was chosen for it.
+_TRANSPORT: Final = "imagestore.transport"
+_is_ours: ContextVar[bool] = ContextVar("imagestore_request", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Timeouts:
         pace: how slow a response may be.
     """
 
-    connect: float = 10.0
+    connect: float = network.CONNECT_SECONDS
     idle: float = 30.0
     keep_alive: float = 30.0
     pace: Pace = _DEFAULT_PACE
@@ -70,7 +75,7 @@ class HttpSender:
     """Sends requests over pooled connections; thread-safe.
 
     Args:
-        transport: answers instead of the network (replay, tests); an httpx transport.
+        transport: answers instead of the network (replay, tests); closed by the caller.
         proxies: by default those of the environment.
         timeouts: time limits.
         unix_socket: connect to this socket whatever the host, for servers under test.
@@ -87,16 +92,17 @@ class HttpSender:
         timeouts: Timeouts | None = None,
         unix_socket: str = "",
     ) -> None:
-        self._given = _given(transport) if transport is not None else None
+        self._given = transport
         self._proxies = ProxyRules.from_environment() if proxies is None else proxies
         self._timeouts = timeouts or Timeouts()
         self._unix_socket = unix_socket
+        self._client = httpx.Client(transport=_Chosen(), cookies=_NoCookies(), trust_env=False)
         self._lock = threading.Lock()
-        self._is_closed = False
-        self._pools: dict[tuple[ConnectionSettings, str, bool], Exchanges] = {}
+        self._contexts: dict[ConnectionSettings, tuple[tls.Stamp, ssl.SSLContext]] = {}
+        self._transports: dict[object, tuple[ssl.SSLContext | None, httpx.BaseTransport]] = {}
         self._peers = addresses.PeerMemory()
 
-    def send(self, request: Request, *, cancel: CancelToken) -> Response:
+    def send(self, request: httpx.Request, *, cancel: CancelToken) -> Response:
         """See Sender; every host counts as named by the user."""
         return self.exchange(
             request, cancel=cancel, home=None, settings=ConnectionSettings(), trusted_hosts=frozenset()
@@ -118,7 +124,7 @@ class HttpSender:
 
     def exchange(
         self,
-        request: Request,
+        request: httpx.Request,
         *,
         cancel: CancelToken,
         home: Origin | None,
@@ -127,92 +133,126 @@ class HttpSender:
     ) -> Response:
         """Send one request on behalf of an endpoint; see Sender for the errors."""
         cancel.check()
-        origin = urls.origin_of(request.url)
+        url = str(request.url)
+        origin = urls.origin_of(url)
         towards = tls.settings_towards(origin, home=home, settings=settings)
         is_named_by_server = home is not None and origin != home
         is_trusted = origin.host in trusted_hosts
         public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
         proxy = self._proxy_for(origin)
-        pool = self._pool(origin, towards, proxy, public_only=public_only)
+        transport = self._transport(origin, towards, proxy, public_only=public_only)
+        exchange = Exchange(cancel, self._timeouts.pace)
         started = time.monotonic()
         try:
-            answer = self._exchange(pool, request, towards, origin, proxy, cancel)
+            answer = self._exchange(transport, request, exchange, towards, urls.host_port(origin), proxy)
         except ImageStoreError as error:
             seconds = time.monotonic() - started
-            _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
+            _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(url), error, seconds)
             through = f"through proxy {urls.shown(proxy)}"
             if proxy and isinstance(error, RegistryUnavailableError) and through not in str(error):
                 error.hint = f"it is asked {through}; {error.hint}" if error.hint else f"it is asked {through}"
             raise
-        if answer.peer is not None and not is_named_by_server and not proxy:
-            self._peers.note(origin, answer.peer)
-        if _log.isEnabledFor(logging.DEBUG):
-            seconds = time.monotonic() - started
-            _log.debug("%s %s -> %d after %.3f s", request.method, urls.shown(request.url), answer.status, seconds)
+        if exchange.peer is not None and not is_named_by_server and not proxy:
+            self._peers.note(origin, exchange.peer)
+        seconds = time.monotonic() - started
+        _log.debug("%s %s -> %d after %.3f s", request.method, urls.shown(url), answer.status, seconds)
         return answer
 
     def close(self) -> None:
         """Close every connection, those in use when their answer ends; nothing is sent any more."""
         with self._lock:
-            self._is_closed = True
-            pools = list(self._pools.values())
-            self._pools.clear()
-        for pool in pools:
-            pool.close()
+            self._client.close()
+            transports = [transport for _, transport in self._transports.values()]
+            self._transports.clear()
+        for transport in transports:
+            transport.close()
 
     def _exchange(
         self,
-        pool: Exchanges,
-        request: Request,
-        towards: ConnectionSettings,
-        origin: Origin,
+        transport: httpx.BaseTransport,
+        request: httpx.Request,
+        exchange: Exchange,
+        settings: ConnectionSettings,
+        host: str,
         proxy: str,
-        cancel: CancelToken,
-    ) -> Answer:
-        exchange, host = Exchange(cancel, self._timeouts.pace), urls.host_port(origin)
+    ) -> Response:
+        connect, idle = settings.dial_timeout_seconds or self._timeouts.connect, self._timeouts.idle
+        limits = {"connect": connect, "read": idle, "write": idle, "pool": idle}
+        request.extensions = {"timeout": limits, EXCHANGE: exchange, _TRANSPORT: transport}
         with ExitStack() as stack:
-            stack.enter_context(cancel.on_cancel(exchange.shut_down))
-            with _guarded(exchange, host, "while waiting for a response", proxy):
-                connect = towards.dial_timeout_seconds or self._timeouts.connect
-                idle = self._timeouts.idle
-                sent = outgoing(request, user_agent=USER_AGENT, connect_seconds=connect, idle_seconds=idle)
-                incoming = pool.handle(sent, exchange)
-            stack.callback(incoming.close)
+            stack.enter_context(exchange.cancellable())
+            with _guarded(exchange, host, "while waiting for a response", proxy), _unlogged():
+                answer = self._sent(request, exchange, host)
+            stack.enter_context(_closing(answer))
             # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.
             stack.callback(exchange.finish)
-            check_head(incoming.fields, host, incoming.status)
-            exchange.head_is_read(_length(incoming))
-            return Answer(
-                incoming.status,
-                incoming.fields,
-                url=request.url,
-                peer=exchange.peer,
-                body=incoming,
-                guard=lambda: _guarded(exchange, host, "while reading a response", proxy),
-                on_close=stack.pop_all(),
-                # Through a tunnel nobody but the host answers.
-                proxy=urls.shown(proxy) if origin.scheme == "http" else "",
-            )
+            check_head(answer, host)
+            exchange.head_is_read(parse_length(answer.headers.get("Content-Length", "")))
+            read = _reader(answer)
+
+            def readinto(buffer: memoryview) -> int:
+                with _guarded(exchange, host, "while reading a response", proxy):
+                    started = time.monotonic()
+                    count = read(buffer)
+                    exchange.note_read(count, time.monotonic() - started)
+                if not count:
+                    # A cancellation ends the connection too, and is no end of a body.
+                    exchange.check()
+                return count
+
+            # Through a tunnel nothing but the host answers.
+            shown = urls.shown(proxy) if request.url.scheme == "http" else ""
+            return Response(answer, readinto=readinto, on_close=stack.pop_all().close, proxy=shown)
+
+    def _sent(self, request: httpx.Request, exchange: Exchange, host: str) -> httpx.Response:
+        try:
+            return self._client.send(request, stream=True)
+        except (httpx.RemoteProtocolError, httpx.InvalidURL) as error:
+            # The client reads where a redirect leads, also if it doesn't go there.
+            if exchange.is_answered:
+                raise ProtocolError(f"{host}: redirects to an address that can't be read", host=host) from error
+            raise
 
     def _proxy_for(self, origin: Origin) -> str:
         return "" if self._given is not None or self._unix_socket else self._proxies.proxy_for(origin)
 
-    def _pool(self, origin: Origin, settings: ConnectionSettings, proxy: str, *, public_only: bool) -> Exchanges:
-        if self._given is not None:
-            return self._given
-        if public_only:
+    def _transport(
+        self, origin: Origin, settings: ConnectionSettings, proxy: str, *, public_only: bool
+    ) -> httpx.BaseTransport:
+        if self._given is None and public_only:
             _refuse_private_literal(origin)
-            # Behind a proxy the proxy resolves names; only literals can be judged here.
-            public_only = not proxy
-        key = (settings, proxy, public_only)
         with self._lock:
-            if self._is_closed:
+            if self._client.is_closed:
                 raise PreconditionError("this registry client is closed", hint="make another one")
-            pool = self._pools.get(key)
-            if pool is None:
-                route = Route(public_only=public_only, unix_socket=self._unix_socket)
-                pool = self._pools[key] = _new_pool(settings, proxy, route, self._timeouts.keep_alive)
-            return pool
+            if self._given is not None:
+                return self._given
+            context = self._context(settings) if origin.scheme == "https" else None
+            # Behind a proxy the proxy resolves names; only literals can be judged here.
+            key = (settings, proxy, public_only and not proxy, origin.scheme)
+            made_for, transport = self._transports.get(key, (None, None))
+            if transport is None or made_for is not context:
+                if transport is not None:
+                    transport.close()
+                transport = self._new_transport(context, proxy, public_only=public_only)
+                self._transports[key] = (context, transport)
+            return transport
+
+    def _context(self, settings: ConnectionSettings) -> ssl.SSLContext:
+        """Certificates are renewed while we run: a change of their files makes a new one, and new connections."""
+        stamp = tls.stamp_of(settings)
+        made_for, context = self._contexts.get(settings, (None, None))
+        if context is None or made_for != stamp:
+            context = tls.make_context(settings)
+            self._contexts[settings] = (stamp, context)
+        return context
+
+    def _new_transport(self, context: ssl.SSLContext | None, proxy: str, *, public_only: bool) -> httpx.BaseTransport:
+        keep_alive = self._timeouts.keep_alive
+        if proxy:
+            return ProxiedTransport(proxy, context, keep_alive_seconds=keep_alive)
+        return DirectTransport(
+            context, public_only=public_only, unix_socket=self._unix_socket, keep_alive_seconds=keep_alive
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,24 +264,67 @@ class _BoundSender:
     settings: ConnectionSettings
     trusted_hosts: frozenset[str]
 
-    def send(self, request: Request, *, cancel: CancelToken) -> Response:
+    def send(self, request: httpx.Request, *, cancel: CancelToken) -> Response:
         return self.sender.exchange(
             request, cancel=cancel, home=self.home, settings=self.settings, trusted_hosts=self.trusted_hosts
         )
 
 
-def _given(transport: httpx.BaseTransport) -> Exchanges:
-    from imagestore.registry.transport.given import Given
+class _Chosen(httpx.BaseTransport):
+    """The client's transport: each request goes to the one that was chosen for it, which the sender closes."""
 
-    return Given(transport)
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        transport: httpx.BaseTransport = request.extensions[_TRANSPORT]
+        answer = transport.handle_request(request)
+        exchange: Exchange = request.extensions[EXCHANGE]
+        exchange.is_answered = True
+        return answer
 
 
-def _new_pool(settings: ConnectionSettings, proxy: str, route: Route, keep_alive_seconds: float) -> Exchanges:
-    if not proxy:
-        return Pool(settings, route, keep_alive_seconds)
-    from imagestore.registry.transport.proxied import ProxiedPool
+class _NoCookies(CookieJar):
+    """Stays empty."""
 
-    return ProxiedPool(settings, proxy, route, keep_alive_seconds)
+    def extract_cookies(self, response: HTTPResponse, request: urllib.request.Request) -> None:
+        """Keep none."""
+
+
+class _NotOurs(logging.Filter):
+    """httpx logs the addresses of requests with their queries, which may be signatures; ours are logged without."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _is_ours.get()
+
+
+logging.getLogger("httpx").addFilter(_NotOurs())
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """No request is logged by httpx in this block."""
+    before = _is_ours.set(True)
+    try:
+        yield
+    finally:
+        _is_ours.reset(before)
+
+
+def _reader(answer: httpx.Response) -> Callable[[memoryview], int]:
+    """What reads an answer's body into buffers: the transport's way, or its stream's pieces."""
+    body = answer.extensions.get(BODY)
+    if isinstance(body, SizedBody):
+        return body.readinto
+    assert isinstance(answer.stream, httpx.SyncByteStream)
+    return Pieces(answer.stream).readinto
+
+
+@contextmanager
+def _closing(answer: httpx.Response) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        # Giving a connection back can only fail when it is broken, and then its transport has dropped it.
+        with contextlib.suppress(*FAULTS):
+            answer.close()
 
 
 def _refuse_private_literal(origin: Origin) -> None:
@@ -257,62 +340,12 @@ def _refuse_private_literal(origin: Origin) -> None:
         )
 
 
-def _length(incoming: Incoming) -> int | None:
-    value = next((value for name, value in incoming.fields if name.lower() == b"content-length"), b"")
-    return parse_length(value.decode("latin-1"))
-
-
 @contextmanager
 def _guarded(exchange: Exchange, host: str, when: str, proxy: str) -> Iterator[None]:
-    """The border: what this package raises becomes what callers know."""
+    """The border: what httpx and its transports raise becomes what callers know."""
     try:
         yield
-    except (faults.TransportError, OSError) as error:
+    except FAULTS as error:
         exchange.check()
-        failure = tls.failure_in(error)
-        if exchange.is_reaching_proxy:
-            raise _no_proxy(error, failure, host, proxy) from (failure or error)
-        raise _translated(error, failure, exchange, host, when) from (failure or error)
-
-
-def _no_proxy(error: Exception, failure: ssl.SSLError | None, host: str, proxy: str) -> RegistryUnavailableError:
-    if failure is not None:
-        what, reason = "no TLS connection", tls.describe(failure)
-    else:
-        is_late = isinstance(error, faults.ConnectWaitError)
-        what, reason = "no connection", "not within the time allowed" if is_late else _reason(error)
-    message = f"{host}: {what} through proxy {urls.shown(proxy)}, which can't be reached: {reason}"
-    return RegistryUnavailableError(message, host=host, hint=_VARIABLES)
-
-
-def _translated(
-    error: Exception, failure: ssl.SSLError | None, exchange: Exchange, host: str, when: str
-) -> RegistryUnavailableError | ProtocolError:
-    if failure is not None:
-        message = f"{host}: no TLS connection: {tls.describe(failure)}"
-        return RegistryUnavailableError(message, host=host, hint=tls.hint(failure))
-    match error:
-        case faults.UnsendableError():
-            # Its text may quote a header, and with it a token.
-            return ProtocolError(f"{host}: the request can't be sent as it is", host=host)
-        case faults.InvalidAnswerError() if exchange.is_reading_head and not exchange.saw_end:
-            return ProtocolError(f"{host}: the answer is no valid HTTP: {_reason(error)}", host=host)
-        case faults.ConnectWaitError():
-            what = "no connection within the time allowed"
-        case faults.WaitError():
-            what = f"no answer within the time allowed {when} ({_reason(error)})"
-        case faults.ProxyError():
-            reason = _reason(error)
-            hint = PROXY_LOGIN if reason.startswith("407") else _VARIABLES
-            return RegistryUnavailableError(f"{host}: the proxy refused: {reason}", host=host, hint=hint)
-        case faults.ConnectError():
-            what = f"no connection: {_reason(error)}"
-        case _:
-            what = f"the connection broke {when}: {_reason(error)}"
-    return RegistryUnavailableError(f"{host}: {what}", host=host)
-
-
-def _reason(error: Exception) -> str:
-    inner = next((argument for argument in error.args if isinstance(argument, OSError)), None)
-    text = (inner.strerror if inner is not None else None) or str(error) or type(error).__name__
-    return text[:200].encode("unicode_escape").decode("ascii")
+        cause = tls.failure_in(error) or error
+        raise translated(error, exchange, host=host, when=when, proxy=proxy) from cause

@@ -1,7 +1,7 @@
 """The network below HTTP: connects only where allowed, never blocks past a deadline, and stops when cancelled.
 
 A time limit of a single read isn't tripped by a peer that drips bytes, and a blocked read can't be ended from another
-thread. Every wait asks here how long it may last (``link.py``; ``proxied.py`` for the library's), which
+thread. Every wait asks here how long it may last (``connection.py``), which
 
 - ends at the operation's deadline, and for a response head at a limit for the whole head;
 - fails when a body comes slower than a least rate;
@@ -12,23 +12,28 @@ thread. Every wait asks here how long it may last (``link.py``; ``proxied.py`` f
 from __future__ import annotations
 
 import contextlib
-import functools
+import errno
+import os
+import select
 import socket
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx
+
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
-from imagestore.registry.transport.dial import C, Dial, start
-from imagestore.registry.transport.faults import ConnectError, ConnectWaitError, WaitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from imagestore.cancel import CancelToken
 
+#: Where a request's extensions have its Exchange.
+EXCHANGE: Final = "imagestore.exchange"
+CONNECT_SECONDS: Final = 10.0
 # An address that doesn't answer must not use up the time of those after it.
 _LEAST_ATTEMPT_SECONDS: Final = 2.0
 
@@ -67,8 +72,8 @@ class Exchange:
         self._head_deadline: float | None = time.monotonic() + pace.head_seconds
         self._socket: socket.socket | None = None
         self._is_over = False
-        #: Whether the peer closed its side while we were reading.
-        self.saw_end = False
+        #: Whether the transport returned a response.
+        self.is_answered = False
         #: Whether a connection to a proxy is being made, and nothing was sent to it yet.
         self.is_reaching_proxy = False
 
@@ -92,6 +97,12 @@ class Exchange:
         """Raise when the operation was cancelled or is past its deadline."""
         self._cancel.check()
 
+    @contextlib.contextmanager
+    def cancellable(self) -> Iterator[None]:
+        """A cancellation ends blocked reads and writes while the block runs."""
+        with self._cancel.on_cancel(self.shut_down):
+            yield
+
     def use(self, connection: socket.socket) -> None:
         """Note the connection about to be read or written.
 
@@ -106,17 +117,13 @@ class Exchange:
 
         Raises:
             OperationCancelledError: cancelled meanwhile, or past the deadline.
-            ConnectWaitError: it lasts longer than a response's head may.
+            httpx.ConnectTimeout: it lasts longer than a response's head may.
         """
         with self._cancel.on_cancel(event.set):
             is_set = event.wait(self.allowed_seconds(None))
         self._cancel.check()
         if not is_set:
-            raise ConnectWaitError(f"{what} takes too long")
-
-    def wait_for_connection(self, event: threading.Event) -> None:
-        """See wait_for()."""
-        self.wait_for(event, "connecting")
+            raise httpx.ConnectTimeout(f"{what} takes too long")
 
     def allowed_seconds(self, timeout: float | None) -> float | None:
         """How long the next wait may last."""
@@ -131,7 +138,7 @@ class Exchange:
         """Judge the rate of a body by the time spent waiting for it; a slow reader on our side doesn't count.
 
         Raises:
-            WaitError: too slow over a whole window.
+            httpx.ReadTimeout: too slow over a whole window.
         """
         if self._head_deadline is not None:
             return
@@ -140,7 +147,7 @@ class Exchange:
         if self._waited_seconds < self._pace.window_seconds:
             return
         if self._received < self._least_rate * self._waited_seconds:
-            raise WaitError(f"slower than {self._least_rate:.0f} bytes per second")
+            raise httpx.ReadTimeout(f"slower than {self._least_rate:.0f} bytes per second")
         self._waited_seconds, self._received = 0.0, 0
 
     def head_is_read(self, body_bytes: int | None = None) -> None:
@@ -159,7 +166,7 @@ class Exchange:
             if self._is_over or self._socket is None:
                 return
             with contextlib.suppress(OSError):
-                # The plain socket's method: that of ssl.SSLSocket would drop its state under a reader in mid-call.
+                # The plain socket's method: that of ssl.SSLSocket drops its state under a reader in mid-call.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def finish(self) -> None:
@@ -168,99 +175,89 @@ class Exchange:
             self._is_over = True
 
 
-class Route:
-    """How connections are made.
+def connect(host: str, port: int, seconds: float, exchange: Exchange, *, public_only: bool = False) -> socket.socket:
+    """Resolve, check and connect, one address after the other.
 
     Args:
-        public_only: refuse addresses that aren't public; for hosts that a server named.
-        unix_socket: connect there, whatever the URL's host (for servers under test); empty for TCP.
+        host, port: where.
+        seconds: for all of it.
+        exchange: ends it.
+        public_only: refuse addresses that aren't public.
+
+    Raises:
+        ProtocolError: the host has no allowed address.
+        httpx.ConnectError, httpx.ConnectTimeout: no address answered.
+        OperationCancelledError: cancelled meanwhile, or past the deadline.
     """
-
-    def __init__(self, *, public_only: bool = False, unix_socket: str = "") -> None:
-        self.unix_socket = unix_socket
-        self._public_only = public_only
-
-    def connect(self, host: str, port: int, seconds: float, exchange: Exchange) -> socket.socket:
-        """Resolve, check and connect, one address after the other.
-
-        Raises:
-            ProtocolError: the host has no allowed address.
-            ConnectError, ConnectWaitError: no address answered.
-            OperationCancelledError: cancelled meanwhile, or past the deadline.
-        """
-        if self.unix_socket:
-            return _connect((socket.AF_UNIX, (self.unix_socket,)), exchange.allowed_seconds(seconds))
-        return self.dial(host, port, seconds, exchange, connect=_connect)
-
-    def dial(
-        self,
-        host: str,
-        port: int,
-        seconds: float | None,
-        exchange: Exchange,
-        *,
-        connect: Callable[[Resolved, float | None], C],
-    ) -> C:
-        """As connect(), with another way of making a connection to an address, given in seconds how long it may take.
-
-        Raises:
-            as connect().
-        """
-        candidates = self.resolve(host, port, exchange)
-        allowed = exchange.allowed_seconds(seconds)
-        deadline = None if allowed is None else time.monotonic() + allowed
-        for position, address in enumerate(candidates):
-            left = len(candidates) - position
-            share = None
-            if deadline is not None:
-                rest = deadline - time.monotonic()
-                share = max(0.001, min(rest, max(rest / left, _LEAST_ATTEMPT_SECONDS)))
-            try:
-                return Dial(functools.partial(connect, address, share)).result(exchange.wait_for_connection)
-            except (ConnectError, ConnectWaitError):
-                if left == 1 or (deadline is not None and time.monotonic() >= deadline):
-                    raise
-        raise AssertionError("unreachable: the last candidate raises")
-
-    def resolve(self, host: str, port: int, exchange: Exchange | None) -> list[Resolved]:
-        """Addresses of a host, those that are allowed, in the system's order.
-
-        Raises:
-            ProtocolError: none is allowed.
-            ConnectError: there are none.
-            OperationCancelledError: cancelled meanwhile, or past the deadline.
-        """
-        resolved = _Lookup(host, port).result(exchange)
-        if not self._public_only:
-            return resolved
-        public = [each for each in resolved if _is_public_text(str(each[1][0]))]
-        if not public:
-            named = ", ".join(str(each[1][0]) for each in resolved)
-            raise ProtocolError(
-                f"{host}: expected a public address, since a server named this host, found {named}",
-                host=host,
-                hint=addresses.PRIVATE_HINT,
-            )
-        return public
+    candidates = resolve(host, port, exchange, public_only=public_only)
+    deadline = time.monotonic() + (exchange.allowed_seconds(seconds) or seconds)
+    for left in range(len(candidates), 0, -1):
+        rest = deadline - time.monotonic()
+        share = max(0.001, min(rest, max(rest / left, _LEAST_ATTEMPT_SECONDS)))
+        try:
+            return _connect(candidates[-left], share, exchange)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            if left == 1 or time.monotonic() >= deadline:
+                raise
+    raise AssertionError("unreachable: the last candidate raises")
 
 
-def _connect(to: Resolved, seconds: float | None) -> socket.socket:
+def connect_unix(path: str, seconds: float, exchange: Exchange) -> socket.socket:
+    """Connect to a unix socket; raises as connect()."""
+    return _connect((socket.AF_UNIX, path), seconds, exchange)
+
+
+def resolve(host: str, port: int, exchange: Exchange, *, public_only: bool) -> list[Resolved]:
+    """Addresses of a host, those that are allowed, in the system's order.
+
+    Raises:
+        ProtocolError: none is allowed.
+        httpx.ConnectError: there are none.
+        OperationCancelledError: cancelled meanwhile, or past the deadline.
+    """
+    resolved = _Lookup(host, port).result(exchange)
+    if not public_only:
+        return resolved
+    public = [each for each in resolved if _is_public_text(str(each[1][0]))]
+    if not public:
+        named = ", ".join(str(each[1][0]) for each in resolved)
+        raise ProtocolError(
+            f"{host}: expected a public address, since a server named this host, found {named}",
+            host=host,
+            hint=addresses.PRIVATE_HINT,
+        )
+    return public
+
+
+def _connect(to: tuple[int, Any], seconds: float, exchange: Exchange) -> socket.socket:
     family, address = to
     try:
         connection = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:  # a family that this machine hasn't, or too many open files
-        raise ConnectError(error) from error
+        raise httpx.ConnectError(str(error)) from error
     try:
-        connection.settimeout(seconds)
-        connection.connect(address if family != socket.AF_UNIX else address[0])
+        connection.setblocking(False)
+        status = connection.connect_ex(address)
+        if status == errno.EINPROGRESS:
+            # From here on a cancellation ends the wait.
+            exchange.use(connection)
+            waiting = select.poll()
+            waiting.register(connection, select.POLLOUT)
+            is_there = waiting.poll(1000 * seconds)
+            exchange.check()
+            if not is_there:
+                raise httpx.ConnectTimeout("no connection")
+            status = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if status:
+            raise OSError(status, os.strerror(status))
         if family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except TimeoutError as error:
-        connection.close()
-        raise ConnectWaitError(str(error)) from error
     except OSError as error:
         connection.close()
-        raise ConnectError(error) from error
+        raise httpx.ConnectError(str(error)) from error
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -274,28 +271,33 @@ class _Lookup:
         self._addresses: list[Resolved] = []
         self._error: Exception | None = None
 
-    def result(self, exchange: Exchange | None) -> list[Resolved]:
+    def result(self, exchange: Exchange) -> list[Resolved]:
         """Addresses in the system's order.
 
         Raises:
-            ConnectError: there are none.
+            httpx.ConnectError: there are none.
             OperationCancelledError: cancelled meanwhile, or past the deadline.
         """
-        if exchange is None or addresses.is_literal(self._host):
+        if addresses.is_literal(self._host):
             self._run()
         else:
-            start(self._run, f"resolve {self._host}")
+            self._start()
             exchange.wait_for(self._is_done, "name resolution")
         if self._error is not None:
-            reason = getattr(self._error, "strerror", None) or self._error
-            raise ConnectError(f"name resolution failed: {reason}") from self._error
+            raise httpx.ConnectError(str(self._error)) from self._error
         return self._addresses
+
+    def _start(self) -> None:
+        try:
+            # No pool's: Python waits for those at its end, and the system's resolver may take a minute.
+            threading.Thread(target=self._run, name=f"resolve {self._host}", daemon=True).start()
+        except RuntimeError:
+            # No more threads for this process. It can't be left behind then, and takes its time.
+            self._run()
 
     def _run(self) -> None:
         try:
-            # As bytes, or the codec for international names would be loaded.
-            host = self._host.encode("ascii") if self._host.isascii() else self._host
-            found = socket.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
             self._addresses = list(dict.fromkeys((int(entry[0]), entry[4]) for entry in found))
         except (OSError, UnicodeError) as error:
             self._error = error

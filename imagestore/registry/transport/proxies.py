@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
     from imagestore.registry.exchange import Origin
 
+#: What to do about a proxy that answers 407.
+PROXY_LOGIN: Final = (
+    "it wants a login, or another one than it was given: http://USER:PASSWORD@HOST:PORT in HTTP_PROXY or HTTPS_PROXY"
+)
+#: What to do about a proxy that can't be used.
+PROXY_VARIABLES: Final = "proxies are named in HTTP_PROXY and HTTPS_PROXY, hosts that need none in NO_PROXY"
 _SCHEMES: Final = frozenset({"http", "https", "socks5", "socks5h"})
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _PORT: Final = re.compile(r"[0-9]{1,5}")

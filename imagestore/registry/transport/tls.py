@@ -9,6 +9,7 @@ for containerd: a file that works as ``ca`` there works here.
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from imagestore.config import certificates
 from imagestore.config.connection import ConnectionSettings
 
 if TYPE_CHECKING:
-    import ssl
+    from collections.abc import Iterator
 
     from imagestore.registry.exchange import Origin
 
@@ -34,7 +35,6 @@ _REFUSED_CLIENT: Final = frozenset(
     | {f"SSLV3_ALERT_{what}" for what in ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED")}
     | {f"SSLV3_ALERT_{what}" for what in ("CERTIFICATE_REVOKED", "UNSUPPORTED_CERTIFICATE")}
 )
-_HEX_DIGITS: Final = frozenset("0123456789abcdef")
 
 Stamp = tuple[tuple[int, int, int], ...]
 
@@ -68,26 +68,22 @@ def _file_stamp(path: str) -> tuple[int, int, int]:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl.SSLContext:
+def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
     """A TLS client context.
 
     Args:
         settings: a host's settings.
-        roots_folder: as quick_roots() gave it: the system's authorities are looked up there, and nowhere else. Empty
-            reads all that the system has.
 
     Raises:
         ConfigError: a certificate or key file can't be read or used; names the file and line that name it.
     """
-    import ssl
-
-    context = ssl.create_default_context(capath=roots_folder or None)
+    context = ssl.create_default_context()
     # What other clients of registries accept, on every Python: an authority's certificate that leaves out what RFC 5280
     # asks for (3.13 refuses those by default), and one that another authority signed, without that one.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["http/1.1"])
-    if not roots_folder and not _has_system_roots():
+    if not _has_system_roots():
         import certifi
 
         context.load_verify_locations(certifi.where())
@@ -99,60 +95,26 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
     return context
 
 
-def quick_roots() -> str:
-    """A folder where an authority is found by the hash of its name, so that the others need not be read.
-
-    Reading a bundle of 150 authorities takes as long as a whole small pull. The folder may lack what somebody added to
-    the bundle by hand: a certificate that is refused must be judged again with a context that has read all.
-
-    Returns:
-        Its path as the system names it, since OpenSSL takes paths apart at colons; empty where the system keeps its
-        bundle elsewhere, or has no hashed names (see openssl-rehash(1)).
-    """
-    import ssl
-
-    paths = ssl.get_default_verify_paths()
-    if not (paths.cafile and paths.capath):
-        return ""
-    if os.path.dirname(os.path.realpath(paths.cafile)) != os.path.realpath(paths.capath):
-        return ""
-    try:
-        return paths.capath if any(_is_hashed(name) for name in os.listdir(paths.capath)) else ""
-    except OSError:
-        return ""
-
-
 def failure_in(error: BaseException) -> ssl.SSLError | None:
-    """The refused handshake behind a library's error, if that is what happened; a broken connection isn't.
-
-    Libraries wrap it as the argument or the cause of their own exception, some more than once.
-    """
-    import ssl
-
-    candidates: list[object] = []
-    link: BaseException | None = error
-    while link is not None:
-        candidates += [link, *link.args]
-        link = link.__cause__
-    for candidate in candidates:
-        if isinstance(candidate, ssl.SSLError) and not isinstance(
-            candidate, (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
+    """The refused handshake behind a library's error, if that is what happened; a broken connection isn't."""
+    for cause in causes(error):
+        if isinstance(cause, ssl.SSLError) and not isinstance(
+            cause, (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
         ):
-            return candidate
+            return cause
     return None
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether our side didn't accept the other's certificate."""
-    import ssl
-
-    return isinstance(failure_in(error), ssl.SSLCertVerificationError)
+def causes(error: BaseException) -> Iterator[object]:
+    """An error and what is behind it: libraries wrap that as the argument or the cause of their own, some twice."""
+    link: BaseException | None = error
+    while link is not None:
+        yield from (link, *link.args)
+        link = link.__cause__
 
 
 def describe(failure: ssl.SSLError) -> str:
     """Why a handshake failed, for people."""
-    import ssl
-
     if isinstance(failure, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {failure.verify_message}"
     return str(failure.reason or "handshake failed").replace("_", " ").lower()
@@ -160,8 +122,6 @@ def describe(failure: ssl.SSLError) -> str:
 
 def hint(failure: ssl.SSLError) -> str:
     """What to do about a failed handshake."""
-    import ssl
-
     if isinstance(failure, ssl.SSLCertVerificationError):
         # One that a given transport made has none.
         code = getattr(failure, "verify_code", 0)
@@ -185,15 +145,7 @@ def hint(failure: ssl.SSLError) -> str:
     return ""
 
 
-def _is_hashed(name: str) -> bool:
-    """Whether a file is named as openssl-rehash(1) names certificates: the hash in eight hex digits, and a number."""
-    digits, dot, number = name.partition(".")
-    return bool(dot) and len(digits) == 8 and set(digits) <= _HEX_DIGITS and number.isascii() and number.isdigit()
-
-
 def _has_system_roots() -> bool:
-    import ssl
-
     paths = ssl.get_default_verify_paths()
     folders = os.environ.get(paths.openssl_capath_env, paths.openssl_capath)
     return bool(paths.cafile) or any(_has_entries(folder) for folder in folders.split(os.pathsep))

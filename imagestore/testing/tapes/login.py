@@ -11,6 +11,7 @@ import contextlib
 import urllib.parse
 from typing import TYPE_CHECKING
 
+import httpx
 import requests.auth
 from oras.auth import AuthenticationException
 
@@ -19,7 +20,6 @@ from imagestore.errors import AccessDeniedError, ImageStoreError, ProtocolError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.endpoints import default_endpoint
-from imagestore.registry.exchange import Headers
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.http import HttpSender
 
@@ -90,7 +90,7 @@ class Login(requests.auth.AuthBase):
     def _answered(self, response: requests.Response, **settings: Any) -> requests.Response:
         try:
             while response.status_code == 401 and self._is_home(response.url):
-                fields = Headers(tuple(response.headers.items()))
+                fields = httpx.Headers(list(response.headers.items()))
                 header = self._authenticator.respond(self._origin, self._repository, fields, cancel=self._cancel)
                 response = _again(response, header, settings)
             if response.status_code == 403 and self._is_home(response.url):

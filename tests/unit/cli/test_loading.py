@@ -74,20 +74,6 @@ def test_a_pull_of_layers_of_every_size_takes_little_memory(tmp_path: Path, *, i
     assert int(peak) < MEMORY_KIB
 
 
-def test_a_tls_connection_loads_no_codec_for_international_names() -> None:
-    code = """
-import ssl, sys
-from imagestore.registry.transport.secure import SecureSocket
-context = ssl.create_default_context()
-SecureSocket(lambda buffer: 0, lambda data: None, context, "registry.example")
-print("encodings.idna" in sys.modules)
-SecureSocket(lambda buffer: 0, lambda data: None, context, "r\N{LATIN SMALL LETTER E WITH ACUTE}g.example")
-print("encodings.idna" in sys.modules)
-"""
-    done = run_python(code)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "False\nTrue\n", "")
-
-
 def test_importing_the_package_loads_nothing_heavy() -> None:
     heavy = ("httpx", "jsonschema", "sqlite3", "click", "imagestore.store")
     code = f"import sys, imagestore; print([name for name in {heavy!r} if name in sys.modules])"

@@ -29,10 +29,12 @@ from tests.unit.registry.wire import SHORT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from httpx import Headers
+
     from imagestore.observe import Event
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
-    from imagestore.registry.exchange import Headers, Origin
+    from imagestore.registry.exchange import Origin
     from tests.unit.registry.scripted_server import Script, Serve
 
 
@@ -82,7 +84,7 @@ class FakeAuthenticator:
         return self.stored
 
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
-        self.asked.append((str(origin), repository, headers.get_all("WWW-Authenticate")))
+        self.asked.append((str(origin), repository, tuple(headers.get_list("WWW-Authenticate"))))
         if not self.answers:
             raise AuthenticationError("no credentials")
         self.known = self.answers.pop(0)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from imagestore.cancel import CancelToken
-from imagestore.registry.exchange import Request, Response
 from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.messages import Response, make_request
 from tests.support.streams import drain
 
 PIECE = 256 * 1024
@@ -112,7 +112,7 @@ def reset(connection: socket.socket) -> None:
 
 
 def get(sender: HttpSender, server: Server, cancel: CancelToken | None = None) -> Response:
-    return sender.send(Request("GET", f"http://127.0.0.1:{server.port}/v2/x"), cancel=cancel or CancelToken())
+    return sender.send(make_request("GET", f"http://127.0.0.1:{server.port}/v2/x"), cancel=cancel or CancelToken())
 
 
 def read(sender: HttpSender, server: Server) -> bytes:

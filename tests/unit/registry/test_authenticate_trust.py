@@ -7,12 +7,13 @@ import traceback
 from urllib.parse import urlsplit
 
 import pytest
+from httpx import Headers
 
 from imagestore.errors import AuthenticationError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
 from imagestore.registry.credentials.model import Anonymous
-from imagestore.registry.exchange import Headers, Origin
+from imagestore.registry.exchange import Origin
 from tests.unit.registry.token_server import (
     ALICE,
     IDENTITY,

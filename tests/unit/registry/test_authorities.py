@@ -16,9 +16,10 @@ from cryptography import x509
 from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import RegistryUnavailableError
-from imagestore.registry.exchange import Origin, Request
+from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import tls
 from imagestore.registry.transport.http import HttpSender
+from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules
 
 if TYPE_CHECKING:
@@ -125,69 +126,33 @@ def sender() -> Iterator[HttpSender]:
 
 
 def ask(sender: HttpSender, server: Server) -> bytes:
-    request = Request("GET", f"{server.origin}/")
+    request = make_request("GET", f"{server.origin}/")
     bound = sender.bound(server.origin, ConnectionSettings())
     with bound.send(request, cancel=CancelToken(10)) as response:
         return response.read(100)
 
 
-def test_an_authority_in_the_folder_is_found_without_reading_the_bundle(
-    system: System, authority: trustme.CA, sender: HttpSender
-) -> None:
+def test_an_authority_in_the_folder_is_trusted(system: System, authority: trustme.CA, sender: HttpSender) -> None:
     system.add_by_name(authority)
-    assert tls.quick_roots() == str(system.folder)
-    context = tls.make_context(ConnectionSettings(), roots_folder=tls.quick_roots())
-    assert context.cert_store_stats()["x509"] == 0
     with Server(authority) as server:
         assert [ask(sender, server), ask(sender, server)] == [b"hello", b"hello"]
         assert server.connections == 1
 
 
-def test_an_authority_that_was_added_to_the_bundle_alone_is_trusted_too(
-    system: System, authority: trustme.CA, sender: HttpSender
-) -> None:
+def test_an_authority_in_the_bundle_alone_is_trusted(system: System, authority: trustme.CA, sender: HttpSender) -> None:
     system.add_to_bundle(authority)
     with Server(authority) as server:
-        assert ask(sender, server) == b"hello"
-        assert server.connections == 2
-        # From then on all are known, and the connection is kept.
-        assert ask(sender, server) == b"hello"
-        assert server.connections == 2
+        assert [ask(sender, server), ask(sender, server)] == [b"hello", b"hello"]
+        assert server.connections == 1
 
 
 @pytest.mark.usefixtures("system")
-def test_an_unknown_authority_is_refused_after_all_were_read(authority: trustme.CA, sender: HttpSender) -> None:
+def test_an_unknown_authority_is_refused(authority: trustme.CA, sender: HttpSender) -> None:
     with Server(authority) as server:
-        for connections in (2, 3):
+        for connections in (1, 2):
             with pytest.raises(RegistryUnavailableError, match="certificate is not accepted"):
                 ask(sender, server)
             assert server.connections == connections
-
-
-@pytest.mark.parametrize(
-    "change", ["no hashed names", "bundle elsewhere", "no bundle", "no folder", "names that only look hashed"]
-)
-def test_where_authorities_cannot_be_looked_up_all_are_read(
-    system: System, authority: trustme.CA, sender: HttpSender, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    system.add_to_bundle(authority)
-    if change == "bundle elsewhere":
-        elsewhere = system.folder.parent / "bundle.pem"
-        monkeypatch.setenv("SSL_CERT_FILE", str(system.bundle.rename(elsewhere)))
-    elif change == "no bundle":
-        system.bundle.unlink()
-        system.add_by_name(authority)
-    elif change == "no folder":
-        monkeypatch.setenv("SSL_CERT_DIR", str(system.folder / "missing"))
-    else:
-        (system.folder / OF_OTHERS).unlink()
-        if change != "no hashed names":
-            for name in ("0badcafe", "0badcaf.0", "0BADCAFE.0", "0badcafe.r0", "0badcafe.٣"):
-                (system.folder / name).touch()
-    assert tls.quick_roots() == ""
-    with Server(authority) as server:
-        assert ask(sender, server) == b"hello"
-        assert server.connections == 1
 
 
 def test_no_folder_but_the_system_s_is_searched_whatever_its_path(
@@ -219,29 +184,3 @@ def test_several_folders_of_authorities_are_the_system_s(
     assert tls.make_context(ConnectionSettings()).cert_store_stats()["x509"] == 0
     with Server(authority) as server:
         assert ask(sender, server) == b"hello"
-
-
-def test_an_authority_is_found_too_when_a_change_of_files_makes_a_new_context_during_the_refusal(
-    system: System, authority: trustme.CA, sender: HttpSender, tmp_path: Path
-) -> None:
-    system.add_to_bundle(authority)
-    named = trustme.CA(key_type=trustme.KeyType.ECDSA)
-    system.add_by_name(named)
-    pem = tmp_path / "ca.pem"
-    trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.write_to_path(str(pem))
-    settings = ConnectionSettings(ca_files=(str(pem),))
-
-    def ask_with_file(server: Server) -> bytes:
-        request = Request("GET", f"{server.origin}/")
-        with sender.bound(server.origin, settings).send(request, cancel=CancelToken(10)) as response:
-            return response.read(100)
-
-    def replaced(connections: int) -> None:
-        # While the first handshake of one thread waits, another thread asks and finds the file changed.
-        if connections == 1:
-            trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.write_to_path(str(pem), append=True)
-            with Server(named) as other:
-                assert ask_with_file(other) == b"hello"
-
-    with Server(authority, on_connection=replaced) as server:
-        assert ask_with_file(server) == b"hello"

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack, nullcontext
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import ImageStoreError, ProtocolError, RegistryError, RegistryUnavailableError
-from imagestore.pieces import PieceReader
 from imagestore.registry.errors_body import failure
-from imagestore.registry.transport.answer import Answer
+from imagestore.registry.transport.messages import Response
+from tests.unit.registry.wire import Body
 
 
 def refuse(body: bytes, *, status: int = 400, content_type: str = "application/json", url: str = "") -> RegistryError:
-    answer = Answer(
-        status,
-        ((b"Content-Type", content_type.encode()),),
-        url=url or "https://registry.example/v2/x?token=hunter2",
-        peer=None,
-        body=PieceReader(iter([body[:100], body[100:]])),
-        guard=nullcontext,
-        on_close=ExitStack(),
-    )
-    return failure(answer, what="thing")
+    asked = httpx.Request("GET", url or "https://registry.example/v2/x?token=hunter2")
+    pieces = Body(body[:100], body[100:])
+    answer = httpx.Response(status, headers={"Content-Type": content_type}, stream=pieces, request=asked)
+    return failure(Response(answer), what="thing")
 
 
 @pytest.mark.parametrize(
@@ -86,20 +80,9 @@ def test_a_page_that_wants_a_client_certificate_is_understood(words: str) -> Non
 
 
 def test_a_body_that_breaks_still_gives_the_status() -> None:
-    class Breaking:
-        def readinto(self, buffer: memoryview) -> int:
-            raise RegistryUnavailableError("broke")
-
-    answer = Answer(
-        403,
-        (),
-        url="https://registry.example/",
-        peer=None,
-        body=Breaking(),
-        guard=nullcontext,
-        on_close=ExitStack(),
-    )
-    assert failure(answer, what="thing").status == 403
+    asked = httpx.Request("GET", "https://registry.example/")
+    answer = httpx.Response(403, stream=Body(RegistryUnavailableError("broke")), request=asked)
+    assert failure(Response(answer), what="thing").status == 403
 
 
 @given(st.binary(max_size=300), st.sampled_from(["application/json", "text/plain", ""]))

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from httpx import Headers
 
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
@@ -15,7 +16,6 @@ from imagestore.errors import DigestMismatchError, ProtocolError, ReferenceNotFo
 from imagestore.media_types import DOCKER_FOREIGN_LAYER, OCI_LAYER_GZIP
 from imagestore.observe import Noticed
 from imagestore.reference import Reference
-from imagestore.registry.exchange import Headers
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.warning_texts import warning_texts
 from tests.support.streams import drain

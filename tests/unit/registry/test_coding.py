@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from httpx import Headers
 
 from imagestore import media_types
 from imagestore.cancel import CancelToken
@@ -20,7 +21,6 @@ from imagestore.errors import AuthenticationError, DigestMismatchError, ImageSto
 from imagestore.reference import Reference
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.token_service import TokenService
-from imagestore.registry.exchange import Headers, Request
 from imagestore.registry.policy import TransferPolicy
 from tests.support.streams import drain
 from tests.unit.registry.token_server import FakeResponse
@@ -265,7 +265,7 @@ class Sender:
     def __init__(self, response: FakeResponse) -> None:
         self.response = response
 
-    def send(self, request: Request, *, cancel: CancelToken) -> FakeResponse:
+    def send(self, request: httpx.Request, *, cancel: CancelToken) -> FakeResponse:
         return self.response
 
 

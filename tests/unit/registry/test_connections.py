@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import threading
 import time
 
 import pytest
-import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
 from imagestore.errors import PreconditionError, RegistryUnavailableError
-from imagestore.registry.exchange import Request
-from imagestore.registry.transport import link, tls
 from imagestore.registry.transport.http import HttpSender
+from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
@@ -163,7 +160,7 @@ def test_a_connection_that_dies_under_a_request_is_replaced_where_asking_again_i
 ) -> None:
     server = serve(whole(b"first"), socket.socket.close, whole(b"again"))
     assert read(sender, server) == b"first"
-    request = Request(method, f"http://127.0.0.1:{server.port}/v2/x", body=b"x" if method == "POST" else None)
+    request = make_request(method, f"http://127.0.0.1:{server.port}/v2/x", body=b"x" if method == "POST" else None)
     if method == "POST":
         with pytest.raises(RegistryUnavailableError, match="connection broke"):
             sender.send(request, cancel=CancelToken())
@@ -199,79 +196,5 @@ def test_informational_answers_are_overlooked(sender: HttpSender, serve: Serve) 
 def test_a_refusal_before_everything_is_sent_is_heard(sender: HttpSender, serve: Serve) -> None:
     server = serve(hang_up_after(say(b"HTTP/1.1 413 No\r\nContent-Length: 4\r\n\r\nmuch")))
     url = f"http://127.0.0.1:{server.port}/token"
-    with sender.send(Request("POST", url, body=b"x" * 100_000), cancel=CancelToken()) as response:
+    with sender.send(make_request("POST", url, body=b"x" * 100_000), cancel=CancelToken()) as response:
         assert response.status == 413
-
-
-class OneInTurn:
-    """Serves one connection until it ends; the others stand in line, and hear nothing."""
-
-    def __init__(self, context: ssl.SSLContext | None) -> None:
-        self.context = context
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.thread = threading.Thread(target=self.serve)
-        self.thread.start()
-
-    def serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                accepted, _ = self.listener.accept()
-                accepted.settimeout(5.0)
-                with contextlib.suppress(OSError), accepted:
-                    connection = self.context.wrap_socket(accepted, server_side=True) if self.context else accepted
-                    with connection:
-                        while connection.recv(65536):
-                            connection.sendall(HEAD % 5 + b"hello")
-
-    def stop(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.thread.join()
-        self.listener.close()
-
-
-@pytest.mark.parametrize("is_parked_before", [True, False])
-@pytest.mark.parametrize("is_secure", [True, False])
-def test_no_connection_is_kept_while_the_host_leaves_another_one_waiting(
-    sender: HttpSender, monkeypatch: pytest.MonkeyPatch, is_parked_before: bool, is_secure: bool
-) -> None:
-    monkeypatch.setattr(link, "SILENT_SECONDS", 0.2)
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
-    monkeypatch.setattr(tls, "make_context", lambda *arguments, **named: trusting)
-    server = OneInTurn(context if is_secure else None)
-    url = f"{'https' if is_secure else 'http'}://127.0.0.1:{server.port}/v2/x"
-    received: list[bytes] = []
-
-    def ask() -> None:
-        with sender.send(Request("GET", url), cancel=CancelToken(30)) as response:
-            received.append(drain(response))
-
-    waiting = threading.Thread(target=ask)
-    with sender.send(Request("GET", url), cancel=CancelToken(30)) as first:
-        waiting.start()
-        time.sleep(0.05 if is_parked_before else 0.35)
-        assert drain(first) == b"hello"
-    waiting.join()
-    # Kept again, now that nobody waits.
-    ask()
-    ask()
-    sender.close()
-    server.stop()
-    assert received == [b"hello"] * 3
-
-
-def test_a_connection_that_stays_silent_is_given_up_when_its_time_is_over(
-    sender: HttpSender, monkeypatch: pytest.MonkeyPatch, serve: Serve
-) -> None:
-    monkeypatch.setattr(link, "SILENT_SECONDS", 0.2)
-    server = serve(lambda connection: time.sleep(2), whole(b"next"), whole(b"kept"))
-    started = time.monotonic()
-    with pytest.raises(RegistryUnavailableError, match="no answer within"):
-        get(sender, server)
-    assert TIMEOUTS.idle * 0.9 <= time.monotonic() - started < 1.5
-    assert (read(sender, server), read(sender, server)) == (b"next", b"kept")
-    assert server.connections == 2

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from imagestore.cancel import CancelToken
-from imagestore.registry.exchange import Request
 from imagestore.registry.transport.http import HttpSender
+from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Exchange, Pace
 from imagestore.registry.transport.proxies import ProxyRules
 
@@ -32,7 +32,7 @@ def test_without_more_threads_connections_are_made_all_the_same(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    request = Request("GET", f"http://{server.host}/".replace("127.0.0.1", name))
+    request = make_request("GET", f"http://{server.host}/".replace("127.0.0.1", name))
     with (
         contextlib.closing(HttpSender(proxies=ProxyRules())) as sender,
         sender.send(request, cancel=CancelToken()) as response,

@@ -17,8 +17,8 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
-from imagestore.registry.exchange import Request
 from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.unit.registry.scripted_server import reset
@@ -34,7 +34,7 @@ def stall(connection: socket.socket) -> None:
 
 
 def get(sender: HttpSender, server: Any, cancel: CancelToken | None = None) -> bytes:
-    request = Request("GET", f"http://{server.host}/v2/x?token=very-secret")
+    request = make_request("GET", f"http://{server.host}/v2/x?token=very-secret")
     with sender.send(request, cancel=cancel or CancelToken()) as response:
         return response.read(1000)
 
@@ -56,7 +56,7 @@ def test_cancelling_leaves_a_connection_that_is_not_answered() -> None:
         timer.start()
         began = time.monotonic()
         with pytest.raises(OperationCancelledError, match="stop"):
-            made.send(Request("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/"), cancel=cancel)
+            made.send(make_request("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/"), cancel=cancel)
         assert time.monotonic() - began < 3
         timer.join()
 
@@ -159,7 +159,7 @@ def test_a_long_body_must_be_faster_than_a_short_one(raw_server: RawServers) -> 
 
     pace = Pace(window_seconds=0.2, least_bytes_per_second=1, longest_body_seconds=3600.0)
     sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(pace=pace))
-    request = Request("GET", f"http://{raw_server(drip).host}/v2/x")
+    request = make_request("GET", f"http://{raw_server(drip).host}/v2/x")
     response = sender.send(request, cancel=CancelToken())
     with contextlib.closing(sender), response, pytest.raises(RegistryUnavailableError, match="slower than 277778"):
         response.read(2_000_000_000)
@@ -187,7 +187,7 @@ def test_cookies_are_not_sent_back(sender: HttpSender, raw_server: RawServers) -
 
 def test_redirects_are_handed_out_and_not_followed(sender: HttpSender, raw_server: RawServers) -> None:
     server = raw_server(say(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n"))
-    with sender.send(Request("GET", f"http://{server.host}/"), cancel=CancelToken()) as response:
+    with sender.send(make_request("GET", f"http://{server.host}/"), cancel=CancelToken()) as response:
         assert response.status == 302
 
 
@@ -253,12 +253,12 @@ def test_nobody_listening_is_unavailable(sender: HttpSender) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RegistryUnavailableError, match="no connection: Connection refused"):
-        sender.send(Request("GET", f"http://127.0.0.1:{port}/"), cancel=CancelToken())
+        sender.send(make_request("GET", f"http://127.0.0.1:{port}/"), cancel=CancelToken())
 
 
 def test_a_name_that_does_not_resolve_is_unavailable(sender: HttpSender) -> None:
     with pytest.raises(RegistryUnavailableError, match=r"name resolution failed: [A-Z][a-z]"):
-        sender.send(Request("GET", "http://nowhere.invalid/"), cancel=CancelToken())
+        sender.send(make_request("GET", "http://nowhere.invalid/"), cancel=CancelToken())
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Injected: b", "a\nb", "a\0b", "ä€"])
@@ -266,9 +266,8 @@ def test_a_header_that_would_smuggle_another_is_not_sent(
     sender: HttpSender, raw_server: RawServers, value: str
 ) -> None:
     server = raw_server(say(OK, b"hello"))
-    request = Request("GET", f"http://{server.host}/", (("Authorization", value),))
     with pytest.raises(ProtocolError) as raised:
-        sender.send(request, cancel=CancelToken())
+        sender.send(make_request("GET", f"http://{server.host}/", (("Authorization", value),)), cancel=CancelToken())
     assert value not in str(raised.value)
     assert server.requests == []
 
@@ -288,7 +287,7 @@ def test_a_unix_socket_stands_for_every_host(tmp_path: Path) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         sender = HttpSender(proxies=ProxyRules(), unix_socket=path)
-        with sender.send(Request("GET", "http://registry.example/v2/"), cancel=CancelToken()) as response:
+        with sender.send(make_request("GET", "http://registry.example/v2/"), cancel=CancelToken()) as response:
             assert response.read(10) == b"hello"
         thread.join()
         sender.close()

@@ -30,8 +30,9 @@ from imagestore.digest import Digest
 from imagestore.media_types import OCI_LAYER
 from imagestore.reference import Reference
 from imagestore.registry.connect import connect
-from imagestore.registry.exchange import Origin, Request
+from imagestore.registry.exchange import Origin
 from imagestore.registry.transport.http import HttpSender
+from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules
 from imagestore.testing import (
     FaultRule,
@@ -75,7 +76,7 @@ def test_a_public_registry_cannot_send_us_to_a_private_address(url: str) -> None
     sender = HttpSender(proxies=ProxyRules())
     bound = sender.bound(Origin("https", "registry.example", 443), ConnectionSettings())
     with pytest.raises(errors.ProtocolError, match="expected a public address"):
-        bound.send(Request("GET", url), cancel=CancelToken(5))
+        bound.send(make_request("GET", url), cancel=CancelToken(5))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ def test_a_host_that_parsers_read_differently_is_refused(host: str) -> None:
     """CVE-2024-11168."""
     sender = HttpSender(proxies=ProxyRules())
     with pytest.raises(errors.ProtocolError):
-        sender.send(Request("GET", f"https://{host}/v2/"), cancel=CancelToken(5))
+        sender.send(make_request("GET", f"https://{host}/v2/"), cancel=CancelToken(5))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from imagestore.registry.auth.policy import AuthPolicy
 from imagestore.registry.connect import EndpointLines
 from imagestore.registry.credentials.model import Anonymous
 from imagestore.registry.endpoints import default_endpoint
-from imagestore.registry.exchange import Origin, Request
+from imagestore.registry.exchange import Origin
 from imagestore.registry.transport.http import HttpSender
+from imagestore.registry.transport.messages import make_request
 from tests.unit.registry.wire import OK, RawServers, say
 
 
@@ -30,7 +31,7 @@ class TestPrivateAddresses:
     def test_a_private_literal_named_by_a_public_registry_is_refused(self, sender: HttpSender, host: str) -> None:
         bound = sender.bound(self.HOME, ConnectionSettings())
         with pytest.raises(ProtocolError, match="expected a public address"):
-            bound.send(Request("GET", f"http://{host}:1/"), cancel=CancelToken())
+            bound.send(make_request("GET", f"http://{host}:1/"), cancel=CancelToken())
 
     def test_a_name_that_resolves_to_a_private_address_is_refused(
         self, sender: HttpSender, raw_server: RawServers, monkeypatch: pytest.MonkeyPatch
@@ -40,13 +41,13 @@ class TestPrivateAddresses:
         monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: loopback)
         bound = sender.bound(self.HOME, ConnectionSettings())
         with pytest.raises(ProtocolError, match=r"storage\.example: expected a public address"):
-            bound.send(Request("GET", f"http://storage.example:{server.port}/"), cancel=CancelToken())
+            bound.send(make_request("GET", f"http://storage.example:{server.port}/"), cancel=CancelToken())
         assert server.requests == []
 
     def test_a_private_registry_may_name_its_neighbours(self, sender: HttpSender, raw_server: RawServers) -> None:
         server = raw_server(say(OK, b"hello"))
         bound = sender.bound(Origin("http", "10.0.0.9", 80), ConnectionSettings())
-        with bound.send(Request("GET", f"http://{server.host}/"), cancel=CancelToken()) as response:
+        with bound.send(make_request("GET", f"http://{server.host}/"), cancel=CancelToken()) as response:
             assert response.read(10) == b"hello"
 
     @pytest.mark.parametrize("registry", ["registry.example", "other.example"])
@@ -58,7 +59,7 @@ class TestPrivateAddresses:
         line = EndpointLines(sender, Anonymous(), policy)(default_endpoint(registry))
         allowed = registry == "registry.example"
         with contextlib.nullcontext() if allowed else pytest.raises(ProtocolError, match="expected a public address"):
-            line.sender.send(Request("GET", f"http://{server.host}/"), cancel=CancelToken()).close()
+            line.sender.send(make_request("GET", f"http://{server.host}/"), cancel=CancelToken()).close()
         assert len(server.requests) == allowed
 
     def test_a_registry_found_at_a_private_address_may_name_its_neighbours(
@@ -71,7 +72,9 @@ class TestPrivateAddresses:
         )
         home = Origin("http", "registry.internal", registry.port)
         bound = sender.bound(home, ConnectionSettings())
-        with bound.send(Request("GET", f"{home}/"), cancel=CancelToken()) as response:
+        with bound.send(make_request("GET", f"{home}/"), cancel=CancelToken()) as response:
             response.read(10)
-        with bound.send(Request("GET", f"http://storage.internal:{storage.port}/"), cancel=CancelToken()) as response:
+        with bound.send(
+            make_request("GET", f"http://storage.internal:{storage.port}/"), cancel=CancelToken()
+        ) as response:
             assert response.read(10) == b"again"

@@ -13,8 +13,9 @@ import pytest
 from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError
-from imagestore.registry.exchange import Origin, Request, Response
+from imagestore.registry.exchange import Origin
 from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.messages import Response, make_request
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.support.streams import drain
@@ -30,7 +31,7 @@ def sending(proxy: Server, pace: Pace) -> Iterator[HttpSender]:
 
 def ask(sender: HttpSender, cancel: CancelToken | None = None) -> Response:
     bound = sender.bound(Origin("http", "registry.example", 80), ConnectionSettings())
-    return bound.send(Request("GET", "http://registry.example/v2/x"), cancel=cancel or CancelToken())
+    return bound.send(make_request("GET", "http://registry.example/v2/x"), cancel=cancel or CancelToken())
 
 
 def stopping(ended: threading.Event, said: bytes = b"") -> Script:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from httpx import Headers
 
-from imagestore.registry.exchange import Headers
 from imagestore.registry.ranges import ContentRange, Verdict, judge, parse_content_range, parse_length
 
 

@@ -32,9 +32,10 @@ from imagestore.errors import (
     ConfigError,
     RegistryUnavailableError,
 )
-from imagestore.registry.exchange import Origin, Request
+from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import tls
 from imagestore.registry.transport.http import HttpSender
+from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.unit.registry.wire import OK, SHORT, RawServers
 
@@ -58,7 +59,7 @@ class TestTls:
 
     @staticmethod
     def ask(server: _TlsServer, settings: ConnectionSettings) -> bytes:
-        request = Request("GET", f"{server.origin}/")
+        request = make_request("GET", f"{server.origin}/")
         with (
             contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=SHORT)) as sender,
             server,
@@ -96,7 +97,7 @@ class TestTls:
 
         def ask() -> bytes:
             server = _TlsServer(context)
-            request = Request("GET", f"{server.origin}/")
+            request = make_request("GET", f"{server.origin}/")
             bound = sender.bound(server.origin, settings)
             with server, bound.send(request, cancel=CancelToken(5)) as response:
                 return response.read(100)

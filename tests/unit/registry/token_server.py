@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
+import httpx
+from httpx import Headers
+
 from imagestore.cancel import CancelToken
-from imagestore.errors import ProtocolError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.credentials.model import Credential, CredentialLookup, Explicit, Found
-from imagestore.registry.exchange import Headers, Origin
+from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.messages import Response
 from imagestore.secret import Secret
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from imagestore.registry.exchange import Request
+    from collections.abc import Callable
 
 ORIGIN = Origin("https", "registry.example", 443)
 REALM = "https://auth.registry.example/token"
@@ -27,33 +28,14 @@ PASSWORD = "CANARY-password"
 SECRETS = (PASSWORD, "CANARY-identity", "CANARY-ready", base64.b64encode(f"alice:{PASSWORD}".encode()).decode())
 
 
-@dataclass
-class FakeResponse:
-    status: int
-    body: bytes = b""
-    headers: Headers = field(default_factory=Headers)
-    url: str = ""
-    proxy: str = ""
+class FakeResponse(Response):
+    """An answer from nowhere."""
 
-    def chunks(self) -> Iterator[bytes]:
-        yield self.body
-
-    def readinto(self, buffer: memoryview) -> int:
-        raise AssertionError("an answer to a token request is read whole")
-
-    def read(self, limit_bytes: int) -> bytes:
-        if len(self.body) > limit_bytes:
-            raise ProtocolError("too long")
-        return self.body
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> FakeResponse:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __init__(
+        self, status: int, body: bytes = b"", headers: httpx.Headers | None = None, url: str = f"{ORIGIN}/v2/"
+    ) -> None:
+        asked = httpx.Request("GET", url)
+        super().__init__(httpx.Response(status, headers=headers, stream=httpx.ByteStream(body), request=asked))
 
 
 @dataclass(frozen=True)
@@ -77,13 +59,13 @@ class TokenServer:
     def grant(self, asked: Asked, **more: object) -> FakeResponse:
         return FakeResponse(200, json.dumps({"token": f"CANARY-{len(self.asked)}", "expires_in": 300, **more}).encode())
 
-    def send(self, request: Request, *, cancel: CancelToken) -> FakeResponse:
+    def send(self, request: httpx.Request, *, cancel: CancelToken) -> FakeResponse:
         cancel.check()
         query: dict[str, list[str]] = {}
-        for name, value in parse_qsl(urlsplit(request.url).query, keep_blank_values=True):
+        for name, value in parse_qsl(urlsplit(str(request.url)).query, keep_blank_values=True):
             query.setdefault(name, []).append(value)
-        form = dict(parse_qsl((request.body or b"").decode()))
-        seen = Asked(request.method, request.url, query, form, dict(request.headers).get("Authorization", ""))
+        form = dict(parse_qsl(request.content.decode()))
+        seen = Asked(request.method, str(request.url), query, form, request.headers.get("Authorization", ""))
         self.asked.append(seen)
         return self._handler(seen)
 
@@ -109,4 +91,4 @@ def answer(
 ) -> str:
     """One whole request that is refused once."""
     authenticator.authorization(origin, repository)
-    return authenticator.respond(origin, repository, headers or bearer(), cancel=CancelToken())
+    return authenticator.respond(origin, repository, bearer() if headers is None else headers, cancel=CancelToken())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
+from httpx import Headers
 
 from imagestore.cancel import CancelToken
 from imagestore.errors import (
@@ -15,7 +17,6 @@ from imagestore.errors import (
 from imagestore.registry.credentials.login import check_login
 from imagestore.registry.credentials.model import Credential
 from imagestore.registry.endpoints import Endpoint
-from imagestore.registry.exchange import Headers, Request
 from imagestore.registry.transport.urls import origin_of
 from imagestore.secret import Secret
 from tests.unit.registry.token_server import FakeResponse
@@ -30,9 +31,9 @@ class Registry:
 
     def __init__(self, *answers: FakeResponse) -> None:
         self.answers = list(answers)
-        self.asked: list[Request] = []
+        self.asked: list[httpx.Request] = []
 
-    def send(self, request: Request, *, cancel: CancelToken) -> FakeResponse:
+    def send(self, request: httpx.Request, *, cancel: CancelToken) -> FakeResponse:
         self.asked.append(request)
         return self.answers.pop(0)
 
@@ -45,10 +46,10 @@ def test_credentials_are_shown_after_the_challenge_beside_the_configured_headers
     registry = Registry(CHALLENGE, FakeResponse(200, b"{}", Headers(())))
     check(registry)
     first, second = registry.asked
-    assert (first.url, first.headers) == (f"{BASE}/", ENDPOINT.headers)
-    assert second.headers[:-1] == ENDPOINT.headers
-    assert second.headers[-1][0] == "Authorization"
-    assert second.headers[-1][1].startswith("Basic ")
+    assert (str(first.url), first.headers["X-Team"]) == (f"{BASE}/", "blue")
+    assert "Authorization" not in first.headers
+    assert second.headers["X-Team"] == "blue"
+    assert second.headers["Authorization"].startswith("Basic ")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,187 @@
+"""Requests are httpx's own; an answer is httpx's with its body unread, and read within limits."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import httpx
+
+from imagestore._version import __version__
+from imagestore.errors import ProtocolError
+from imagestore.registry.transport import urls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from types import TracebackType
+    from typing import Self
+
+_MAX_HEADER_COUNT: Final = 256
+_MAX_HEADER_BYTES: Final = 64 * 1024
+_PIECE_BYTES: Final = 64 * 1024
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+# What httpx makes for each request.
+_MADE: Final = frozenset({"host", "content-length"})
+# Digests are over bytes as stored; a transport coding would only add a decompression bomb.
+_ALWAYS: Final = (("Accept-Encoding", "identity"), ("User-Agent", f"imagestore/{__version__}"))
+
+
+def make_request(
+    method: str, url: str, headers: Iterable[tuple[str, str]] = (), body: bytes | None = None
+) -> httpx.Request:
+    """A request with what every request of ours says, unless ``headers`` say it.
+
+    Raises:
+        ProtocolError: the URL can't be used, or a header would say something else than what is meant.
+    """
+    urls.split(url)
+    fields = list(headers)
+    are_plain = all(
+        _TOKEN.fullmatch(name) and _FIELD_VALUE.fullmatch(value) and value.strip(" \t") == value
+        for name, value in fields
+    )
+    try:
+        if not are_plain or not _TOKEN.fullmatch(method):
+            raise ValueError
+        request = httpx.Request(method, url, headers=fields, content=body)
+    except httpx.InvalidURL as error:
+        raise ProtocolError(f"URL {urls.shown(url)}: can't be read: {error}") from error
+    except ValueError:
+        # The error's own text may quote a header, and with it a token.
+        host = urls.host_port(urls.origin_of(url))
+        raise ProtocolError(f"{host}: the request can't be sent as it is", host=host) from None
+    for name, value in _ALWAYS:
+        request.headers.setdefault(name, value)
+    return request
+
+
+def moved(request: httpx.Request, url: str, *, only: Collection[str] | None = None) -> httpx.Request:
+    """A request as it goes to another address.
+
+    Args:
+        request: with its header and body.
+        url: the new address.
+        only: lower-case names of the fields that go along; None for all.
+
+    Raises:
+        ProtocolError: as make_request().
+    """
+    fields = request.headers.multi_items()
+    kept = [(name, value) for name, value in fields if name not in _MADE and (only is None or name in only)]
+    return make_request(request.method, url, kept, request.content or None)
+
+
+def check_head(answer: httpx.Response, host: str) -> None:
+    """Bound the head of a response.
+
+    Raises:
+        ProtocolError: too many or too long header fields.
+    """
+    fields = answer.headers.raw
+    size = sum(len(name) + len(value) for name, value in fields)
+    if len(fields) > _MAX_HEADER_COUNT or size > _MAX_HEADER_BYTES:
+        raise ProtocolError(
+            f"{host}: expected at most {_MAX_HEADER_COUNT} header fields and {_MAX_HEADER_BYTES} bytes of them, "
+            f"found {len(fields)} with {size} bytes",
+            host=host,
+            status=answer.status_code,
+        )
+
+
+class Pieces:
+    """A stream's bytes, as they come off the wire and never decoded, read into buffers.
+
+    Args:
+        stream: in pieces of the transport's choosing.
+    """
+
+    def __init__(self, stream: Iterable[bytes]) -> None:
+        self._pieces = iter(stream)
+        self._left = memoryview(b"")
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes into a buffer; 0 only at the end."""
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._left = memoryview(piece)
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+
+class Response:
+    """An answer whose body has not been read. Close it, or use it as a context manager.
+
+    Args:
+        answer: httpx's; its request has the address that answered.
+        readinto: reads the body instead of the answer's stream; 0 only at its end.
+        on_close: closes it.
+        proxy: address of the proxy that may have answered instead, without its login; empty where none can have.
+    """
+
+    def __init__(
+        self,
+        answer: httpx.Response,
+        *,
+        readinto: Callable[[memoryview], int] | None = None,
+        on_close: Callable[[], None] | None = None,
+        proxy: str = "",
+    ) -> None:
+        self.status = answer.status_code
+        # A header's characters are its bytes.
+        self.headers = httpx.Headers(answer.headers.raw, encoding="latin-1")
+        self.url = str(answer.url)
+        self.proxy = proxy
+        self._on_close = on_close or answer.close
+        if readinto is None:
+            assert isinstance(answer.stream, httpx.SyncByteStream)
+            readinto = Pieces(answer.stream).readinto
+        #: Puts the next bytes of the body into a buffer; 0 only at its end. Not to be mixed with chunks().
+        self.readinto = readinto
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body in pieces of at most 64 KiB."""
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        while count := self.readinto(buffer):
+            yield bytes(buffer[:count])
+
+    def read(self, limit_bytes: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            ProtocolError: the body is longer than the limit.
+        """
+        announced = self.headers.get("Content-Length", "")
+        if _NUMBER.fullmatch(announced) and int(announced) > limit_bytes:
+            raise self._too_long(f"announces {announced} bytes", limit_bytes)
+        whole = bytearray()
+        for piece in self.chunks():
+            whole += piece
+            if len(whole) > limit_bytes:
+                raise self._too_long("goes on", limit_bytes)
+        return bytes(whole)
+
+    def close(self) -> None:
+        """Give the connection back, or drop it when the body wasn't read to its end; may be called again."""
+        self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def _too_long(self, found: str, limit_bytes: int) -> ProtocolError:
+        host = urls.host_port(urls.origin_of(self.url))
+        return ProtocolError(
+            f"{host}: expected a response body of at most {limit_bytes} bytes, this one {found}",
+            host=host,
+            status=self.status,
+        )
