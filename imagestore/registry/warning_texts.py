@@ -21,8 +21,8 @@ _WARNING: Final = re.compile(r'(?:^|,)[ \t]*299 - "((?:[^"\\]|\\.)*)"')
 def warning_texts(headers: httpx.Headers) -> tuple[str, ...]:
     r"""The texts, escaped for display.
 
-    >>> from imagestore.registry.exchange import Headers
-    >>> warning_texts(Headers((("Warning", '299 - "moves to \\"b\\" soon", 110 - "stale"'),)))
+    >>> import httpx
+    >>> warning_texts(httpx.Headers({"Warning": '299 - "moves to \\"b\\" soon", 110 - "stale"'}))
     ('moves to "b" soon',)
     """
     found: list[str] = []
