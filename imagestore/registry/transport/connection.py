@@ -220,15 +220,15 @@ class Transfer:
 
     def _body(self, head: h11.Response) -> SizedBody | EventBody:
         names = dict(head.headers)
-        is_coded, length = b"transfer-encoding" in names, names.get(b"content-length")
-        # Both: a peer between may see another end than we do (RFC 9112, section 6.3).
-        is_doubtful = is_coded and length is not None
+        length = names.get(b"content-length")
+        if b"transfer-encoding" in names:
+            # With a length too, a peer between may see another end than we do (RFC 9112, section 6.3).
+            return EventBody(self, may_stay=length is None)
         first = self._parsed()
         if isinstance(first, h11.EndOfMessage):
             return SizedBody(self, b"", 0)
-        if length is not None and not is_coded:
-            return SizedBody(self, bytes(first.data) if isinstance(first, h11.Data) else b"", int(length))
-        return EventBody(self, first, may_stay=not is_doubtful)
+        received = bytes(first.data) if isinstance(first, h11.Data) else b""
+        return EventBody(self, received) if length is None else SizedBody(self, received, int(length))
 
 
 class SizedBody(httpx.SyncByteStream):
@@ -278,21 +278,23 @@ class EventBody(httpx.SyncByteStream):
 
     Args:
         transfer: brings it.
-        first: its first part, if that is here.
+        received: its first bytes.
         may_stay: whether its end is surely that of the answer.
     """
 
-    def __init__(self, transfer: Transfer, first: h11.Event | None, *, may_stay: bool) -> None:
+    def __init__(self, transfer: Transfer, received: bytes = b"", *, may_stay: bool = True) -> None:
         self._transfer: Transfer | None = transfer
-        self._first = first
+        self._received = received
         self._may_stay = may_stay
         self._is_over = False
 
     def __iter__(self) -> Iterator[bytes]:
+        if self._received:
+            yield self._received
         while not self._is_over:
             if self._transfer is None:
                 raise httpx.StreamClosed
-            event, self._first = self._first or self._transfer.next_event(), None
+            event = self._transfer.next_event()
             if isinstance(event, h11.Data):
                 yield bytes(event.data)
             else:
