@@ -208,7 +208,8 @@ def test_a_pull_that_was_killed_goes_on_in_another_process(tmp_path: Path) -> No
         assert ranges[0] == ""
         assert ranges[1].startswith("bytes=")
         assert int(ranges[1][6:-1]) >= kept
-        server.ledger.assert_bytes_fetched(part.digest, size, ratio=1.05)
+        # A tenth is on its way when the process is killed, and some more on a busy machine.
+        server.ledger.assert_bytes_fetched(part.digest, size, ratio=1.2)
     with ImageStore(root, host=LINUX) as store:
         assert Digest.of(store.content.path(part.digest).read_bytes()) == part.digest
 
