@@ -179,8 +179,8 @@ def test_each_further_small_layer_costs_one_file_that_is_written_synced_and_name
 
 def test_each_further_small_layer_costs_few_calls(tmp_path: Path) -> None:
     few, more = (counts_of(tmp_path / str(count), [1] * count, profiled=True) for count in (2, 12))
-    # It was 3,800 once, and is about 1,490. Under load some more: it depends on how many pieces the body comes in.
-    assert (more["calls"] - few["calls"]) / 10 < 1600
+    # About 2,550, a third of them h11's and httpx's. Under load some more: it depends on how many pieces the body comes in.
+    assert (more["calls"] - few["calls"]) / 10 < 2900
 
 
 def test_each_further_tiny_image_of_an_import_costs_few_looks_and_opens(
