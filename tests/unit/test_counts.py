@@ -179,7 +179,7 @@ def test_each_further_small_layer_costs_one_file_that_is_written_synced_and_name
 
 def test_each_further_small_layer_costs_few_calls(tmp_path: Path) -> None:
     few, more = (counts_of(tmp_path / str(count), [1] * count, profiled=True) for count in (2, 12))
-    # About 2,550, a third of them h11's and httpx's. Under load some more: it depends on how many pieces the body comes in.
+    # About 2,550. Under load some more: it depends on how many pieces the body comes in.
     assert (more["calls"] - few["calls"]) / 10 < 2900
 
 
