@@ -308,7 +308,15 @@ class IntegrityError(ImageStoreError):
 
 
 class ContentUnreadableError(IntegrityError):
-    """The disk can't read content now; what it holds can't be judged, and another try may succeed."""
+    """The disk can't read content now; what it holds can't be judged, and another try may succeed.
+
+    Attributes:
+        reason: the system's words.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what}: the disk can't read it: {reason}")
+        self.reason = reason
 
 
 class DigestMismatchError(IntegrityError):

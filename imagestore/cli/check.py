@@ -17,7 +17,8 @@ from imagestore.cli.signals import cancelled_by_signals
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.upkeep.check import CheckProgress, CheckReport
+    from imagestore.upkeep.check import CheckReport
+    from imagestore.upkeep.hashing import CheckProgress
     from imagestore.upkeep.repair import RepairReport
     from imagestore.upkeep.restoring import RebuildReport
 
@@ -34,7 +35,8 @@ _LINE_SECONDS: Final = 2.0
 def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool, output: str) -> ExitStatus:
     """Hash every blob again, and compare every edge and every record with what the content says.
 
-    Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' mends it.
+    Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' mends it. If all
+    that is wrong is content that the disk can't read, which may be whole, the status is 8.
 
     With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
     journal beside it, with labels and with leases of more than a day. Where nothing tells whether the last change was
@@ -58,8 +60,7 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
         render.dump_json(shown if rebuilt is None else {**shown, "rebuild": _rebuild_json(rebuilt)})
     else:
         _print_report(report)
-    is_complete = rebuilt is None or rebuilt.is_complete
-    return ExitStatus.OK if is_complete and not report.faults else ExitStatus.INTEGRITY
+    return _status(report, rebuilt)
 
 
 @click.command()
@@ -70,7 +71,8 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
 def repair(app: App, rate: float | None, progress: str, output: str) -> ExitStatus:
     """Check, then fetch only what is damaged or missing from where the images came from, and hash what came.
 
-    Damaged blobs that no image needs are deleted. Ends with status 7 when something could not be mended.
+    Blobs that are damaged, or still can't be read, and that no image needs are deleted. Ends with status 7 when
+    something could not be mended.
     """
     from imagestore.cli import progress as shown
 
@@ -89,8 +91,16 @@ def repair(app: App, rate: float | None, progress: str, output: str) -> ExitStat
     return ExitStatus.INTEGRITY if mended.failures else ExitStatus.OK
 
 
+def _status(report: CheckReport, rebuilt: RebuildReport | None) -> ExitStatus:
+    if rebuilt is not None and not rebuilt.is_complete:
+        return ExitStatus.INTEGRITY
+    if not report.faults:
+        return ExitStatus.OK
+    return ExitStatus.STORE if len(report.unreadable) == len(report.faults) else ExitStatus.INTEGRITY
+
+
 def _checked(app: App, rate: float | None, *, resume: bool) -> CheckReport:
-    from imagestore.upkeep.check import CheckOptions
+    from imagestore.upkeep.hashing import CheckOptions
 
     options = CheckOptions(
         bytes_per_second=None if rate is None else rate * 1024 * 1024,
@@ -174,7 +184,7 @@ def _print_repair(report: RepairReport) -> None:
     for digest in report.edges:
         print(f"wrote the edges of {digest} anew")
     for digest in report.deleted:
-        print(f"deleted {digest}: damaged, and no image needs it")
+        print(f"deleted {digest}: damaged or unreadable, and no image needs it")
     for subject, reason in report.failures:
         print(f"not mended: {render.printable(subject)}: {render.printable(reason)}")
 

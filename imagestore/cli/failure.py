@@ -41,7 +41,7 @@ MEANINGS: Final = {
     ExitStatus.ACCESS: "login needed, access denied, or refused by an image verifier",
     ExitStatus.UNAVAILABLE: "the registry can't be reached, answers wrongly, or limits requests",
     ExitStatus.INTEGRITY: "content is damaged or breaks the image format",
-    ExitStatus.STORE: "the store is full, read-only, busy, damaged or not there",
+    ExitStatus.STORE: "the store is full, read-only, busy, damaged, unreadable or not there",
     ExitStatus.CONFIG: "the configuration is wrong, or the runtime handler unknown",
     ExitStatus.DEADLINE: "the deadline passed",
     ExitStatus.INTERRUPTED: "interrupted",
@@ -52,6 +52,7 @@ _BY_CLASS: Final[tuple[tuple[type[errors.ImageStoreError], ExitStatus], ...]] = 
     (errors.NoMatchingManifestError, ExitStatus.NO_MATCH),
     (errors.ConfigError, ExitStatus.CONFIG),
     (errors.StoreError, ExitStatus.STORE),
+    (errors.ContentUnreadableError, ExitStatus.STORE),
     (errors.DocumentError, ExitStatus.INTEGRITY),
     (errors.ProtocolError, ExitStatus.UNAVAILABLE),
 )

@@ -1,4 +1,4 @@
-"""A blob's file, open for reading: what the disk can't read is damage of the content, no system error of its reader."""
+"""A blob's file, open for reading: what the disk can't read is told of the content, not as a system error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def damage_named(digest: Digest) -> Iterator[None]:
     except OSError as error:
         if error.errno not in LOST:
             raise
-        raise ContentUnreadableError(f"content {digest}: the disk can't read it: {error.strerror}") from error
+        raise ContentUnreadableError(f"content {digest}", error.strerror or str(error)) from error
 
 
 class _BlobFile(io.FileIO):

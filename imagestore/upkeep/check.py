@@ -5,58 +5,47 @@ Only reads. Work of other processes goes on meanwhile: what was removed or colle
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import json
-import logging
-import os
-import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from imagestore import platforms
-from imagestore.content.disk import replace_text, translated
-from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import image_config
 from imagestore.errors import (
     ContentNotFoundError,
+    ContentUnreadableError,
     DocumentError,
     IntegrityError,
-    InvalidDigestError,
-    InvalidInputError,
     InvalidPlatformError,
     StoreCorruptError,
-    StoreError,
 )
-from imagestore.failpoint import reach
-from imagestore.own_files import opener
+from imagestore.upkeep.hashing import Hashing
 from imagestore.upkeep.held import held_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from imagestore.cancel import CancelToken
-    from imagestore.content.api import ContentInfo, ContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
     from imagestore.documents.manifest import Manifest
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.platforms import Platform
-
-log = logging.getLogger(__name__)
-
-_CHUNK_BYTES: Final = 1024 * 1024
-_SAVE_SECONDS: Final = 2.0
-_LONGEST_STATE_BYTES: Final = 16 * 1024 * 1024
+    from imagestore.upkeep.hashing import CheckOptions
 
 
 class FaultKind(enum.Enum):
-    """What is wrong; the first two are mended by fetching, an edge by reading the manifest."""
+    """What is wrong; the first three are mended by fetching, an edge by reading the manifest.
+
+    What is unreadable may be whole: another try may read it.
+    """
 
     BLOB_DAMAGED = "blob damaged"
     BLOB_MISSING = "blob missing"
+    BLOB_UNREADABLE = "blob unreadable"
     EDGE_WRONG = "edges wrong"
     RECORD_WRONG = "record wrong"
     DATABASE_DAMAGED = "database damaged"
@@ -80,16 +69,6 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckProgress:
-    """How far hashing has come."""
-
-    blobs_done: int
-    blobs_total: int
-    bytes_done: int
-    bytes_total: int
-
-
-@dataclass(frozen=True, slots=True)
 class CheckReport:
     """What was checked and found.
 
@@ -108,30 +87,15 @@ class CheckReport:
     @property
     def damaged(self) -> frozenset[Digest]:
         """Blobs that are there with other bytes."""
-        return frozenset(
-            fault.digest for fault in self.faults if fault.kind is FaultKind.BLOB_DAMAGED and fault.digest is not None
-        )
+        return self._blobs(FaultKind.BLOB_DAMAGED)
 
+    @property
+    def unreadable(self) -> frozenset[Digest]:
+        """Blobs that are there and that the disk couldn't read."""
+        return self._blobs(FaultKind.BLOB_UNREADABLE)
 
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """How to check.
-
-    Attributes:
-        bytes_per_second: bound of reading; None: as fast as it goes.
-        state: file that remembers how far hashing came; None: don't remember.
-        resume: go on from the state file.
-        progress: called now and then.
-    """
-
-    bytes_per_second: float | None = None
-    state: Path | None = None
-    resume: bool = False
-    progress: Callable[[CheckProgress], None] | None = None
-
-    def __post_init__(self) -> None:
-        if self.bytes_per_second is not None and not self.bytes_per_second > 0:
-            raise InvalidInputError(f"rate of hashing {self.bytes_per_second}: expected bytes per second above zero")
+    def _blobs(self, kind: FaultKind) -> frozenset[Digest]:
+        return frozenset(fault.digest for fault in self.faults if fault.kind is kind and fault.digest is not None)
 
 
 def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptions, cancel: CancelToken) -> CheckReport:
@@ -148,9 +112,10 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
         OperationCancelledError: cancelled.
     """
     faults = [Fault(FaultKind.DATABASE_DAMAGED, "records", line) for line in metadata.damage()]
-    hashing = _Hashing(content, options, cancel)
+    hashing = Hashing(content, options, cancel)
     hashing.run()
     faults += [_damage(digest) for digest in sorted(hashing.damaged)]
+    faults += [_unreadable(digest, reason) for digest, reason in sorted(hashing.unreadable.items())]
     try:
         records = metadata.find_images()
     except StoreCorruptError as error:
@@ -191,15 +156,6 @@ def record_faults(metadata: MetadataStore, content: ContentStore, record: ImageR
     return faults if is_same else []
 
 
-def is_whole(content: ContentStore, digest: Digest) -> bool:
-    """Whether a blob is here and hashes to its digest."""
-    try:
-        _hash(content, digest, lambda _: None)
-    except (ContentNotFoundError, IntegrityError):
-        return False
-    return True
-
-
 def _record_faults(metadata: MetadataStore, content: ContentStore, record: ImageRecord) -> Iterator[Fault]:
     subject = f"{record.reference} ({record.handler})"
     unread: list[Fault] = []
@@ -209,8 +165,8 @@ def _record_faults(metadata: MetadataStore, content: ContentStore, record: Image
             return content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         except ContentNotFoundError:
             unread.append(_missing(descriptor.digest, subject))
-        except IntegrityError:
-            unread.append(_damage(descriptor.digest))
+        except IntegrityError as error:
+            unread.append(_unfit(descriptor.digest, error))
         return None
 
     for digest in (record.target.digest, record.manifest.digest):
@@ -240,8 +196,8 @@ def _manifest_faults(
         except ContentNotFoundError:
             yield _missing(child.digest, subject)
             continue
-        except IntegrityError:
-            yield _damage(child.digest)
+        except IntegrityError as error:
+            yield _unfit(child.digest, error)
             continue
         if size != child.size:
             detail = f"expected {child.size} bytes, found {size}"
@@ -259,8 +215,8 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
         config = image_config(manifest, content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
     except ContentNotFoundError:  # which the manifest's faults say
         return
-    except IntegrityError:
-        yield _damage(manifest.config.digest)
+    except IntegrityError as error:
+        yield _unfit(manifest.config.digest, error)
         return
     except DocumentError as error:
         yield Fault(FaultKind.RECORD_WRONG, subject, str(error))
@@ -284,110 +240,6 @@ def _are_wanted(record: ImageRecord, *found: Platform) -> bool:
     return all(map(wanted.match, found))
 
 
-class _Hashing:
-    """Reads every blob in the order of digests, so that a place in that order says how far it came."""
-
-    def __init__(self, content: ContentStore, options: CheckOptions, cancel: CancelToken) -> None:
-        self.damaged: set[Digest] = set()
-        self.blobs_done = 0
-        self.bytes_hashed = 0
-        self._content = content
-        self._options = options
-        self._cancel = cancel
-        self._after: Digest | None = None
-        self._saved_at = time.monotonic()
-        self._started_at = time.monotonic()
-
-    def run(self) -> None:
-        if self._options.resume:
-            self._load()
-        infos = sorted(self._content.walk(), key=lambda info: info.digest)
-        total = sum(info.size for info in infos)
-        skipped = 0
-        try:
-            for info in infos:
-                if self._after is not None and info.digest <= self._after and info.digest not in self.damaged:
-                    skipped += info.size
-                else:
-                    self._one(info)
-                self.blobs_done += 1
-                self._tell(len(infos), skipped + self.bytes_hashed, total)
-        except BaseException:
-            self._save()
-            raise
-        self._forget()
-
-    def _one(self, info: ContentInfo) -> None:
-        self.damaged.discard(info.digest)
-        try:
-            _hash(self._content, info.digest, self._read)
-        except ContentNotFoundError:  # collected since it was listed
-            return
-        except IntegrityError:
-            self.damaged.add(info.digest)
-        if self._after is None or self._after < info.digest:
-            self._after = info.digest
-
-    def _read(self, count: int) -> None:
-        """Count bytes, and wait where they come faster than allowed."""
-        self.bytes_hashed += count
-        self._cancel.check()
-        if self._options.bytes_per_second:
-            ahead = self.bytes_hashed / self._options.bytes_per_second - (time.monotonic() - self._started_at)
-            if ahead > 0:
-                self._cancel.wait(ahead)
-
-    def _tell(self, blobs: int, done: int, total: int) -> None:
-        if time.monotonic() - self._saved_at >= _SAVE_SECONDS:
-            self._saved_at = time.monotonic()
-            self._save()
-        if self._options.progress is not None:
-            self._options.progress(CheckProgress(self.blobs_done, blobs, done, total))
-
-    def _save(self) -> None:
-        if self._options.state is not None and self._after is not None:
-            state = {"after": str(self._after), "damaged": [str(digest) for digest in sorted(self.damaged)]}
-            try:
-                with translated("write", self._options.state):
-                    replace_text(self._options.state, json.dumps(state))
-            except StoreError as error:
-                # A check only reads: a full or read-only disk must not end it. It can't be resumed then.
-                log.warning("%s", error)
-
-    def _forget(self) -> None:
-        """Remove the state of a check that is done; where it can't be, the report counts more."""
-        state = self._options.state
-        if state is None:
-            return
-        try:
-            with translated("remove", state), contextlib.suppress(FileNotFoundError):
-                reach("check-state-unlink")
-                os.unlink(state)
-        except StoreError as error:
-            # A read-only disk refuses also what isn't there.
-            if os.path.lexists(state):
-                log.warning("%s", error)
-
-    def _load(self) -> None:
-        """Where the last run stopped; a state that can't be read means from the start."""
-        if self._options.state is None:
-            return
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError, InvalidDigestError):
-            with open(self._options.state, encoding="ascii", opener=opener) as file:
-                state = json.loads(file.read(_LONGEST_STATE_BYTES))
-            damaged = {Digest.parse(text) for text in state["damaged"]}
-            self._after, self.damaged = Digest.parse(state["after"]), damaged
-
-
-def _hash(content: ContentStore, digest: Digest, read: Callable[[int], None]) -> None:
-    verifier = Verifier(digest)
-    with content.open(digest) as blob, translated("read", f"content {digest}"):
-        while chunk := blob.read(_CHUNK_BYTES):
-            verifier.update(chunk)
-            read(len(chunk))
-    verifier.finish()
-
-
 def _corrupt(error: StoreCorruptError) -> Fault:
     return Fault(FaultKind.DATABASE_DAMAGED, "records", str(error))
 
@@ -396,5 +248,13 @@ def _missing(digest: Digest, subject: str) -> Fault:
     return Fault(FaultKind.BLOB_MISSING, str(digest), f"needed by {subject}", digest)
 
 
+def _unfit(digest: Digest, error: IntegrityError) -> Fault:
+    return _unreadable(digest, error.reason) if isinstance(error, ContentUnreadableError) else _damage(digest)
+
+
 def _damage(digest: Digest) -> Fault:
-    return Fault(FaultKind.BLOB_DAMAGED, str(digest), "the bytes hash to another digest, or can't be read", digest)
+    return Fault(FaultKind.BLOB_DAMAGED, str(digest), "the bytes hash to another digest", digest)
+
+
+def _unreadable(digest: Digest, reason: str) -> Fault:
+    return Fault(FaultKind.BLOB_UNREADABLE, str(digest), f"the disk can't read it: {reason}", digest)

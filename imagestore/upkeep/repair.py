@@ -1,7 +1,8 @@
 """Repair: fetch again what is damaged or missing, and only that; then hash what came.
 
 The documents of a record come first, since only they say what else it needs. A damaged blob that no record needs is
-deleted: the next pull would take it for good.
+deleted: the next pull would take it for good. What the check couldn't read is looked at once more, and fetched or
+deleted only if the disk still can't read it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from imagestore.media_types import Kind
 from imagestore.metadata.records import HolderKind
 from imagestore.pull.fetch import Fetcher
 from imagestore.reference import Reference
-from imagestore.upkeep.check import FaultKind, is_whole
+from imagestore.upkeep.check import FaultKind
+from imagestore.upkeep.hashing import is_whole
 from imagestore.upkeep.held import held_documents
 from imagestore.upkeep.why import explain
 
@@ -50,7 +52,7 @@ class RepairReport:
     Attributes:
         fetched: blobs that came again and hash right now.
         bytes_fetched: over the network.
-        deleted: damaged blobs that no record needs.
+        deleted: blobs that are damaged or can't be read, and that no record needs.
         edges: manifests whose edges were written anew.
         failures: what could not be mended, by record or digest, with the reason.
     """
@@ -95,7 +97,7 @@ class Repairer:
             StoreError: the store can't be written.
             OperationCancelledError: cancelled.
         """
-        self._bad = set(report.damaged)
+        self._bad = {*report.damaged, *report.unreadable}
         if report.faults:
             for record in self.metadata.find_images():
                 self._mend(record)
@@ -106,22 +108,24 @@ class Repairer:
             for each in report.faults
             if each.kind in _STAYING and each.subject not in told
         ]
-        deleted = []
-        for digest in sorted(self._bad):
+        deleted = tuple(digest for digest in sorted(self._bad) if self._has_deleted(digest, report))
+        return RepairReport(tuple(self._fetched), self._bytes, deleted, tuple(self._edges), tuple(self._failures))
+
+    def _has_deleted(self, digest: Digest, report: CheckReport) -> bool:
+        """Delete a bad blob that nothing holds, and say whether it was; what is mended is told whatever happens."""
+        try:
+            is_doubtful = digest in report.unreadable and not self.metadata.is_held(digest)
+            if is_doubtful and is_whole(self.content, digest):
+                return False
             with self.metadata.exclusive():
-                is_held = self.metadata.is_held(digest)
-                if not is_held:
-                    try:
-                        self.content.delete(digest)
-                    except StoreError as error:  # what is mended is to be told nevertheless
-                        self._failures.append((str(digest), str(error)))
-                    else:
-                        deleted.append(digest)
-            if is_held:
-                self._tell_kept(digest)
-        return RepairReport(
-            tuple(self._fetched), self._bytes, tuple(deleted), tuple(self._edges), tuple(self._failures)
-        )
+                if not self.metadata.is_held(digest):
+                    self.content.delete(digest)
+                    return True
+        except StoreError as error:
+            self._failures.append((str(digest), str(error)))
+            return False
+        self._tell_kept(digest, "can't be read" if digest in report.unreadable else "is damaged")
+        return False
 
     def _mend(self, record: ImageRecord) -> None:
         self.cancel.check()
@@ -153,13 +157,13 @@ class Repairer:
                 self._fetch(record, child, held)
         self._mend_edges(parent, children)
 
-    def _tell_kept(self, digest: Digest) -> None:
+    def _tell_kept(self, digest: Digest, fault: str) -> None:
         """Damage that no record explains can't be mended: nobody says where good bytes are."""
         holders = [each.holder for each in explain(self.metadata, digest)]
         if any(holder.kind is HolderKind.IMAGE for holder in holders):
             return  # the record's own failure says why
         names = ", ".join(f"{holder.kind.value} {holder.name}" for holder in holders)
-        self._failures.append((str(digest), f"is damaged, kept by {names}, and no image says where it came from"))
+        self._failures.append((str(digest), f"{fault}, kept by {names}, and no image says where it came from"))
 
     def _is_bad(self, descriptor: Descriptor) -> bool:
         if descriptor.digest in self._bad or not self.content.exists(descriptor.digest):
@@ -185,7 +189,7 @@ class Repairer:
                 self._bytes += fetcher.fetch(descriptor, cancel=self.cancel)
         self.content.make_durable({descriptor.digest.algorithm})
         if not is_whole(self.content, descriptor.digest):
-            raise IntegrityError(f"{descriptor.digest}: fetched again, and its bytes on disk are still wrong")
+            raise IntegrityError(f"{descriptor.digest}: fetched again, and its bytes on disk are still not right")
         self._bad.discard(descriptor.digest)
         self._fetched.append(descriptor.digest)
 

@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.manifest import Manifest
-from imagestore.errors import ContentNotFoundError, ContentUnreadableError, DocumentError, IntegrityError, StoreError
+from imagestore.errors import (
+    ContentNotFoundError,
+    ContentUnreadableError,
+    DocumentError,
+    IntegrityError,
+    StoreError,
+    StoreReadOnlyError,
+)
 from imagestore.gc_labels import KEEP_ALL
 from imagestore.lease import LIFETIME_SECONDS, keep_found
 from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
 from imagestore.upkeep.held import held_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from imagestore.content.local import LocalContentStore
@@ -30,6 +37,8 @@ if TYPE_CHECKING:
     from imagestore.metadata.records import ImageRecord
     from imagestore.metadata.sqlite import SqliteMetadataStore
 
+#: What says nothing of content: the disk can't read it, or this user may not.
+_UNREADABLE: Final = (ContentUnreadableError, StoreReadOnlyError)
 #: How a rebuild goes on that content ended.
 UNREADABLE_HINT: Final = "mount or repair the disk and try again; with --force what can't be read is left out"
 
@@ -95,7 +104,7 @@ class Restorer:
         Raises:
             StoreError: content can't be read, or the database not be written; nothing is changed.
         """
-        with self.metadata.exclusive(), self._unreadable_named():
+        with self.metadata.exclusive():
             journaled = self.metadata.journaled()
             self._restore_records(journaled)
             labelled = self._restore_labels(journaled)
@@ -124,7 +133,7 @@ class Restorer:
         Raises:
             StoreError: as restore().
         """
-        with self.metadata.exclusive(), self._unreadable_named():
+        with self.metadata.exclusive():
             journaled = self._lacking(self.metadata.known_to_journal())
             self._restore_records(journaled)
             labelled = self._restore_labels(journaled)
@@ -155,21 +164,13 @@ class Restorer:
             leases=[(lease, listed) for lease, listed in journaled.leases if lease.id not in leases],
         )
 
-    @contextlib.contextmanager
-    def _unreadable_named(self) -> Iterator[None]:
-        """End the work where content can't be read now."""
-        try:
-            yield
-        except ContentUnreadableError as error:
-            raise StoreError(f"{error}; nothing was rebuilt", hint=UNREADABLE_HINT) from error
-
     def _restore_records(self, journaled: Journaled) -> None:
         """Put each record back whose content is all there; an older line about it serves where the newest doesn't."""
         for newest_first in journaled.candidates:
             for record in newest_first:
                 try:
                     edges = self._edges(record)
-                except (ContentNotFoundError, IntegrityError, DocumentError) as error:
+                except (ContentNotFoundError, IntegrityError, DocumentError, StoreReadOnlyError) as error:
                     self._check_forced(error)
                     if record is newest_first[0]:
                         self._skipped.append((record, str(error)))
@@ -180,8 +181,9 @@ class Restorer:
                 break
 
     def _check_forced(self, error: Exception) -> None:
-        if isinstance(error, ContentUnreadableError) and not self.is_forced:
-            raise error
+        """End the work where content can't be read now."""
+        if isinstance(error, _UNREADABLE) and not self.is_forced:
+            raise StoreError(f"{error}; nothing was rebuilt", hint=UNREADABLE_HINT) from error
 
     def _restore_labels(self, journaled: Journaled) -> int:
         """Label what is there as it was labelled."""
@@ -241,7 +243,7 @@ class Restorer:
     def _exists(self, digest: Digest) -> bool:
         try:
             return self.content.exists(digest)
-        except ContentUnreadableError as error:
+        except _UNREADABLE as error:
             self._check_forced(error)
             return True
 
@@ -251,7 +253,7 @@ class Restorer:
             if self.content.info(digest).size > MAX_DOCUMENT_BYTES:
                 return {}
             raw = self.content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
-        except (ContentNotFoundError, IntegrityError) as error:
+        except (ContentNotFoundError, IntegrityError, StoreReadOnlyError) as error:
             self._check_forced(error)
             return {}
         for media_type in (OCI_MANIFEST, DOCKER_MANIFEST):

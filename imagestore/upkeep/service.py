@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from imagestore.pull.verify import ImageVerifier
     from imagestore.registry.client import RegistryClient
     from imagestore.upkeep.accounting import ImageUsage, StoreUsage
-    from imagestore.upkeep.check import CheckOptions, CheckReport
+    from imagestore.upkeep.check import CheckReport
+    from imagestore.upkeep.hashing import CheckOptions
     from imagestore.upkeep.policy import Eviction, EvictionReport, Policy
     from imagestore.upkeep.removal import Removal, Removals
     from imagestore.upkeep.repair import RepairReport
@@ -371,9 +372,9 @@ class Upkeep(abc.ABC):
             OperationCancelledError: cancelled.
         """
         with self._loading():
-            from imagestore.upkeep import check
+            from imagestore.upkeep import check, hashing
 
-        options = options or check.CheckOptions()
+        options = options or hashing.CheckOptions()
         with self._operation(cancel) as token:
             return check.check(self.metadata, self.content, options=options, cancel=token)
 

@@ -111,7 +111,7 @@ def _mend(place: Place) -> None:
 def _work(place: Place, chance: random.Random) -> None:
     from imagestore.content import delete
     from imagestore.errors import ImageNotFoundError
-    from imagestore.upkeep.check import CheckOptions
+    from imagestore.upkeep.hashing import CheckOptions
     from imagestore.upkeep.policy import Policy
 
     # These images have few blobs; so some are deleted by several threads, others by one.

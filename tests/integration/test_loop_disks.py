@@ -107,11 +107,11 @@ def test_a_sector_that_cannot_be_read_is_found_and_its_blob_fetched_again(
         "$IMAGESTORE repair",
         "$IMAGESTORE check",
     )
-    assert [each.status for each in results] == [0, 0, 0, 1, 7, 0, 0], results
+    assert [each.status for each in results] == [0, 0, 0, 1, 8, 0, 0], results
     assert "Input/output error" in results[3].err
     # What else lies behind the layer's first block is gone too.
     digest = LAYER.digest
-    assert f"blob damaged: {digest}" in results[4].out
+    assert f"blob unreadable: {digest}" in results[4].out
     assert f"fetched and verified {digest}" in results[5].out
 
 
@@ -141,8 +141,8 @@ def test_a_blob_whose_inode_is_damaged_is_named_and_hides_no_other(tmp_path: Pat
         "$IMAGESTORE repair",
         pull(server, LARGE),
     )
-    assert [each.status for each in results] == [0, 0, 7, 7, 7], results
-    assert results[2].out.count("blob damaged") == 1
+    assert [each.status for each in results] == [0, 0, 8, 7, 8], results
+    assert results[2].out.count("blob unreadable") == 1
     assert "can't delete: Bad message" in results[3].out
     assert "the disk can't read it: Bad message" in results[4].err
 

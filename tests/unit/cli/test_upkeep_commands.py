@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -372,6 +373,33 @@ def test_check_finds_and_repair_mends_a_damaged_layer(line: Line) -> None:
     assert path.read_bytes() == good
     assert line.json("repair", "--progress", "none")["fetched"] == []
     assert line.json("check", "--resume")["faults"] == []
+
+
+@pytest.mark.parametrize("which", ["config", "layer"])
+def test_content_that_the_disk_can_not_read_is_no_damage(
+    line: Line, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """A rebuild reads no layer and not every config; the check behind it does."""
+    shown, (_, layer) = line.json("inspecti", line.python, "--runtime-handler", HYPERV), line.layer()
+    digest = shown["id"] if which == "config" else shown["layers"][-1]["digest"]
+    (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
+    real = os.open
+
+    def opened(path: Any, *arguments: Any, **named: Any) -> int:
+        if str(path).endswith(digest.partition(":")[2]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opened)
+        out = line("check", "--rebuild", status=8)
+        assert f"blob unreadable: {digest}: the disk can't read it: Input/output error" in out
+        assert "damaged:" not in out
+        line("export", str(line.root.parent / "a.tar"), line.python, "--runtime-handler", HYPERV, status=8)
+        if which == "config":
+            layer.chmod(0o644)
+            layer.write_bytes(b"other")
+            line("check", status=7)
 
 
 def test_a_damaged_database_names_the_mend_and_the_mend_works(line: Line) -> None:

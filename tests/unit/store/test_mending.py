@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,8 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import BlobDone, Event, Observer
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
-from imagestore.upkeep.check import CheckOptions, FaultKind
+from imagestore.upkeep.check import CheckReport, Fault, FaultKind
+from imagestore.upkeep.hashing import CheckOptions
 from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
@@ -144,19 +146,95 @@ def lose_sector(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_file._BlobFile, "readinto", readinto)
 
 
+def forbid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This user may not open this file; of root that can't be had by a mode."""
+    real = os.open
+
+    def opened(name: Any, *arguments: Any, **named: Any) -> int:
+        if os.fspath(name) == os.fspath(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(name, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
 @pytest.mark.parametrize("which", ["layer", "manifest", "config"])
-def test_what_the_disk_cannot_read_is_damage(here: Node, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+def test_what_the_disk_cannot_read_is_fetched_again(here: Node, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     image = here.store.pull(PYTHON)
     bad = {"layer": image.layers[0].digest, "manifest": image.manifest.digest, "config": image.id}[which]
     lose_sector(here.store.content.path(bad), monkeypatch)
     report = here.store.check()
     with pytest.raises(IntegrityError, match="the disk can't read it"):
         here.store.export_images([PYTHON], here.store.root.parent / "out.tar")
-    assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_DAMAGED, bad)]
+    assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_UNREADABLE, bad)]
+    assert "Input/output error" in report.faults[0].detail
+    assert (report.damaged, report.unreadable) == (frozenset(), frozenset([bad]))
     # The number of a file that is deleted may be the next one's.
     with contextlib.ExitStack() as held:
         held.enter_context(here.store.content.path(bad).open("rb"))
         assert here.store.repair(report).fetched == (bad,)
+
+
+@pytest.mark.parametrize("which", ["layer", "manifest", "config", "index"])
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_what_the_disk_could_not_read_for_a_moment_is_not_called_damaged_and_left_alone(
+    here: Node, tmp_path: Path, which: str, is_resumed: bool
+) -> None:
+    image = here.store.pull(PYTHON)
+    digests = {"layer": image.layers[0].digest, "manifest": image.manifest.digest, "index": image.target.digest}
+    bad = {**digests, "config": image.id}[which]
+    before, options = present(here.store), CheckOptions(state=tmp_path / "check.json", resume=is_resumed)
+    with pytest.MonkeyPatch.context() as patch:
+        lose_sector(here.store.content.path(bad), patch)
+        if is_resumed:
+            token = CancelToken()
+            stopping = replace(options, progress=lambda at: token.cancel() if at.blobs_done == at.blobs_total else None)
+            with pytest.raises(OperationCancelledError):
+                here.store.check(options=stopping, cancel=token)
+        else:
+            report = here.store.check(options=options)
+            assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_UNREADABLE, bad)]
+    if is_resumed:
+        assert here.store.check(options=options).faults == ()
+        return
+    asked = here.registry.ledger.count()
+    mended = here.store.repair(report)
+    assert (mended.fetched, mended.deleted, mended.failures) == ((), (), ())
+    assert (here.registry.ledger.count(), present(here.store)) == (asked, before)
+
+
+def test_what_no_image_needs_and_the_disk_could_not_read_goes_only_if_it_still_can_not(here: Node) -> None:
+    lone = put(here.store, b"nobody's")
+    with pytest.MonkeyPatch.context() as patch:
+        lose_sector(here.store.content.path(lone), patch)
+        report = here.store.check()
+        assert report.unreadable == {lone}
+    assert here.store.repair(report).deleted == ()
+    with pytest.MonkeyPatch.context() as patch:
+        lose_sector(here.store.content.path(lone), patch)
+        with here.store.hold([lone]):
+            ((subject, reason),) = here.store.repair(report).failures
+        assert (subject, reason.partition(",")[0]) == (str(lone), "can't be read")
+        assert here.store.repair(report).deleted == (lone,)
+
+
+@pytest.mark.parametrize("which", ["layer", "manifest", "config", "index"])
+def test_what_this_user_may_not_read_ends_a_check_and_a_repair_keeps_it(here: Node, which: str) -> None:
+    image = here.store.pull(PYTHON)
+    digests = {"layer": image.layers[0].digest, "manifest": image.manifest.digest, "index": image.target.digest}
+    bad = {**digests, "config": image.id}[which]
+    lone, before = put(here.store, b"nobody's"), present(here.store)
+    report = CheckReport(tuple(Fault(FaultKind.BLOB_UNREADABLE, str(each), "", each) for each in (bad, lone)), 0, 0, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        for each in (bad, lone):
+            forbid(here.store.content.path(each), patch)
+        with pytest.raises(StoreError, match="can't open: Permission denied"):
+            here.store.check()
+        mended = here.store.repair(report)
+    assert (mended.fetched, mended.deleted) == ((), ())
+    assert len(mended.failures) == 2
+    assert all("can't open: Permission denied" in reason for _, reason in mended.failures)
+    assert present(here.store) == {*before, lone}
 
 
 @pytest.mark.parametrize("which", ["layer", "manifest", "config"])
@@ -288,7 +366,7 @@ def test_what_came_anew_and_can_not_be_read_again_is_not_mended(here: Node, monk
     assert mended.fetched == ()
     ((subject, reason),) = mended.failures
     assert subject.startswith(PYTHON)
-    assert "still wrong" in reason
+    assert "still not right" in reason
 
 
 def test_a_record_that_holds_what_its_index_does_not_list_can_not_be_mended(here: Node) -> None:

@@ -140,6 +140,9 @@ def test_what_comes_back_late_is_kept_until_the_next_rebuild_restores_it(
     assert blobs(root) == before
 
 
+NUMBERS = {"open": errno.EIO, "forbidden": errno.EACCES}
+
+
 def unreadable(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, how: str) -> None:
     """A blob that the disk can't open, or can't read."""
     real = os.open
@@ -147,14 +150,14 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, how: str)
     def opened(path: Any, *arguments: Any, **named: Any) -> int:
         if not str(path).endswith(name):
             return real(path, *arguments, **named)
-        if how == "open":
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if how in NUMBERS:
+            raise OSError(NUMBERS[how], os.strerror(NUMBERS[how]))
         return real("/proc/self/mem", os.O_RDONLY)  # whose first page can't be read: EIO
 
     monkeypatch.setattr(os, "open", opened)
 
 
-@pytest.mark.parametrize("how", ["open", "read"])
+@pytest.mark.parametrize("how", ["open", "read", "forbidden"])
 @pytest.mark.parametrize("which", ["index", "manifest", "labelled"])
 def test_content_that_can_not_be_read_for_a_moment_ends_the_rebuild(
     root: Path, monkeypatch: pytest.MonkeyPatch, how: str, which: str
@@ -167,15 +170,16 @@ def test_content_that_can_not_be_read_for_a_moment_ends_the_rebuild(
     }
     with monkeypatch.context() as patch:
         unreadable(patch, root, names[which], how)
-        with pytest.raises(StoreError, match=r"can't read it.*nothing was rebuilt"):
+        with pytest.raises(StoreError, match=r"can't (read it|open: Permission).*nothing was rebuilt") as caught:
             rebuild(root)
+        assert "--force" in caught.value.hint
     assert (root / "metadata.db").read_bytes() == DAMAGED
     assert not list(root.glob("metadata.db.*"))
     assert len(rebuild(root).restored) == 2
     assert known(root) == ({PYTHON, OTHER}, {"lasting"})
 
 
-@pytest.mark.parametrize("how", ["open", "read"])
+@pytest.mark.parametrize("how", ["open", "read", "forbidden"])
 def test_a_forced_rebuild_keeps_all_content_and_the_next_adds_what_is_readable_again(
     root: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

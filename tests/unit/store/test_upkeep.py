@@ -30,7 +30,8 @@ from imagestore.store import ImageStore
 from imagestore.testing import Entry, build_artifact, build_image, build_index
 from imagestore.testing.images.bodies import BytesBody
 from imagestore.upkeep import policy
-from imagestore.upkeep.check import CheckOptions, CheckProgress, FaultKind
+from imagestore.upkeep.check import FaultKind
+from imagestore.upkeep.hashing import CheckOptions, CheckProgress
 from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
 from tests.support.locks import is_locked
@@ -419,7 +420,7 @@ def test_an_interrupted_check_goes_on_where_it_stopped(here: Node, tmp_path: Pat
 def test_how_far_a_check_came_is_noted_on_the_way(here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is killed notes nothing at the end, and would begin anew after hours."""
     here.store.pull(PYTHON)
-    monkeypatch.setattr("imagestore.upkeep.check._SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("imagestore.upkeep.hashing._SAVE_SECONDS", 0.0)
     state, noted = tmp_path / "check.json", []
 
     def look(_progress: CheckProgress) -> None:
