@@ -240,6 +240,24 @@ def test_an_export_over_the_stores_own_files_is_refused(
     (here.store.root / "link").unlink()
 
 
+@pytest.mark.parametrize("form", [ArchiveFormat.OCI_ARCHIVE, ArchiveFormat.DOCKER_ARCHIVE])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_second_name_of_a_blob_s_file_is_replaced_and_the_blob_stays(
+    here: Node, tmp_path: Path, form: ArchiveFormat, is_linked: bool
+) -> None:
+    for digest in (each.digest for each in here.store.get(PYTHON).layers):
+        blob, second = here.store.content.path(digest), tmp_path / digest.encoded
+        whole = blob.read_bytes()
+        second.hardlink_to(blob)
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(second)
+        target = tmp_path / "link" if is_linked else second
+        here.store.export_images([PYTHON], target, options=ExportOptions(format=form))
+        assert (blob.read_bytes(), blob.stat().st_nlink) == (whole, 1)
+        assert second.stat().st_size > len(whole)
+    assert here.store.check().faults == ()
+
+
 def test_a_link_to_an_empty_folder_stays_a_link(here: Node, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
