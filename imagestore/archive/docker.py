@@ -11,6 +11,7 @@ links to files of the same archive.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
 from dataclasses import dataclass, field
@@ -87,6 +88,23 @@ def look_into(source: Source, cancel: CancelToken) -> ArchiveContents:
             found.setdefault(name, {})[target.digest] = target
     images = tuple(ArchiveImage(*name, tuple(entries.values())) for name, entries in found.items())
     return ArchiveContents(images, ArchiveOrigin(source, places, made, packed))
+
+
+def configs_by_name(source: Source) -> dict[Reference, list[str]]:
+    """The files of configs that ``manifest.json`` gives each name; what it lacks is left out.
+
+    Raises:
+        DocumentError: ``manifest.json`` breaks the rules.
+    """
+    found: dict[Reference, list[str]] = {}
+    what = f"{source.what}: {layout.DOCKER_MANIFEST}"
+    for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
+        with contextlib.suppress(DocumentError):
+            place = _resolve(source, saved.config)
+            for name, _ in _names(saved.tags):
+                if name is not None:
+                    found.setdefault(name, []).append(place)
+    return found
 
 
 def parse(raw: bytes, what: str) -> list[SavedImage]:

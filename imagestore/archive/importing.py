@@ -12,6 +12,7 @@ A failure leaves the store as it was, by the rules of a pull.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from imagestore.archive import names
 from imagestore.archive.layout import DOCKER_MANIFEST as _MANIFEST
 from imagestore.archive.layout import INDEX as _INDEX
 from imagestore.archive.oci import descriptions
+from imagestore.archive.rival import Rival
 from imagestore.archive.storing import Storing, Wanted
 from imagestore.archive.survey import survey
 from imagestore.descriptor import Descriptor
@@ -200,7 +202,7 @@ class ImportWork:
         """Import, and say what came of it.
 
         An archive may describe its images twice, as a layout and by Docker's ``manifest.json``: then the layout counts,
-        unless it is broken, or names none.
+        unless it is broken, or names none; where the other one gives a name another image, that is said.
 
         Raises:
             ImageDeniedError: the verifier refuses an image.
@@ -215,7 +217,7 @@ class ImportWork:
         try:
             contents = first(self.source, self.cancel)
             if contents.images and (self.options.name or any(image.name for image in contents.images)):
-                return self._import(contents)
+                return self._import(contents, Rival(self.source))
             self.observer(Noticed(f"{self.source.what}: {_MANIFEST} counts, since {_INDEX} names no image"))
         except (DocumentError, IntegrityError, NotFoundError, NoMatchingManifestError) as error:
             if isinstance(error, NoMatchingManifestError) and error.offered:
@@ -234,7 +236,7 @@ class ImportWork:
         self.observer(Noticed(f"imported by {_MANIFEST}, since its layout is broken: {fault}"))
         return report
 
-    def _import(self, contents: ArchiveContents) -> ImportReport:
+    def _import(self, contents: ArchiveContents, rival: Rival | None = None) -> ImportReport:
         named, notes = names.assign(
             contents.images,
             only=self.options.images,
@@ -249,6 +251,10 @@ class ImportWork:
         held_bytes = 0
         for reference, image in named:
             plans += self._plans(reference, image, contents.origin)
+            if rival is not None:
+                look = functools.partial(self._at_hand, origin=contents.origin)
+                for note in rival.contradictions(image, plans[-1].choice, plans[-1].reader, look):
+                    self.observer(Noticed(note))
             held_bytes += plans[-1].reader.held_bytes
             if held_bytes > MAX_DOCUMENTS_BYTES:
                 fault = f"has indexes, manifests and configs that take more than {MAX_DOCUMENTS_BYTES} bytes"

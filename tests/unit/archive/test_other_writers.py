@@ -22,7 +22,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.observe import Noticed
-from imagestore.testing import build_image, layer
+from imagestore.testing import build_image, build_index, layer
 from imagestore.testing.images.builders import Image
 from tests.support.node import Node, node
 from tests.unit.archive.imports import KATA, refused
@@ -138,6 +138,62 @@ def test_an_image_of_another_platform_is_no_way_out(tmp_path: Path) -> None:
     files = {**saved_files(lone, LAYERS, ["a:1"]), **layout_files({"a:1": IMAGE}, without=[IMAGE.target.digest])}
     with node(tmp_path / "store") as here, pytest.raises(ContentNotFoundError, match="missing"):
         here.store.import_images(write(tmp_path / "a.tar", files))
+
+
+def notes(here: Node) -> list[str]:
+    return [event.message for event in here.events if isinstance(event, Noticed)]
+
+
+OTHER_LAYERS = [layer("other", compression="none")]
+OTHER_IMAGE = build_image("linux/amd64", layers=OTHER_LAYERS)
+
+
+@pytest.mark.parametrize("how", ["plainly", "renamed", "twice"])
+def test_two_images_under_one_name_are_told_and_the_layout_s_is_taken(here: Node, tmp_path: Path, how: str) -> None:
+    files = {**saved_files(OTHER_IMAGE, OTHER_LAYERS, ["a:1"]), **layout_files({"a:1": IMAGE})}
+    if how == "twice":
+        both_of = [*json.loads(both()[layout.DOCKER_MANIFEST]), *json.loads(files[layout.DOCKER_MANIFEST])]
+        files = {**both(), **files, layout.DOCKER_MANIFEST: json.dumps(both_of).encode()}
+    options = ImportOptions(("kata",), name="b:1") if how == "renamed" else KATA
+    archive = write(tmp_path / "a.tar", files)
+    (found,) = here.store.import_images(archive, options=options, observer=here.events.append).images
+    assert found.target == IMAGE.target
+    (note,) = notes(here)
+    assert f"describe different images as {NAME}" in note
+    assert all(str(each.manifests[0].config.digest) in note for each in (IMAGE, OTHER_IMAGE))
+
+
+def test_two_descriptions_of_one_image_are_no_news(here: Node, tmp_path: Path) -> None:
+    here.store.import_images(write(tmp_path / "a.tar", both()), options=KATA, observer=here.events.append)
+    assert notes(here) == []
+
+
+def test_another_name_or_a_config_that_is_not_there_is_no_contradiction(here: Node, tmp_path: Path) -> None:
+    others = saved_files(OTHER_IMAGE, OTHER_LAYERS, ["b:1"])
+    broken = saved_files(OTHER_IMAGE, OTHER_LAYERS, ["a:1"])
+    del broken[f"{OTHER_IMAGE.manifests[0].config.digest.encoded}.json"]
+    for number, saved in enumerate((others, broken)):
+        archive = write(tmp_path / f"{number}.tar", {**saved, **layout_files({"a:1": IMAGE})})
+        here.store.import_images(archive, options=KATA, observer=here.events.append)
+    assert notes(here) == []
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_manifest_json_of_another_platform_of_the_same_name_is_no_contradiction(
+    here: Node, tmp_path: Path, has_index: bool
+) -> None:
+    """containerd writes it for one platform of several."""
+    arm = build_image("linux/arm64", layers=LAYERS)
+    if has_index:
+        files = layout_files({"a:1": build_index([IMAGE, arm])})
+    else:
+        files = layout_files({"a:1": IMAGE, "docker.io/library/a:1": arm})
+    files = {**saved_files(arm, LAYERS, ["a:1"]), **files}
+    (found,) = here.store.import_images(
+        write(tmp_path / "a.tar", files), options=KATA, observer=here.events.append
+    ).images
+    assert found.id == IMAGE.manifests[0].config.digest
+    assert notes(here) == []
 
 
 def test_a_right_layout_is_taken_whatever_manifest_json_says(here: Node, tmp_path: Path) -> None:
