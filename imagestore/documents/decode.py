@@ -5,8 +5,8 @@ see two documents): bytes that aren't UTF-8, a byte-order mark, NaN and Infinity
 bits, duplicate member names, and members equal to a known name but for case (Go's decoder takes those, Python's does
 not). Half a surrogate pair, which no text can hold, is read as U+FFFD, as Go reads it.
 
-The schemas are our own, JSON Schema Draft 2020-12, flat, one per kind of document, beside this module. What surely
-keeps them is taken at once (``accept.py``); the schema library judges, and words, the rest.
+The typed parsers judge (``members.py``). What they refuse, the schema library words: our own schemas, JSON Schema Draft
+2020-12, flat, one per kind of document, are beside this module.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ from importlib import resources
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
-from imagestore.documents.accept import compiled
 from imagestore.errors import DocumentError
 from imagestore.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
-
-    from imagestore.documents.accept import Accepts
 
 #: Largest index, manifest or config read, in bytes; what registries and pullers agree on (registries answer 413 above).
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
@@ -121,20 +118,37 @@ def _without_frames(parse: Callable[[], D]) -> D:
         raise
 
 
-def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mapping[str, Any] | None = None) -> None:
-    """Check a decoded document against one of our schemas.
+def judged(document: Mapping[str, Any], schema: str, what: str, parse: Callable[[], D]) -> D:
+    """What a typed parser reads; where it refuses the document, all that the schema says is wrong with it.
 
     Args:
         document: what decode() returned.
         schema: ``index``, ``manifest`` or ``image-config``.
         what: names the document in errors.
-        left: the document without what surely keeps the schema already; by default, all of it is judged.
+        parse: reads the document, and judges it.
+
+    Raises:
+        DocumentError: the schema's faults, or the parser's own, which no schema can express.
+    """
+    try:
+        return parse()
+    except DocumentError as error:
+        faults = error.faults
+    validate(document, schema, what)
+    raise DocumentError(what, faults)
+
+
+def validate(document: Mapping[str, Any], schema: str, what: str) -> None:
+    """Check a decoded document against one of our schemas.
+
+    Args:
+        document: what decode() returned.
+        schema: ``index``, ``manifest``, ``image-config`` or ``oci-resources``.
+        what: names the document in errors.
 
     Raises:
         DocumentError: lists the faults found (at most MAX_FAULTS), each with its JSON path.
     """
-    if _accepts(schema)(document if left is None else left):
-        return
     found = islice(_validator(schema).iter_errors(document), _MAX_FAULTS_SOUGHT)
     faults = sorted(found, key=lambda error: error.json_path)
     if faults:
@@ -143,19 +157,11 @@ def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mappi
 
 
 @functools.cache
-def _accepts(schema: str) -> Accepts:
-    return compiled(_schema(schema))
-
-
-@functools.cache
 def _validator(schema: str) -> Any:
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(_schema(schema))
-
-
-def _schema(name: str) -> Any:
-    return json.loads(resources.files("imagestore.documents").joinpath("schemas", f"{name}.json").read_bytes())
+    raw = resources.files("imagestore.documents").joinpath("schemas", f"{schema}.json").read_bytes()
+    return Draft202012Validator(json.loads(raw))
 
 
 def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], what: str, *, path: str = "$") -> None:

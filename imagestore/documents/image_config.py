@@ -6,28 +6,30 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.digest import Digest
-from imagestore.documents.decode import decode, in_turn, refuse_case_variants, validate
+from imagestore.documents.decode import decode, in_turn, judged, refuse_case_variants
 from imagestore.documents.fields import parse_platform
-from imagestore.errors import DocumentError, InvalidDigestError
+from imagestore.documents.members import Members
+from imagestore.errors import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Self
 
     from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
     from imagestore.documents.manifest import Manifest
     from imagestore.platforms.spec import Platform
 
 _MEMBERS: Final = frozenset(
     {"architecture", "os", "os.version", "os.features", "variant", "rootfs", "config", "history", "created", "author"}
 )
+_TEXTS: Final = ("User", "WorkingDir", "StopSignal")
 _LISTS: Final = ("Env", "Entrypoint", "Cmd")
+_SETS: Final = ("ExposedPorts", "Volumes")
 #: The settings that anybody reads, by how Unicode folds them.
-_SETTINGS: Final = {
-    name.casefold(): name
-    for name in (*_LISTS, *("User", "WorkingDir", "Labels", "StopSignal", "ExposedPorts", "Volumes", "ArgsEscaped"))
-}
+_SETTINGS: Final = {name.casefold(): name for name in (*_TEXTS, *_LISTS, *_SETS, "Labels", "ArgsEscaped")}
+_MAX_LAYERS: Final = 1000
+_MAX_STEPS: Final = 10_000
 _ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
 
 
@@ -65,18 +67,22 @@ class ImageConfig:
         refuse_case_variants(document, _MEMBERS, what)
         if type(document.get("config")) is dict:
             document["config"] = _named(document["config"], what)
-        validate(document, "image-config", what)
-        # Go writes a list without entries as null, or leaves it out, and the object around it too.
-        rootfs = document.get("rootfs") or {}
-        refuse_case_variants(rootfs, _ROOTFS_MEMBERS, what, path="$.rootfs")
-        diff_ids = []
-        for position, text in enumerate(rootfs.get("diff_ids") or ()):
-            try:
-                diff_ids.append(Digest.parse(text))
-            except InvalidDigestError as error:
-                raise DocumentError(what, [f"$.rootfs.diff_ids[{position}]: {error}"]) from error
-        settings = dict(_without_nulls(document.get("config") or {}))
-        return cls(raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", settings)
+        return judged(document, "image-config", what, lambda: cls._typed(raw, document, what))
+
+    @classmethod
+    def _typed(cls, raw: bytes, document: Mapping[str, Any], what: str) -> Self:
+        found = Members(document, "$", what)
+        found.text("author")
+        for step in found.objects("history", _MAX_STEPS):
+            step.flag("empty_layer")
+        settings = found.object("config")
+        return cls(
+            raw,
+            parse_platform(found),
+            _diff_ids(found.object("rootfs")),
+            found.text("created"),
+            {} if settings is None else {**document["config"], **_without_nulls(settings)},
+        )
 
     def check_layers(self, layers: Sequence[Descriptor], *, what: str) -> None:
         """Check the diff ids against the layers of a manifest, as far as that can be done without reading a layer.
@@ -137,12 +143,24 @@ def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
     return found
 
 
-def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with an empty text for each null among texts, as peers read them."""
-    found = dict(settings)
-    for name in _LISTS:
-        if found.get(name):
-            found[name] = [text or "" for text in found[name]]
-    if found.get("Labels"):
-        found["Labels"] = {name: text or "" for name, text in found["Labels"].items()}
+def _diff_ids(rootfs: Members | None) -> tuple[Digest, ...]:
+    if rootfs is None:
+        return ()
+    rootfs.refuse_case_variants(_ROOTFS_MEMBERS)
+    if rootfs.text("type") not in ("", "layers"):
+        rootfs.refuse("type")
+    texts = rootfs.items("diff_ids", _MAX_LAYERS)
+    return tuple(rootfs.parse_digest(text, f"diff_ids[{number}]") for number, text in enumerate(texts))
+
+
+def _without_nulls(settings: Members) -> dict[str, Any]:
+    """The lists and labels among the settings, with an empty text for each null, as peers read them."""
+    for name in _TEXTS:
+        settings.text(name)
+    for name in _SETS:
+        settings.object(name)
+    settings.flag("ArgsEscaped")
+    found: dict[str, Any] = {name: settings.texts(name) for name in _LISTS if settings.has(name)}
+    if settings.has("Labels"):
+        found["Labels"] = settings.labels("Labels")
     return found

@@ -6,15 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, in_turn, refuse_case_variants, validate
-from imagestore.documents.fields import (
-    check_media_type,
-    leave_out_unstated_version,
-    parse_annotations,
-    parse_descriptor,
-    plain_entry,
-)
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, in_turn, judged, refuse_case_variants
+from imagestore.documents.fields import check_media_type, leave_out_unstated_version, parse_descriptor
 from imagestore.documents.kinds import refuse_mislabelled, refuse_others
+from imagestore.documents.members import ENTRY_TYPE, Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,11 +17,11 @@ if TYPE_CHECKING:
 
     from imagestore.descriptor import Descriptor
 
-#: Entries that the schema allows.
+#: Entries that are read.
 MAX_ENTRIES: Final = 10_000
 _MEMBERS: Final = frozenset(
     {"schemaVersion", "mediaType", "artifactType", "manifests", "subject", "annotations"}
-    | {"config", "layers", "fsLayers"}  # a manifest's, refused by the schema: no reader may see them in another case
+    | {"config", "layers", "fsLayers"}  # a manifest's, refused: no reader may see them in another case
 )
 
 
@@ -73,25 +68,15 @@ class Index:
         refuse_others(document, what)
         refuse_mislabelled(document, media_type, what)
         leave_out_unstated_version(document, what)
-        plain = _judge(document, what)
-        stated = check_media_type(document, media_type, media_types.Kind.INDEX, what)
-        # Go writes a list without entries as null, or leaves it out.
-        listed = document.get("manifests") or ()
-        entries = tuple(
-            parse_descriptor(entry, f"$.manifests[{position}]", what) if found is None else found
-            for position, (entry, found) in enumerate(zip(listed, plain, strict=True))
-        )
-        return cls(raw, stated or media_types.OCI_INDEX, entries, parse_annotations(document))
+        return judged(document, "index", what, lambda: cls._typed(raw, document, media_type, what))
 
-
-def _judge(document: Mapping[str, Any], what: str) -> list[Descriptor | None]:
-    """Let the schema judge all but the plain entries; what these say, and None in place of each other one."""
-    listed = document.get("manifests")
-    if type(listed) is not list:
-        listed = []
-    is_long = len(listed) > MAX_ENTRIES  # which only the schema may say
-    plain = [None if is_long else plain_entry(entry) for entry in listed]
-    others = [entry for entry, found in zip(listed, plain, strict=True) if found is None]
-    left = document if len(others) == len(listed) else {**document, "manifests": others}
-    validate(document, "index", what, left=left)
-    return plain
+    @classmethod
+    def _typed(cls, raw: bytes, document: Mapping[str, Any], media_type: str, what: str) -> Self:
+        found = Members(document, "$", what)
+        found.check_version()
+        found.refuse_any_of("config", "layers", "fsLayers")
+        found.artifact_type()
+        found.object("subject")
+        stated = check_media_type(found.media_type(), media_type, media_types.Kind.INDEX, what)
+        entries = tuple(parse_descriptor(entry, ENTRY_TYPE) for entry in found.objects("manifests", MAX_ENTRIES))
+        return cls(raw, stated or media_types.OCI_INDEX, entries, found.annotations())

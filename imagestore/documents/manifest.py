@@ -6,25 +6,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.documents.decode import decode, in_turn, refuse_case_variants, validate
-from imagestore.documents.fields import (
-    check_media_type,
-    leave_out_unstated_version,
-    parse_annotations,
-    parse_descriptor,
-)
+from imagestore.documents.decode import decode, in_turn, judged, refuse_case_variants
+from imagestore.documents.fields import check_media_type, leave_out_unstated_version, parse_descriptor
 from imagestore.documents.kinds import refuse_mislabelled, refuse_others
+from imagestore.documents.members import LAYER_TYPE, STATED_TYPE, Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Self
+    from typing import Any, Self
 
     from imagestore.descriptor import Descriptor
 
 _MEMBERS: Final = frozenset(
     {"schemaVersion", "mediaType", "artifactType", "config", "layers", "subject", "annotations"}
-    | {"manifests", "fsLayers"}  # other documents', refused by the schema: no reader may see them in another case
+    | {"manifests", "fsLayers"}  # other documents', refused: no reader may see them in another case
 )
+_MAX_LAYERS: Final = 1000
 _IMAGE_LAYERS: Final = (media_types.Kind.LAYER, media_types.Kind.FOREIGN_LAYER)
 
 
@@ -69,19 +66,23 @@ class Manifest:
         refuse_others(document, what)
         refuse_mislabelled(document, media_type, what)
         leave_out_unstated_version(document, what)
-        validate(document, "manifest", what)
-        found = check_media_type(document, media_type, media_types.Kind.MANIFEST, what)
+        return judged(document, "manifest", what, lambda: cls._typed(raw, document, media_type, what))
+
+    @classmethod
+    def _typed(cls, raw: bytes, document: Mapping[str, Any], media_type: str, what: str) -> Self:
+        found = Members(document, "$", what)
+        found.check_version()
+        found.refuse_any_of("manifests", "fsLayers")
+        found.object("subject")
+        stated = check_media_type(found.media_type(), media_type, media_types.Kind.MANIFEST, what)
+        config = found.object("config") or found.refuse("config")
         return cls(
             raw,
-            found or media_types.OCI_MANIFEST,
-            parse_descriptor(document["config"], "$.config", what),
-            # Go writes a list without entries as null, or leaves it out.
-            tuple(
-                parse_descriptor(layer, f"$.layers[{position}]", what)
-                for position, layer in enumerate(document.get("layers") or ())
-            ),
-            document.get("artifactType") or "",
-            parse_annotations(document),
+            stated or media_types.OCI_MANIFEST,
+            parse_descriptor(config, STATED_TYPE),
+            tuple(parse_descriptor(layer, LAYER_TYPE) for layer in found.objects("layers", _MAX_LAYERS)),
+            found.artifact_type(),
+            found.annotations(),
         )
 
     @property

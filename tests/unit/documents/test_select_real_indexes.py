@@ -11,6 +11,7 @@ from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.documents.fields import parse_platform
 from imagestore.documents.index import Index
+from imagestore.documents.members import Members
 from imagestore.documents.select import Selection, select
 from imagestore.platforms import Platform, default_for, format_all, parse
 
@@ -43,7 +44,7 @@ def _load(name: str) -> Index:
             entry["mediaType"],
             Digest.parse(entry["digest"]),
             1,
-            parse_platform(entry["platform"]),
+            parse_platform(Members(entry["platform"], "$", "test")),
             entry.get("annotations", {}),
         )
         for entry in document["manifests"]
