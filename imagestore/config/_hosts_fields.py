@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import CAPABILITIES, ConnectionSettings
-from imagestore.config.durations import parse_duration
 from imagestore.config.findings import Severity, dotted, refusal, shorten, show
 from imagestore.config.location import Location
 from imagestore.config.redaction import without_secrets
+from imagestore.durations import Duration
+from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -164,8 +165,8 @@ class Fields:
         if not text or text in {"0", "+0", "-0"}:
             return None
         try:
-            seconds = parse_duration(text)
-        except ValueError:
+            seconds = Duration.parse(text).seconds
+        except InvalidInputError:
             seconds = 0.0
         if seconds <= 0:
             raise self.refuse(member, f'expected a duration above zero such as "3s" or "500ms", got {show(text)}')

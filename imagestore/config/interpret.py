@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore import platforms
 from imagestore.config.built_in import is_of_runtimes, with_built_in
 from imagestore.config.defaults import built_in_tables, default_name
-from imagestore.config.durations import parse_duration
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
 from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.known import (
@@ -39,7 +38,8 @@ from imagestore.config.names import (
 from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain
-from imagestore.errors import InvalidPlatformError
+from imagestore.durations import Duration
+from imagestore.errors import InvalidInputError, InvalidPlatformError
 from imagestore.platforms import windows
 from imagestore.platforms.normalize import (
     KNOWN_ARCHITECTURES,
@@ -240,11 +240,17 @@ def _verifier(section: Section) -> VerifierSettings:
 def _seconds(section: Section, key: str) -> float | None:
     """A duration; None where it isn't set or can't be read."""
     text = section.text(key)
-    try:
-        return parse_duration(text) if text else None
-    except ValueError as error:
-        section.report(Severity.ERROR, key, str(error))
+    if not text:
         return None
+    try:
+        found = Duration.parse(text)
+    except InvalidInputError as error:
+        section.report(Severity.ERROR, key, str(error), error.hint)
+        return None
+    if found < Duration():
+        section.report(Severity.ERROR, key, f"expected a duration that isn't negative, got {show(text)}")
+        return None
+    return found.seconds
 
 
 def _settings(images: Section, verifier: VerifierSettings | None, registry: RegistrySettings) -> Settings:

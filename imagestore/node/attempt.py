@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from imagestore.durations import Duration
 from imagestore.errors import ImageStoreError
 from imagestore.image_service import ImageSpec, SandboxMetadata
 from imagestore.node import events
 from imagestore.node.credentials.keyring import with_secrets
 from imagestore.node.events import NodeEvent, log_line
-from imagestore.node.golang import Duration, quoted
+from imagestore.node.golang import quoted
 from imagestore.node.metrics import size_bucket
 from imagestore.node.names import (
     InvalidImageNameError,

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import ConfigError
 from imagestore.node.features import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
 from imagestore.node.gc.policy import CollectionPolicy
-from imagestore.node.golang import NANOSECONDS, Duration, aggregate, quoted
+from imagestore.node.golang import aggregate, quoted
 from imagestore.node.members import Members, positive
 from imagestore.node.pulls.throttle import TokenBucket
 from imagestore.node.pulls.turns import Turns

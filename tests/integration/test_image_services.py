@@ -9,6 +9,7 @@ import pytest
 
 from imagestore import platforms
 from imagestore.cri.client import CriImageService
+from imagestore.durations import Duration
 from imagestore.errors import ImageStoreError
 from imagestore.image_service import ImageSpec
 from imagestore.node.docker.http import EngineConnection
@@ -16,7 +17,6 @@ from imagestore.node.docker.service import DockerImageService
 from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
 from imagestore.node.features import FeatureGates
 from imagestore.node.gc import CollectionPolicy, ImageCollector
-from imagestore.node.golang import Duration
 from imagestore.node.outcome import ErrorClass
 from imagestore.observe import PartAdvanced
 from imagestore.testing import build_index, layer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from imagestore.durations import NANOSECONDS
 from imagestore.image_service import (
     ContainerImage,
     FilesystemUsage,
@@ -14,7 +15,6 @@ from imagestore.image_service import (
     ServedImage,
     ServiceVersion,
 )
-from imagestore.node.golang import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

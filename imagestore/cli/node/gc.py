@@ -249,7 +249,7 @@ def _settings(
     percents: tuple[int | None, int | None],
     ages: tuple[float | None, float | None],
 ) -> KubeletImageSettings:
-    from imagestore.node.golang import Duration
+    from imagestore.durations import Duration
 
     high, low = percents
     if high is not None and low is not None and low >= high:

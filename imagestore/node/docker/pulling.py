@@ -9,8 +9,8 @@ from imagestore.observe import PartAdvanced, ignore
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
+    from imagestore.durations import Duration
     from imagestore.node.docker.http import EngineConnection
-    from imagestore.node.golang import Duration
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
     from imagestore.reference import Reference

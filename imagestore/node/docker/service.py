@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
     from imagestore.digest import Digest
+    from imagestore.durations import Duration
     from imagestore.image_service import SandboxMetadata
     from imagestore.node.docker.answers import EngineImage
-    from imagestore.node.golang import Duration
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.cri import AuthConfig

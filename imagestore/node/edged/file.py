@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import ConfigError
 from imagestore.node.documents import read_documents
 from imagestore.node.edged.members import CONFIG, check_place, doubtful, respelled
@@ -29,7 +30,6 @@ from imagestore.node.edged.settings import (
     checked_type,
 )
 from imagestore.node.endpoints import parse_endpoint
-from imagestore.node.golang import NANOSECONDS, Duration
 from imagestore.node.kubelet_config import DEFAULT_RUNTIME_ENDPOINT, KubeletImageSettings
 from imagestore.node.kubelet_members import unknown_members
 from imagestore.node.members import Members, positive

@@ -31,7 +31,7 @@ from imagestore.node.members import Members, positive
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.node.golang import Duration
+    from imagestore.durations import Duration
 
 # The design writes some names with a capital, the first release with hyphens below "edged."; both are read.
 _NAMES: Final = {

@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import UnsupportedRuntimeTypeError
-from imagestore.node.golang import NANOSECONDS, Duration
 from imagestore.node.kubelet_config import KubeletImageSettings
 
 if TYPE_CHECKING:

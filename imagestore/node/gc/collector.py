@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from imagestore.durations import Duration
 from imagestore.errors import ImageCollectionError, ImageStoreError
 from imagestore.image_service import ImageSpec
 from imagestore.node import events
@@ -20,7 +21,7 @@ from imagestore.node.gc.detection import Detector
 from imagestore.node.gc.disk import disk_of_images
 from imagestore.node.gc.order import Spared, candidates, free_space, remove_old, sort_key
 from imagestore.node.gc.policy import size_text
-from imagestore.node.golang import Duration, aggregate
+from imagestore.node.golang import aggregate
 from imagestore.node.outcome import runtime_text
 
 if TYPE_CHECKING:

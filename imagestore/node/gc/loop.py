@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import ImageStoreError, OperationCancelledError
 from imagestore.node.events import IMAGE_GC_FAILED, NodeEvent, ObjectReference, log_event
-from imagestore.node.golang import NANOSECONDS, Duration
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken

@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.node.golang import Duration
+from imagestore.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

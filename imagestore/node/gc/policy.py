@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import InvalidInputError
-from imagestore.node.golang import NANOSECONDS, Duration
 
 if TYPE_CHECKING:
     from imagestore.node.gc.disk import DiskUsage

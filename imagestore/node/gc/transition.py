@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import regular_files
 from imagestore.content.disk import make_directory, replace_text, translated
+from imagestore.durations import Duration
 from imagestore.errors import StoreCorruptError, StoreFullError
 from imagestore.node.features import RUNTIME_CLASS_IN_IMAGE_CRI_API
 from imagestore.node.gc.order import Spared
-from imagestore.node.golang import Duration
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import InvalidInputError
-from imagestore.node.golang import NANOSECONDS, Duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from imagestore.durations import Duration
 from imagestore.errors import ImageStoreError
-from imagestore.node.golang import Duration, aggregate
+from imagestore.node.golang import aggregate
 from imagestore.node.outcome import runtime_text
 from imagestore.node.pulls.throttle import QPS_EXCEEDED, TokenBucket
 from imagestore.node.pulls.turns import Turns

@@ -10,8 +10,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from imagestore.durations import NANOSECONDS
 from imagestore.errors import InvalidInputError
-from imagestore.node.golang import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -456,7 +456,7 @@ def test_progress_lines_of_many_threads_stay_whole(monkeypatch: pytest.MonkeyPat
 def test_a_duration_without_a_unit_is_refused_before_anything_is_done(line: Line, arguments: tuple[str, ...]) -> None:
     """Whoever writes 7 may mean days, and seconds would remove everything."""
     line(*arguments, "7", status=2)
-    assert "'7': a unit is missing; expected a duration such as 90s, 30m, 12h or 7d" in line.error
+    assert "'7': a unit is missing; expected for example 90s, 30m, 12h or 7d" in line.error
     assert not line.root.exists()
     assert "DURATION" in line(*arguments[:-1], "--help")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from imagestore.durations import Duration
 from imagestore.image_service import ContainerImage
 from imagestore.node.events import NodeEvent, ObjectReference
 from imagestore.node.features import FeatureGates
 from imagestore.node.gc import CollectionPolicy, DiskUsage, ImageCollector
-from imagestore.node.golang import Duration
 from imagestore.node.metrics import NodeMetrics
 from imagestore.node.records.manager import PullManager
 from tests.support.image_services import FakeClock, FakeService, image

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore.durations import Duration
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
 from imagestore.node.documents import parse_documents, read_documents
 from imagestore.node.endpoints import Endpoint, parse_endpoint
 from imagestore.node.features import FeatureGates
 from imagestore.node.gc import CollectionPolicy
-from imagestore.node.golang import Duration
 from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.node.runtime_class import (
     RuntimeClass,

@@ -11,6 +11,7 @@ import pytest
 
 from imagestore import platforms
 from imagestore.cancel import CancelToken
+from imagestore.durations import Duration
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -27,7 +28,6 @@ from imagestore.errors import (
 from imagestore.image_service import ContainerImage, ImageSpec
 from imagestore.node.docker.handlers import HandlerTable
 from imagestore.node.docker.service import DockerImageService
-from imagestore.node.golang import Duration
 from imagestore.observe import PartAdvanced
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.secret import Secret

@@ -10,10 +10,10 @@ import pytest
 
 from imagestore import platforms
 from imagestore.cancel import CancelToken
+from imagestore.durations import Duration
 from imagestore.errors import DeadlineExceededError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.image_service import ImageSpec
 from imagestore.node.docker.service import DockerImageService
-from imagestore.node.golang import Duration
 from tests.support.docker_engine import Engine, docker_engine, id_of
 
 if TYPE_CHECKING:

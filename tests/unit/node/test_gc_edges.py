@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore.durations import Duration
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
 from imagestore.image_service import ContainerImage
 from imagestore.node.features import FeatureGates
@@ -13,7 +14,6 @@ from imagestore.node.gc import CollectionPolicy
 from imagestore.node.gc.detection import Detector
 from imagestore.node.gc.state import CollectorState
 from imagestore.node.gc.transition import GateMarker
-from imagestore.node.golang import Duration
 from tests.support.image_services import image
 
 if TYPE_CHECKING:

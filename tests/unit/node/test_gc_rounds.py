@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.durations import Duration
 from imagestore.errors import StoreCorruptError
 from imagestore.image_service import ContainerImage
 from imagestore.node.events import NodeEvent
@@ -15,7 +16,6 @@ from imagestore.node.gc.disk import disk_of_images
 from imagestore.node.gc.loop import CollectionLoop
 from imagestore.node.gc.order import Reason
 from imagestore.node.gc.transition import GateChange, GateMarker, clean_up
-from imagestore.node.golang import Duration
 from imagestore.node.records.files import PullRecordFiles
 from imagestore.node.records.manager import PullManager
 from imagestore.node.records.model import PulledRecord

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
+from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import InvalidInputError, OperationCancelledError
-from imagestore.node.golang import NANOSECONDS, Duration
 from imagestore.node.pulls.backoff import BackOff
 from imagestore.node.pulls.throttle import TokenBucket
 from imagestore.node.pulls.turns import Turns

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.cri.client import CriImageService
+from imagestore.durations import Duration
 from imagestore.image_service import ImageSpec
 from imagestore.node.embedded import EmbeddedImageService
 from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
 from imagestore.node.features import FeatureGates
 from imagestore.node.gc import CollectionPolicy, DiskUsage, ImageCollector
-from imagestore.node.golang import Duration
 from imagestore.node.names import PullPolicy
 from imagestore.node.outcome import ErrorClass
 from imagestore.registry.policy import TransferPolicy
