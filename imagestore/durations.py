@@ -75,7 +75,8 @@ class Duration:
             if unit not in units:
                 what = f"unknown unit {unit!r}" if unit else "a unit is missing"
                 raise InvalidInputError(
-                    f"duration {shown}: {what}; expected for example {example}", hint=f"units are {', '.join(filter(str.isascii, units))}"
+                    f"duration {shown}: {what}; expected for example {example}",
+                    hint=f"units are {', '.join(filter(str.isascii, units))}",
                 )
             scale = units[unit]
             total += int(whole or "0") * scale + _part_of(fraction[1:], scale)

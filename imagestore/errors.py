@@ -32,8 +32,8 @@
        └─ DeadlineExceededError
 
 A message is printable, since what came from outside is escaped, and one sentence: the object first, then what was
-expected and what came. The mend, where there is one, is in ``hint``. Data is in attributes, so that nobody has to
-parse text. The cause is kept in ``__cause__``. A bug is not an ImageStoreError: TypeError, AssertionError and friends
+expected and what came. ``hint`` has what to do about it, if that is known. Data is in attributes, so that no caller
+parses text. The cause is kept in ``__cause__``. A bug is not an ImageStoreError: TypeError, AssertionError and friends
 pass through.
 """
 

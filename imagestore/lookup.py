@@ -45,10 +45,10 @@ def refuse_unreadable(text: str) -> None:
             raise
 
 
-def mend(text: str) -> str:
+def missing_hint(text: str) -> str:
     """What to do about a name that no image has.
 
-    >>> mend("python:3"), mend("python")
+    >>> missing_hint("python:3"), missing_hint("python")
     ('pull it first', 'it names no tag and so means docker.io/library/python:latest; name the tag, or pull it first')
     """
     meaning = untagged(text)

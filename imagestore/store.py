@@ -242,7 +242,7 @@ class ImageStore(Archives, Upkeep):
             return Image(record, self.content)
         others = ", ".join(sorted({each.handler for each in lookup.by_name(self.metadata, name)}))
         under = f" under runtime handler {handler!r}" if handler is not None else ""
-        hint = f"it is there under: {others}" if others else lookup.mend(name)
+        hint = f"it is there under: {others}" if others else lookup.missing_hint(name)
         raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=hint)
 
     def list(

@@ -101,14 +101,15 @@ def find_records(
             if lacking:
                 raise ImageNotFoundError(
                     f"image {name!r} is not in the store under runtime handler {lacking[0]!r}",
-                    hint=lookup.mend(name),
+                    hint=lookup.missing_hint(name),
                 )
         elif not (options.has_all_handlers or options.has_all_platforms or options.platform):
             record = lookup.find(metadata, name, None, default_handler)
             records = [] if record is None else [record]
         if not records:
             raise ImageNotFoundError(
-                f"image {name!r} is not in the store", hint=f"{lookup.mend(name)}, or say which runtime handler's it is"
+                f"image {name!r} is not in the store",
+                hint=f"{lookup.missing_hint(name)}, or say which runtime handler's it is",
             )
         for record in sorted(records, key=lambda each: each.handler != default_handler):
             found.setdefault(record.reference, {})[record.handler] = record

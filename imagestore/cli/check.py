@@ -35,7 +35,7 @@ _LINE_SECONDS: Final = 2.0
 def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool, output: str) -> ExitStatus:
     """Hash every blob again, and compare every edge and every record with what the content says.
 
-    Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' mends it. If all
+    Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' fixes it. If all
     that is wrong is content that the disk can't read, which may be whole, the status is 8.
 
     With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
@@ -72,7 +72,7 @@ def repair(app: App, rate: float | None, progress: str, output: str) -> ExitStat
     """Check, then fetch only what is damaged or missing from where the images came from, and hash what came.
 
     Blobs that are damaged, or still can't be read, and that no image needs are deleted. Ends with status 7 when
-    something could not be mended.
+    something could not be repaired.
     """
     from imagestore.cli import progress as shown
 
@@ -83,12 +83,12 @@ def repair(app: App, rate: float | None, progress: str, output: str) -> ExitStat
         _print_report(report)
         sys.stdout.flush()
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
-        mended = app.store.repair(report, observer=observer, cancel=token)
+        repaired = app.store.repair(report, observer=observer, cancel=token)
     if output == "json":
-        render.dump_json({"check": _report_json(report), **_repair_json(mended)})
+        render.dump_json({"check": _report_json(report), **_repair_json(repaired)})
     else:
-        _print_repair(mended)
-    return ExitStatus.INTEGRITY if mended.failures else ExitStatus.OK
+        _print_repair(repaired)
+    return ExitStatus.INTEGRITY if repaired.failures else ExitStatus.OK
 
 
 def _status(report: CheckReport, rebuilt: RebuildReport | None) -> ExitStatus:
@@ -186,7 +186,7 @@ def _print_repair(report: RepairReport) -> None:
     for digest in report.deleted:
         print(f"deleted {digest}: damaged or unreadable, and no image needs it")
     for subject, reason in report.failures:
-        print(f"not mended: {render.printable(subject)}: {render.printable(reason)}")
+        print(f"not repaired: {render.printable(subject)}: {render.printable(reason)}")
 
 
 def _report_json(report: CheckReport) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def check(app: App, file: Path | None, host_text: str | None, output: str) -> Ex
     """Look FILE over (default: the configuration in use) with everything it imports.
 
     Lists every runtime handler with the platform its images are chosen for and where each part of it comes from; then
-    what is wrong, with file, line and mend, also in the tables and folders of registries. Exit status 9 when loading
+    what is wrong, with file, line and hint, also in the tables and folders of registries. Exit status 9 when loading
     the file is refused, 0 when there are only warnings. Files that were checked and places that couldn't be looked at
     are named.
     """
@@ -145,8 +145,8 @@ def _print(report: Report, passed_over: Sequence[str]) -> None:
         click.echo(f"passed over: {render.printable(each)}")
     for finding in report.findings:
         click.echo(f"{finding.severity.value}: {render.printable(str(finding))}")
-        if finding.mend:
-            click.echo(f"  mend: {render.printable(finding.mend)}")
+        if finding.hint:
+            click.echo(f"  hint: {render.printable(finding.hint)}")
 
 
 def _rows(resolved: HandlerPlatform, default_handler: str) -> Iterator[tuple[str, ...]]:
@@ -202,5 +202,6 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
         "line": finding.location.line or None,
         "key": finding.key,
         "text": finding.text,
-        "mend": finding.mend,
+        "hint": finding.hint,
+        "mend": finding.hint,  # its name until 1.0, for scripts that read it
     }

@@ -26,7 +26,7 @@ def needed(extra: str, *, what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "imagestore").partition(".")[0] == "imagestore":
-            raise  # a fault of ours, which no installation mends
+            raise  # a fault of ours, which no installation fixes
         raise ConfigError(
             f"{what}: expected the package {error.name}, it is not installed",
             hint=f"pip install 'imagestore[{extra}]'",

@@ -48,11 +48,11 @@ class Fields:
     file: str
     lines: KeyLines
 
-    def refuse(self, member: str, text: str, mend: str = "") -> RefusalError:
+    def refuse(self, member: str, text: str, hint: str = "") -> RefusalError:
         """A refusal of one member; an empty name means the table."""
         path = (*self.path, member) if member else self.path
         shown = dotted(path)
-        return refusal(Location(self.file, self.lines.find(path)), shown, text, mend)
+        return refusal(Location(self.file, self.lines.find(path)), shown, text, hint)
 
     def text(self, member: str) -> str:
         """A text; empty when absent."""
@@ -123,8 +123,8 @@ class Fields:
                 text = f"expected certificate and key in {show(item)}; containerd can't use that, nor the file"
                 yield self._warning("client", text, f"write {_toml(item[0])} without the inner brackets")
 
-    def _warning(self, member: str, text: str, mend: str) -> Finding:
-        return replace(self.refuse(member, text, mend).finding, severity=Severity.WARNING)
+    def _warning(self, member: str, text: str, hint: str) -> Finding:
+        return replace(self.refuse(member, text, hint).finding, severity=Severity.WARNING)
 
     def _place(self, member: str) -> Location:
         return Location(self.file, self.lines.find((*self.path, member)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.config.declared import PlatformSource, is_same_kind, sandbox_of
 from imagestore.config.handlers import Isolation
-from imagestore.config.mends import sentence
+from imagestore.config.hints import sentence
 from imagestore.config.names import RUNHCS_TYPE
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import format, format_all, normalize, windows  # noqa: A004 - our public name
@@ -111,7 +111,7 @@ def _builds(wanted: ResolvedPlatform, selection: Selection) -> list[int]:
 
 def _about_builds(wanted: ResolvedPlatform, builds: list[int]) -> str:
     if not builds:
-        return "none of the image's os.version values can be compared; ask its publisher to mend the index"
+        return "none of the image's os.version values can be compared; ask its publisher to correct the index"
     if wanted.source is PlatformSource.EXPLICIT:
         texts = ", ".join(format_all(_with_build(wanted, build)) for build in builds[:_SHOWN])
         return f"ask for a build that is on offer: {texts}"
@@ -187,7 +187,7 @@ def _declare(wanted: ResolvedPlatform, platform: Platform) -> str:
 
 def _about_unreadable(_wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     versions = ", ".join(repr(platform.os_version[:_CUT]) for platform in near[:_SHOWN])
-    return f"the image's os.version {versions} can't be read; ask its publisher to mend the index"
+    return f"the image's os.version {versions} can't be read; ask its publisher to correct the index"
 
 
 def _about_features(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:

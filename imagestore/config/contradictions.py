@@ -16,9 +16,9 @@ from imagestore import platforms
 from imagestore.config.declared import complete, is_same_kind, parse_text, sandbox_of
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show
 from imagestore.config.handlers import Isolation
+from imagestore.config.hints import assignment, place
 from imagestore.config.known import WASM_SYSTEMS
 from imagestore.config.location import BUILT_IN
-from imagestore.config.mends import assignment, place
 from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows, windows_releases
@@ -76,10 +76,10 @@ def contradictions(handler: RuntimeHandler, platform: Platform, *, host: Platfor
 
 
 def _finding(
-    handler: RuntimeHandler, member: str, text: str, mend: str, severity: Severity = Severity.WARNING
+    handler: RuntimeHandler, member: str, text: str, hint: str, severity: Severity = Severity.WARNING
 ) -> Finding:
     location, key = place(handler, member)
-    return Finding(severity, location, key, text, mend)
+    return Finding(severity, location, key, text, hint)
 
 
 def _two_tables(handler: RuntimeHandler, host: Platform) -> Iterator[Finding]:
@@ -104,8 +104,8 @@ def _borrowed_variant(handler: RuntimeHandler, host: Platform) -> Iterator[Findi
         return
     meant = next((name for name in _VARIANTS if _is_variant(name, guest.variant)), "")
     text = f"{show(guest.variant)} is no variant of {architecture}, the architecture that the host gives"
-    mend = f'add Architecture = "{meant}"' if meant else "remove Variant, or add its Architecture"
-    yield _finding(handler, "variant", text, mend)
+    hint = f'add Architecture = "{meant}"' if meant else "remove Variant, or add its Architecture"
+    yield _finding(handler, "variant", text, hint)
 
 
 def _is_variant(architecture: str, variant: str) -> bool:
@@ -129,12 +129,12 @@ def _fits_nothing(handler: RuntimeHandler, platform: Platform, host: Platform) -
         return
     why = "images of unknown platforms are never chosen" if is_unknown else found.reason
     text = f"no image is ever chosen for {platforms.format_all(platform)}: {why}"
-    mend = "declare a platform that can run"
+    hint = "declare a platform that can run"
     if not is_unknown:
-        mend = f"write {assignment(handler, platform, replace(platform, variant=''))}"
+        hint = f"write {assignment(handler, platform, replace(platform, variant=''))}"
         if handler.guest_platform is not None:
-            mend = "remove Variant, or write one up to v8.9 or v9.7"
-    yield _finding(handler, "variant", text, mend)
+            hint = "remove Variant, or write one up to v8.9 or v9.7"
+    yield _finding(handler, "variant", text, hint)
 
 
 def _sandbox_platform(
@@ -158,12 +158,12 @@ def _sandbox_platform(
     if is_host or wanted.architecture != runs or wanted.os not in ("windows", "linux"):
         version = own.os_version if sandbox.os == own.os == "windows" else ""
         better = Platform(sandbox.os, runs, os_version=platform.os_version if sandbox.os == platform.os else version)
-        mend = f"write {assignment(handler, platform, better)}"
+        hint = f"write {assignment(handler, platform, better)}"
         if sandbox.architecture != runs:
-            mend += f' and SandboxPlatform = "{sandbox.os}/{runs}"'
+            hint += f' and SandboxPlatform = "{sandbox.os}/{runs}"'
     else:
-        mend = f'write SandboxPlatform = "{wanted.os}/{wanted.architecture}", or change the platform of its images'
-    yield Finding(Severity.WARNING, option.location, key, text, mend)
+        hint = f'write SandboxPlatform = "{wanted.os}/{wanted.architecture}", or change the platform of its images'
+    yield Finding(Severity.WARNING, option.location, key, text, hint)
 
 
 def _windows_version(handler: RuntimeHandler, platform: Platform, host: Platform) -> Iterator[Finding]:
@@ -175,10 +175,10 @@ def _windows_version(handler: RuntimeHandler, platform: Platform, host: Platform
         yield from _unknown_build(handler, platform, host)
     elif platform.os != "windows" and platform.os_version:
         text = f"a version has no effect on {platform.os} images"
-        mend = "remove it"
+        hint = "remove it"
         if handler.guest_platform is None:
-            mend = f"write {assignment(handler, platform, replace(platform, os_version=''))}"
-        yield _finding(handler, "os_version", text, mend, Severity.NOTE)
+            hint = f"write {assignment(handler, platform, replace(platform, os_version=''))}"
+        yield _finding(handler, "os_version", text, hint, Severity.NOTE)
 
 
 def _version_that_runs(handler: RuntimeHandler, host: Platform) -> str:
@@ -195,12 +195,12 @@ def _unknown_build(handler: RuntimeHandler, platform: Platform, host: Platform) 
     if version is None or version.build in windows_releases.RELEASES or (ours and ours.build == version.build):
         return
     near = nearest(str(version.build), map(str, windows_releases.RELEASES), likeness=0.7)
-    mend = "compare it with the os.version of the images"
+    hint = "compare it with the os.version of the images"
     if near:
         better = replace(platform, os_version=f"{version.major}.{version.minor}.{near}")
-        mend = f"did you mean {assignment(handler, platform, better)} ({windows_releases.name_of(int(near))})?"
+        hint = f"did you mean {assignment(handler, platform, better)} ({windows_releases.name_of(int(near))})?"
     text = f"{version.build} is the build of no release of Windows that is known here"
-    yield _finding(handler, "os_version", text, mend, Severity.NOTE)
+    yield _finding(handler, "os_version", text, hint, Severity.NOTE)
 
 
 def _wrong_node(handler: RuntimeHandler, host: Platform) -> Finding | None:
@@ -220,8 +220,8 @@ def _runhcs(handler: RuntimeHandler, platform: Platform, host: Platform, *, is_h
         is_windows = handler.sandbox_platform is None or handler.sandbox_platform.text.lower().startswith("windows")
         if is_hypervisor and is_windows and host.os_version and handler.location != BUILT_IN:
             text = f"chooses images for the host's build ({host.os_version}), though Hyper-V could run older ones"
-            mend = "add guest_platform with the OSVersion of the guest to choose an older build"
-            yield _finding(handler, "", text, mend, Severity.NOTE)
+            hint = "add guest_platform with the OSVersion of the guest to choose an older build"
+            yield _finding(handler, "", text, hint, Severity.NOTE)
         return
     own = platforms.normalize(host, host=host)
     if platform.architecture != own.architecture:
@@ -246,16 +246,16 @@ def _windows_builds(
     # What this isolation runs here: the declared build if it does, else the host's own.
     build = theirs.build if runs(ours.build, theirs.build) else ours.build
     version = f"{ours.major}.{ours.minor}.{build}"
-    mend = f"write {assignment(handler, platform, replace(platform, os_version=version))}"
+    hint = f"write {assignment(handler, platform, replace(platform, os_version=version))}"
     guest_name, host_name = windows_releases.describe(theirs.build), windows_releases.describe(ours.build)
     if (theirs.major, theirs.minor) != (ours.major, ours.minor):
         text = f"guest version {theirs.major}.{theirs.minor} differs from the host's {ours.major}.{ours.minor}"
-        yield _finding(handler, "os_version", f"{text}; no isolation runs it", mend)
+        yield _finding(handler, "os_version", f"{text}; no isolation runs it", hint)
     elif not windows.hyperv_compatible(ours.build, theirs.build):
         text = f"guest build {guest_name} is newer than the host's {host_name}; no isolation runs it"
-        mend += f" (or an older build: under Hyper-V isolation any up to {ours.build} runs)" if is_hypervisor else ""
-        yield _finding(handler, "os_version", text, mend)
+        hint += f" (or an older build: under Hyper-V isolation any up to {ours.build} runs)" if is_hypervisor else ""
+        yield _finding(handler, "os_version", text, hint)
     elif not is_hypervisor and not windows.process_compatible(ours.build, theirs.build):
         text = f"guest build {guest_name} doesn't run on the host's {host_name} under process isolation"
-        mend = "set options.SandboxIsolation = 1 (hypervisor), or remove the declared platform"
-        yield _finding(handler, "os_version", text, mend)
+        hint = "set options.SandboxIsolation = 1 (hypervisor), or remove the declared platform"
+        yield _finding(handler, "os_version", text, hint)

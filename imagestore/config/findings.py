@@ -1,4 +1,4 @@
-"""What is said about a configuration: where, which key, what is wrong, and the mend.
+"""What is said about a configuration: where, which key, what is wrong, and the hint.
 
 One rule holds for every kind of fault: a finding is an *error* exactly when loading refuses the file. Warnings and
 notes never stop a load.
@@ -43,14 +43,14 @@ class Finding:
         location: where it is.
         key: dotted key as TOML would write it; empty when the whole file is meant.
         text: what is wrong: expected, and what came.
-        mend: what to change; empty when nothing needs to.
+        hint: what to change; empty when nothing needs to.
     """
 
     severity: Severity
     location: Location
     key: str
     text: str
-    mend: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         return f"{self.location}: {self.key}: {self.text}" if self.key else f"{self.location}: {self.text}"
@@ -68,9 +68,9 @@ class RefusalError(Exception):
         self.finding = finding
 
 
-def refusal(location: Location, key: str, text: str, mend: str = "") -> RefusalError:
+def refusal(location: Location, key: str, text: str, hint: str = "") -> RefusalError:
     """An error finding, ready to be raised."""
-    return RefusalError(Finding(Severity.ERROR, location, key, text, mend))
+    return RefusalError(Finding(Severity.ERROR, location, key, text, hint))
 
 
 def dotted(path: Sequence[str]) -> str:

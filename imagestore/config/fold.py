@@ -131,8 +131,8 @@ def fold_names(table: Table, names: Iterable[str], path: Path, findings: list[Fi
         what = "both are read, and this one counts where they differ" if is_joined else "this one is used"
         text = f"is set twice in different case, the other time at {before.location}; "
         text += what if is_used else "that one is used"
-        mend = f"keep one, spelled {target}"
-        findings.append(Finding(Severity.WARNING, entry.location, dotted((*path, name)), text, mend))
+        hint = f"keep one, spelled {target}"
+        findings.append(Finding(Severity.WARNING, entry.location, dotted((*path, name)), text, hint))
     return folded
 
 

@@ -69,8 +69,8 @@ def _missing_roots(config: Config) -> Iterator[Finding]:
             continue
         severity = Severity.NOTE if set(folders) <= set(hosts.DEFAULT_FOLDERS) else Severity.WARNING
         text = f"{show(folder)} is no folder: what is meant to be in it has no effect"
-        mend = "make the folder, or correct the path (folders are separated by colons)"
-        yield Finding(severity, held.location, dotted(held.path), text, mend)
+        hint = "make the folder, or correct the path (folders are separated by colons)"
+        yield Finding(severity, held.location, dotted(held.path), text, hint)
 
 
 def _is_missing(folder: str) -> bool:
@@ -92,8 +92,8 @@ def _entry(root: str, name: str, roots: Sequence[str]) -> Iterator[Finding]:
         is_host = "." in named and host_of(named) and extension not in _OF_OTHER_FILES
         if name == _HOSTS_FILE or is_host:
             text = "isn't read: references lead to folders, not to files"
-            mend = f"put it into a folder named by its registry, as {_HOSTS_FILE}"
-            yield Finding(Severity.WARNING, Location(path, 0), "", text, mend)
+            hint = f"put it into a folder named by its registry, as {_HOSTS_FILE}"
+            yield Finding(Severity.WARNING, Location(path, 0), "", text, hint)
         return
     if not host:
         if is_folder:
@@ -119,8 +119,8 @@ def _unreached(path: str, name: str) -> Finding:
     text = f"no reference leads to a folder of this name: {show(name)} isn't how references write a registry"
     if host_of(name):
         text = f"references to Docker Hub say docker.io and don't lead here: only those that say {show(name)} do"
-    mend = f"rename it to {meant}" if meant else "name it by the registry as references write it: host, or host_port_"
-    return Finding(Severity.WARNING, Location(path, 0), "", text, mend)
+    hint = f"rename it to {meant}" if meant else "name it by the registry as references write it: host, or host_port_"
+    return Finding(Severity.WARNING, Location(path, 0), "", text, hint)
 
 
 def _host_folder(folder: str, host: str) -> Iterator[Finding]:
@@ -153,10 +153,10 @@ def _misnamed(folder: str) -> Iterator[Finding]:
         is_meant = _OTHER_NAMES.fullmatch(name) or nearest(name, [_HOSTS_FILE], likeness=0.75)
         if is_meant and not name.lower().endswith(_OTHER_ENDS) and not os.path.isdir(os.path.join(folder, name)):
             text = f"isn't read: the file of hosts is called {_HOSTS_FILE}, so what this one says has no effect"
-            mend = f"rename it to {_HOSTS_FILE}"
+            hint = f"rename it to {_HOSTS_FILE}"
             if name.lower().endswith((".yaml", ".yml", ".json")):
-                mend = f"write it as TOML, and name it {_HOSTS_FILE}"
-            yield Finding(Severity.WARNING, Location(os.path.join(folder, name), 0), "", text, mend)
+                hint = f"write it as TOML, and name it {_HOSTS_FILE}"
+            yield Finding(Severity.WARNING, Location(os.path.join(folder, name), 0), "", text, hint)
 
 
 def unusable_files(found: RegistryHosts, host: str) -> Iterator[Finding]:

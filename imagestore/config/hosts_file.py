@@ -46,7 +46,7 @@ def read(folder: str) -> RegistryHosts:
     try:
         return examine(folder)
     except RefusalError as error:
-        raise ConfigError(str(error.finding), hint=error.finding.mend) from error
+        raise ConfigError(str(error.finding), hint=error.finding.hint) from error
 
 
 def examine(folder: str) -> RegistryHosts:
@@ -142,15 +142,15 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
     Args:
         url: as configured; https when it names no scheme.
         override_path: take the path as it stands.
-        refuse: makes the error from a text, and perhaps a mend.
+        refuse: makes the error from a text, and perhaps a hint.
     """
     try:
         parts = urlsplit(url if "://" in url else f"https://{url}")
         port = parts.port
     except ValueError as error:
         # The parser's own words repeat what may be a part of a login.
-        mend = _about_slip(url) or "write it as https://registry.example:5000, the port in digits"
-        raise refuse("expected a URL whose host and port can be read", mend) from error
+        hint = _about_slip(url) or "write it as https://registry.example:5000, the port in digits"
+        raise refuse("expected a URL whose host and port can be read", hint) from error
     host = parts.hostname or ""
     is_plain = url.isprintable() and _NETLOC.fullmatch(parts.netloc) is not None
     is_host = _HOST.fullmatch(host) is not None and host not in _SCHEMES

@@ -332,8 +332,8 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
     ):
         if members[name] and value not in known:
             near = nearest(value, known, likeness=0.6)
-            mend = f"did you mean {near}?" if near else "use Go's name for it"
-            section.report(Severity.WARNING, name, f"{show(members[name])} is no name that images use", mend)
+            hint = f"did you mean {near}?" if near else "use Go's name for it"
+            section.report(Severity.WARNING, name, f"{show(members[name])} is no name that images use", hint)
 
 
 def _check_plugin_names(plugins: Section) -> None:

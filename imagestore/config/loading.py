@@ -74,9 +74,9 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
     if wanted not in handlers:
         known = ", ".join(sorted(handlers)) or "none"
         text = f"expected one of the configured handlers ({known}), got {show(wanted)}"
-        mend = f"add a table {dotted(['runtimes', wanted])}, or name another handler"
+        hint = f"add a table {dotted(['runtimes', wanted])}, or name another handler"
         findings.append(
-            Finding(Severity.ERROR, reading.default_name.location, "containerd.default_runtime_name", text, mend)
+            Finding(Severity.ERROR, reading.default_name.location, "containerd.default_runtime_name", text, hint)
         )
     if any(finding.severity is Severity.ERROR for finding in findings):
         return None, findings
@@ -102,4 +102,4 @@ def _accepted(raw: bytes, name: str, host: Platform | None) -> Config:
 
 def _config_error(faults: list[Finding]) -> ConfigError:
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return ConfigError(f"{faults[0]}{more}", hint=faults[0].mend)
+    return ConfigError(f"{faults[0]}{more}", hint=faults[0].hint)

@@ -61,8 +61,8 @@ def _fixed(before: Entry, entry: Entry, path: Path, findings: list[Finding]) -> 
     if not is_zero(before.value) and not isinstance(entry.value, dict):
         ours, theirs = show_at(path, entry.value), show_at(path, before.value)
         text = f"{ours} doesn't override {theirs} from {before.location}: a zero counts as unset"
-        mend = f"change the key at {before.location} instead"
-        findings.append(Finding(Severity.WARNING, entry.location, dotted(path), text, mend))
+        hint = f"change the key at {before.location} instead"
+        findings.append(Finding(Severity.WARNING, entry.location, dotted(path), text, hint))
     return before
 
 

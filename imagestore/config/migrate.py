@@ -93,8 +93,8 @@ def _split_cri(table: Table, version: int, findings: list[Finding]) -> Table:
     old = entry.value
     if version >= 3 and not old.keys() <= SERVER_KEYS:
         text = f"has keys of version 2 in a file of version {version}; containerd before 2.3 ignores them"
-        mend = f"move them to {RUNTIME_PLUGIN} and {IMAGES_PLUGIN}"
-        findings.append(Finding(Severity.WARNING, entry.location, dotted(["plugins", CRI_PLUGIN]), text, mend))
+        hint = f"move them to {RUNTIME_PLUGIN} and {IMAGES_PLUGIN}"
+        findings.append(Finding(Severity.WARNING, entry.location, dotted(["plugins", CRI_PLUGIN]), text, hint))
     split = {name: value for name, value in plugins.items() if name != CRI_PLUGIN}
     server = {name: value for name, value in old.items() if name in SERVER_KEYS}
     if server:
@@ -157,8 +157,8 @@ def _report_unused(unused: Entry, used: Entry, findings: list[Finding]) -> None:
         names = [name for name in unused.value if name not in used.value]
         lost = f", and so {', '.join(map(show, names))} isn't there" if names else ""
     counts = f"{dotted(used.path)} ({used.location}) counts where a file has both generations of tables{lost}"
-    mend = "keep one of the two"
-    findings.append(Finding(Severity.WARNING, unused.location, dotted(unused.path), f"isn't used: {counts}", mend))
+    hint = "keep one of the two"
+    findings.append(Finding(Severity.WARNING, unused.location, dotted(unused.path), f"isn't used: {counts}", hint))
 
 
 def _runtime_keys(old: Table, findings: list[Finding]) -> Table:
@@ -193,8 +193,8 @@ def _handlers(containerd: Table, findings: list[Finding]) -> Table:
         if kind is None or not kind.value:
             continue  # what containerd 1.x prints when nothing is set
         text = f"is read as the runtime handler {handler!r}; containerd 2 no longer reads it"
-        mend = f"write it as runtimes.{handler}"
-        findings.append(Finding(Severity.WARNING, entry.location, old_name, text, mend))
+        hint = f"write it as runtimes.{handler}"
+        findings.append(Finding(Severity.WARNING, entry.location, old_name, text, hint))
         if handler not in runtimes:
             runtimes[handler] = entry
         if old_name == "default_runtime":

@@ -84,13 +84,13 @@ def _judge(name: str, version: int, entry: Entry, what: str, may_raise: bool) ->
             return
         reader = "containerd 1" if version == 1 else "a containerd that doesn't know it"
         text = f"{has}{reader} ignores {what}"
-        mend = f"write version = {since}" if may_raise else f"write {_older(name, version)}"
+        hint = f"write version = {since}" if may_raise else f"write {_older(name, version)}"
     elif version > 1 and len(name.split(".")) < _PARTS_OF_A_FULL_NAME:
         text = f"{has}containerd 1 doesn't start, containerd 2 ignores {what}"
-        mend = f"write {_newer(name, version, what)}"
+        hint = f"write {_newer(name, version, what)}"
     else:
         return
-    yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, mend)
+    yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, hint)
 
 
 def _older(name: str, version: int) -> str:

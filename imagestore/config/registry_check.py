@@ -79,11 +79,11 @@ def _unread(document: Table) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, LOG_IN)
     headers = registry.get("headers")
     if headers is not None and headers.value:
-        mend = "write a header table into the hosts.toml of the host that is to get it"
+        hint = "write a header table into the hosts.toml of the host that is to get it"
         yield Finding(
             Severity.WARNING,
             headers.location,
             dotted(headers.path),
             "isn't sent, since every registry would get it",
-            mend,
+            hint,
         )

@@ -39,7 +39,7 @@ def read(host: str, document: Table) -> RegistryHosts:
     try:
         return examine(host, document)
     except RefusalError as error:
-        raise ConfigError(str(error.finding), hint=error.finding.mend) from error
+        raise ConfigError(str(error.finding), hint=error.finding.hint) from error
 
 
 def examine(host: str, document: Table) -> RegistryHosts:
@@ -88,8 +88,8 @@ def _endpoints(entry: Entry) -> list[str]:
 
 
 def _host(url: str, entry: Entry, document: Table) -> HostConfig:
-    def refuse(text: str, mend: str = "") -> Exception:
-        return refusal(entry.location, dotted(entry.path), f"{show(url)}: {text}", mend)
+    def refuse(text: str, hint: str = "") -> Exception:
+        return refusal(entry.location, dotted(entry.path), f"{show(url)}: {text}", hint)
 
     # A path is taken as it stands here; only without one the API's own is meant.
     base = base_url(_with_scheme(url), override_path=True, refuse=refuse)

@@ -57,8 +57,8 @@ def _trusted_realms(section: Section) -> frozenset[tuple[str, str]]:
     for registry in table.table:
         hosts = table.texts(registry)
         if not hosts:
-            mend = 'write "registry.example" = ["auth.example"]'
-            table.report(Severity.ERROR, registry, "expected a list of hosts of token services", mend)
+            hint = 'write "registry.example" = ["auth.example"]'
+            table.report(Severity.ERROR, registry, "expected a list of hosts of token services", hint)
         for host in hosts:
             if all(_is_host(table, registry, name, form=_HOST_ALONE) for name in (registry, host)):
                 found.add((registry.strip("[]"), host.strip("[]")))
@@ -86,6 +86,6 @@ def _is_host(section: Section, name: str, text: str, *, form: re.Pattern[str] = 
     if form.fullmatch(text):
         return True
     port = "without a port" if form is _HOST_ALONE else "with its port unless that is the scheme's own"
-    mend = f"write the host alone, in lower case, {port}"
-    section.report(Severity.ERROR, name, f"expected a host, got {show_at((*section.path, name), text)}", mend)
+    hint = f"write the host alone, in lower case, {port}"
+    section.report(Severity.ERROR, name, f"expected a host, got {show_at((*section.path, name), text)}", hint)
     return False

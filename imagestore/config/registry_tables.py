@@ -75,14 +75,14 @@ def _without_host(registry: Table) -> Iterator[Finding]:
                 continue
             above, member = entry.path[:-2], name.lower()
             if member in known.REGISTRY_LOGIN:
-                mend = LOG_IN
+                hint = LOG_IN
             elif member in known.REGISTRY_MIRROR:
-                mend = f"write {dotted([*above, 'mirrors', _HOST, member])}, with the registry's name for {_HOST}"
+                hint = f"write {dotted([*above, 'mirrors', _HOST, member])}, with the registry's name for {_HOST}"
             else:
                 path = (_HOST, member) if member == "tls" else (_HOST, "tls", member)
-                mend = f"write {dotted([*above, 'configs', *path])}, with the endpoint's host for {_HOST}"
+                hint = f"write {dotted([*above, 'configs', *path])}, with the endpoint's host for {_HOST}"
             text = f"the host is missing between {entry.path[-2]} and {name}, so this has no effect"
-            yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, mend)
+            yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, hint)
 
 
 def _mirror_name(name: str, entry: Entry) -> Iterator[Finding]:
@@ -110,9 +110,9 @@ def _hub_certificates(name: str, registry: Table) -> Iterator[Finding]:
     text = f"containerd doesn't look for certificates here: what it dials for Docker Hub is {dialled}"
     meant = dotted([*entry.path[:-2], dialled, "tls"])
     has_own = bool(child(child(configs, dialled), "tls"))
-    mend = f"remove it: there is {meant}" if has_own else f"write {meant}"
+    hint = f"remove it: there is {meant}" if has_own else f"write {meant}"
     text += "" if has_own or name != DOCKER_HUB else "; only pulls by this store come back to it"
-    yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, mend)
+    yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, hint)
 
 
 def _endpoint_hosts(registry: Table) -> set[str]:
@@ -124,9 +124,9 @@ def _endpoint_hosts(registry: Table) -> set[str]:
 
 
 def _unreached(name: str, entry: Entry, why: str, meant: str) -> Finding:
-    mend = f"write {dotted([*entry.path[:-1], meant])}" if meant else "write the host, with its port unless it is usual"
+    hint = f"write {dotted([*entry.path[:-1], meant])}" if meant else "write the host, with its port unless it is usual"
     shown = dotted([*entry.path[:-1], name])
     text = f"{why}: {show(name)} is no host, so this has no effect"
     if host_of(name):
         text = f"{why}: Docker Hub is docker.io in references"
-    return Finding(Severity.WARNING, entry.location, shown, text, mend)
+    return Finding(Severity.WARNING, entry.location, shown, text, hint)

@@ -97,22 +97,22 @@ class Section:
         if place:
             return "is not a key of this table; it is kept and not used", f"write it as {dotted(place)}"
         near = nearest(name, known)
-        mend = f"did you mean {near}?" if near else "remove it if nothing else reads it"
-        return "is not a known key; it is kept and not used", mend
+        hint = f"did you mean {near}?" if near else "remove it if nothing else reads it"
+        return "is not a known key; it is kept and not used", hint
 
-    def report(self, severity: Severity, name: str, text: str, mend: str = "", entry: Entry | None = None) -> None:
+    def report(self, severity: Severity, name: str, text: str, hint: str = "", entry: Entry | None = None) -> None:
         """Add a finding about a key of this table, or about the table when ``name`` is empty.
 
         Args:
             severity: of the finding.
             name: the key.
             text: what is wrong.
-            mend: what to change.
+            hint: what to change.
             entry: of the key, where the table doesn't have it any more.
         """
         entry = entry or self.table.get(name)
         where = self.location if entry is None else entry.location
-        self.findings.append(Finding(severity, where, dotted(self._path_of(name, entry)), text, mend))
+        self.findings.append(Finding(severity, where, dotted(self._path_of(name, entry)), text, hint))
 
     def _path_of(self, name: str, entry: Entry | None) -> Path:
         """A key's path as it stands in its file: migrating and folding case have changed ours."""

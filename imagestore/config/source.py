@@ -68,8 +68,8 @@ def read_bytes(name: str, *, wanted_at: Location | None = None) -> bytes:
     try:
         raw = regular_files.read(name, MAX_FILE_BYTES)
     except OSError as error:
-        mend = "correct the path, or remove the import" if wanted_at else "correct the path"
-        raise refusal(location, key, f"{shown}can't be read: {error.strerror}", mend) from error
+        hint = "correct the path, or remove the import" if wanted_at else "correct the path"
+        raise refusal(location, key, f"{shown}can't be read: {error.strerror}", hint) from error
     except ValueError as error:  # a NUL character in the path
         raise refusal(location, key, f"{shown}is no file name") from error
     if len(raw) > MAX_FILE_BYTES:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Statuses that a later try may turn into success; 52x are those of a large delivery network for a lost origin.
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 530)})
-# What a proxy's refusal that time won't mend begins with.
+# What a proxy's refusal that time won't change begins with.
 _REFUSED: Final = frozenset({"400", "401", "403", "407"})
 _SECONDS: Final = re.compile(r"[0-9]{1,19}")
 
@@ -110,7 +110,7 @@ def _doubled(first: float, retry: int, longest: float) -> float:
 def is_transient(error: ImageStoreError) -> bool:
     """Whether the same request at the same host may succeed later.
 
-    A refused TLS handshake is final: neither time nor plain http mends a wrong certificate. So is a proxy's refusal.
+    A refused TLS handshake is final: a retry meets the same certificate. So is a proxy's refusal.
     """
     if isinstance(error, RateLimitedError):
         return True

@@ -90,7 +90,7 @@ def weight_to_shares(weight: int, formula: WeightFormula = WeightFormula.CURVE) 
         return 0
     if formula is WeightFormula.LINEAR:
         return MINIMUM_SHARES + (weight - 1) * (MAXIMUM_SHARES - MINIMUM_SHARES) // (MAXIMUM_WEIGHT - 1)
-    # The positive root of l*l + 125*l = 612 * (log10(weight) + 7/34); what its arithmetic loses is mended by a step.
+    # The positive root of l*l + 125*l = 612 * (log10(weight) + 7/34); what its arithmetic loses is corrected by a step.
     root = math.sqrt(125 * 125 + 4 * 612 * (math.log10(weight) + 7.0 / 34.0))
     shares = math.floor(2 ** ((root - 125) / 2))
     steps = (shares + step for step in (1, 0, -1) if shares + step <= MAXIMUM_SHARES)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class FaultKind(enum.Enum):
-    """What is wrong; the first three are mended by fetching, an edge by reading the manifest.
+    """What is wrong; the first three are repaired by fetching, an edge by reading the manifest.
 
     What is unreadable may be whole: another try may read it.
     """
@@ -151,7 +151,7 @@ def record_faults(metadata: MetadataStore, content: ContentStore, record: ImageR
     if not faults:
         return []
     current = metadata.get_image(record.reference, record.handler)
-    # To be used or pinned mends nothing.
+    # To be used or pinned repairs nothing.
     is_same = current is not None and record == replace(current, used_at=record.used_at, is_pinned=record.is_pinned)
     return faults if is_same else []
 

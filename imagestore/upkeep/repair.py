@@ -47,14 +47,14 @@ _STAYING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was mended.
+    """What was repaired.
 
     Attributes:
         fetched: blobs that came again and hash right now.
         bytes_fetched: over the network.
         deleted: blobs that are damaged or can't be read, and that no record needs.
         edges: manifests whose edges were written anew.
-        failures: what could not be mended, by record or digest, with the reason.
+        failures: what could not be repaired, by record or digest, with the reason.
     """
 
     fetched: tuple[Digest, ...]
@@ -73,7 +73,7 @@ class Repairer:
         content: the blobs.
         client: where good bytes come from.
         observer: hears of progress.
-        cancel: ends the work; what was mended stays mended.
+        cancel: ends the work; what was repaired stays repaired.
     """
 
     metadata: MetadataStore
@@ -88,7 +88,7 @@ class Repairer:
     _failures: list[tuple[str, str]] = field(default_factory=list)
 
     def run(self, report: CheckReport) -> RepairReport:
-        """Mend what a check found.
+        """Repair what a check found.
 
         Args:
             report: the check's.
@@ -100,9 +100,9 @@ class Repairer:
         self._bad = {*report.damaged, *report.unreadable}
         if report.faults:
             for record in self.metadata.find_images():
-                self._mend(record)
+                self._repair(record)
         told = {subject for subject, _ in self._failures}
-        # Nothing that could be fetched mends these; whoever asks for a repair is to know that they stay.
+        # Nothing that could be fetched repairs these; whoever asks for a repair is to know that they stay.
         self._failures += [
             (each.subject, f"{each.detail}; {_STAYING[each.kind]}")
             for each in report.faults
@@ -127,7 +127,7 @@ class Repairer:
         self._tell_kept(digest, "can't be read" if digest in report.unreadable else "is damaged")
         return False
 
-    def _mend(self, record: ImageRecord) -> None:
+    def _repair(self, record: ImageRecord) -> None:
         self.cancel.check()
         try:
             with lease.held(self.metadata, purpose="repair") as held:
@@ -136,7 +136,7 @@ class Repairer:
                     if document.error is not None:
                         raise document.error
                     if document.manifest is not None:
-                        self._mend_below(record, document.digest, document.manifest, held)
+                        self._repair_below(record, document.digest, document.manifest, held)
         except OperationCancelledError:
             raise
         except ImageStoreError as error:
@@ -148,14 +148,14 @@ class Repairer:
             self._fetch(record, descriptor, held)
         return self.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
 
-    def _mend_below(self, record: ImageRecord, parent: Digest, manifest: Manifest, held: HeldLease) -> None:
+    def _repair_below(self, record: ImageRecord, parent: Digest, manifest: Manifest, held: HeldLease) -> None:
         """Make what a manifest points at good, and its edges."""
         children = [child.digest for child in manifest.children]
         held.hold(children)
         for child in manifest.children:
             if self._is_bad(child):
                 self._fetch(record, child, held)
-        self._mend_edges(parent, children)
+        self._repair_edges(parent, children)
 
     def _tell_kept(self, digest: Digest, fault: str) -> None:
         """Damage that no record explains can't be mended: nobody says where good bytes are."""
@@ -193,7 +193,7 @@ class Repairer:
         self._bad.discard(descriptor.digest)
         self._fetched.append(descriptor.digest)
 
-    def _mend_edges(self, parent: Digest, children: Iterable[Digest]) -> None:
+    def _repair_edges(self, parent: Digest, children: Iterable[Digest]) -> None:
         wanted = set(children)
         with self.metadata.exclusive():
             if set(self.metadata.own_children(parent)) != wanted:

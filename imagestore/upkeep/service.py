@@ -442,4 +442,4 @@ def _name(record: ImageRecord) -> str:
 
 def _missing(name: str, handler: str | None) -> ImageNotFoundError:
     under = f" under runtime handler {handler!r}" if handler else ""
-    return ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=lookup.mend(name))
+    return ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=lookup.missing_hint(name))

@@ -30,7 +30,7 @@ from imagestore.digest import Digest
 from imagestore.store import ImageStore
 from imagestore.testing import RegistryServer, build_index, layer, synthetic_layer
 from tests.crash.invariants import LATER_SECONDS, broken_backups, violations
-from tests.crash.worker import Place, mend, run
+from tests.crash.worker import Place, repair, run
 from tests.support.node import PLATFORMS
 from tests.unit.archive import making
 
@@ -169,7 +169,7 @@ def _release(root: Path) -> None:
 
 
 def _mending_round(context: ForkServerContext, place: Place, chance: random.Random, outcome: Outcome) -> None:
-    """Damage the database or a blob; kill some that mend it; the last one must bring every record back."""
+    """Damage the database or a blob; kill some that repair it; the last one must bring every record back."""
     with ImageStore(place.root) as store:
         before = {(image.reference, image.runtime_handler) for image in store.list()}
         needed = {digest for image in store.list() for digest in (image.id, image.manifest.digest, *image.record.roots)}
@@ -180,14 +180,14 @@ def _mending_round(context: ForkServerContext, place: Place, chance: random.Rand
         _spoil_database(place.root, chance)
         names = tuple(name for name in failpoints() if name.startswith(("rebuild", "journal", "database")))
     for failpoint in (*(f"{chance.choice(names)}:{chance.randrange(1, 4)}" for _ in range(3)), ""):
-        process = context.Process(target=mend, args=(place, failpoint), daemon=True)
+        process = context.Process(target=repair, args=(place, failpoint), daemon=True)
         process.start()
         _ended(process, failpoint, time.monotonic() + 20, outcome)
     with ImageStore(place.root) as store:
         after = {(image.reference, image.runtime_handler) for image in store.list()}
     # Not the other way round: who died after removing a record may not have told the journal.
     if lost := before - after:
-        _violated(outcome, f"mending lost {sorted(lost)}")
+        _violated(outcome, f"repairing lost {sorted(lost)}")
     for path in place.root.glob("metadata.db.damaged-*"):
         path.unlink()
 

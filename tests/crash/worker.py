@@ -67,7 +67,7 @@ def run(place: Place, seed: int, failpoint: str) -> None:
     _guarded(place, failpoint, lambda: _work(place, random.Random(seed)))
 
 
-def mend(place: Place, failpoint: str) -> None:
+def repair(place: Place, failpoint: str) -> None:
     """Rebuild a damaged database, then repair what is damaged; alone on the store.
 
     Args:
@@ -104,8 +104,8 @@ def _mend(place: Place) -> None:
     has_content = any((place.root / "content" / "blobs").glob("*/*"))
     rebuild(place.root, is_forced=not has_content)
     with _open(place, adopts=False) as store:
-        mended = store.repair(store.check())
-        assert mended.failures == (), mended.failures
+        repaired = store.repair(store.check())
+        assert repaired.failures == (), repaired.failures
 
 
 def _work(place: Place, chance: random.Random) -> None:

@@ -10,7 +10,7 @@ from imagestore.cli.remote import describe
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageNotFoundError, ImageStoreError, InvalidInputError, UnsupportedError
 from imagestore.image_service import ImageSpec
-from imagestore.lookup import mend, refuse_unreadable
+from imagestore.lookup import missing_hint, refuse_unreadable
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
     details = service.inspect(ImageSpec(name, handler or ""))
     if details is None:
         under = f" under runtime handler {handler!r}" if handler else ""
-        raise ImageNotFoundError(f"image {name!r} is not on {service.endpoint}{under}", hint=mend(name))
+        raise ImageNotFoundError(f"image {name!r} is not on {service.endpoint}{under}", hint=missing_hint(name))
     shown = describe.image_in_full(details, describe.names_meant(details.image, name)[0])
     if output == "json":
         render.dump_json(shown)

@@ -286,7 +286,7 @@ class RegistryAuthenticator:
         return "access was anonymous, as was asked" if is_wanted else "access was anonymous, none were found"
 
     def _remedy(self, target: Target, found: Found | None) -> str:
-        """What mends credentials that are missing or refused."""
+        """What to do about credentials that are missing or refused."""
         if isinstance(self._credentials, Anonymous):
             return "try without --anonymous, with a stored login"
         if found is not None and found.is_given:

@@ -75,7 +75,7 @@ class TokenService:
         service: as the registry gave it; may be empty.
         sender: sends the requests.
         registry: host of the registry, for messages.
-        remedy: what mends credentials that are missing or refused, for messages.
+        remedy: what to do about credentials that are missing or refused, for messages.
     """
 
     def __init__(self, realm: Realm, service: str, sender: Sender, *, registry: str, remedy: str) -> None:

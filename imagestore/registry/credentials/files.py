@@ -101,7 +101,7 @@ def parse(raw: bytes, path: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         # The decoder's error carries the document, hence "from None".
         message = f"{path}: line {error.lineno}, column {error.colno}: expected JSON: {error.msg}"
-        raise ConfigError(message, hint="mend the file, or move it away and log in again") from None
+        raise ConfigError(message, hint="correct the file, or move it away and log in again") from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{path}: expected JSON in UTF-8 of ordinary depth, found something else") from None
     if not isinstance(value, dict):

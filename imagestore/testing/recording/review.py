@@ -62,8 +62,8 @@ def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[st
         found |= _in_body(one, request, addresses, open_body, plain)
         # A path that may be a secret is shown no more than any other.
         path = "" if "request's path" in found else one.path
-        for member, (reason, mend) in found.items():
-            yield f"exchange[{number}] ({one.method} {one.host}{path}): the {member} holds {reason}; {mend}"
+        for member, (reason, hint) in found.items():
+            yield f"exchange[{number}] ({one.method} {one.host}{path}): the {member} holds {reason}; {hint}"
 
 
 def _addresses(tape: Tape) -> Addresses:
@@ -130,7 +130,7 @@ def _in_body(
 
 
 def _judged(member: str, text: str, redact: Callable[[Vault], object]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """What is wrong with one member, and the mend; nothing when it is good."""
+    """What is wrong with one member, and the hint; nothing when it is good."""
     witness = _Witness()
     try:
         redact(witness)

@@ -73,8 +73,8 @@ def test_a_hyperv_guest_is_told_which_build_on_offer_its_host_runs() -> None:
 def test_the_advised_guest_is_the_build_on_offer_and_then_gets_it() -> None:
     wanted = node("windows(10.0.20348)/amd64", RUNHCS, guest("17763"), HYPERV)
     assert 'set OSVersion = "10.0.19042"' in advice(wanted, S20H2)
-    mended = node("windows(10.0.20348)/amd64", RUNHCS, guest("19042"), HYPERV)
-    assert offered(mended, S20H2).chosen is not None
+    corrected = node("windows(10.0.20348)/amd64", RUNHCS, guest("19042"), HYPERV)
+    assert offered(corrected, S20H2).chosen is not None
 
 
 def test_a_platform_text_is_mended_as_a_text() -> None:
@@ -145,10 +145,10 @@ def test_who_asks_for_a_platform_is_told_what_to_ask_for() -> None:
 
 def test_versions_of_another_line_cannot_be_compared() -> None:
     assert advice(node("windows(10.0.17763)/amd64", RUNHCS), "windows(6.3.9600)/amd64") == (
-        "none of the image's os.version values can be compared; ask its publisher to mend the index"
+        "none of the image's os.version values can be compared; ask its publisher to correct the index"
     )
     assert advice(node("windows(10.0.17763)/amd64", RUNHCS), "windows(10.0.x)/amd64", "linux/amd64") == (
-        "the image's os.version '10.0.x' can't be read; ask its publisher to mend the index"
+        "the image's os.version '10.0.x' can't be read; ask its publisher to correct the index"
     )
 
 

@@ -100,7 +100,7 @@ def test_another_shim_under_a_built_in_name_has_its_own_options_only() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_options_of_a_partial_table_are_checked(version: int) -> None:
     report = config.check_config(read(version, "CRI.containerd.runtimes.runc.options.SystemdCgrop = true\n"))
-    assert [finding.mend for finding in report.findings] == ["did you mean SystemdCgroup?"]
+    assert [finding.hint for finding in report.findings] == ["did you mean SystemdCgroup?"]
     with pytest.raises(ConfigError, match=r"runtimes\.runc\.options\.SystemdCgroup: expected true or false"):
         read(version, "CRI.containerd.runtimes.runc.options.SystemdCgroup = 'true'\n")
 

@@ -43,7 +43,7 @@ def test_check_shows_warnings_with_place_and_mend_and_succeeds(capsys: pytest.Ca
     assert status == 0
     assert "warning: " in out
     assert "config.toml.example:69: runtime_platforms.runhcs-wcow-process.platform: guest build 20348" in out
-    assert '  mend: write platform = "windows(10.0.17763)/amd64"' in out
+    assert '  hint: write platform = "windows(10.0.17763)/amd64"' in out
 
 
 def test_check_exits_with_9_and_lists_every_error(capsys: pytest.CaptureFixture[str], write: Path) -> None:
@@ -59,7 +59,7 @@ def test_check_exits_with_9_and_lists_every_error(capsys: pytest.CaptureFixture[
 
 def test_check_of_a_missing_file_exits_with_9(capsys: pytest.CaptureFixture[str], write: Path) -> None:
     status, out, _ = run(capsys, "config", "check", str(write))
-    assert (status, out) == (9, f"error: {write}: can't be read: No such file or directory\n  mend: correct the path\n")
+    assert (status, out) == (9, f"error: {write}: can't be read: No such file or directory\n  hint: correct the path\n")
 
 
 def test_check_escapes_control_characters(capsys: pytest.CaptureFixture[str], write: Path) -> None:
@@ -226,13 +226,13 @@ def test_match_gives_each_handler_its_own_hint_and_remarks(
     arguments = ["--config", str(write), "--root", str(tmp_path / "store"), "match", "--index", str(index), *NODE]
     _, out, _ = run(capsys, *arguments)
     assert "  note: Hyper-V isolation could run build 17763 (ltsc2019) too: give runtimes.open a guest_platform" in out
-    mend = f'set OSVersion = "10.0.20348" in runtimes.guest.guest_platform ({write}:8)'
+    hint = f'set OSVersion = "10.0.20348" in runtimes.guest.guest_platform ({write}:8)'
     assert (
-        f"  hint: build 20348 (ltsc2022) runs under Hyper-V isolation on this host (build 20348 (ltsc2022)): {mend}"
+        f"  hint: build 20348 (ltsc2022) runs under Hyper-V isolation on this host (build 20348 (ltsc2022)): {hint}"
         in out
     )
     _, out, _ = run(capsys, *arguments, "-o", "json")
     rows = {row["runtimeHandler"]: row for row in json.loads(out)["handlers"]}
     assert [len(rows[name]["remarks"]) for name in ("open", "guest", "process")] == [1, 0, 0]
-    assert rows["guest"]["hint"].endswith(mend)
+    assert rows["guest"]["hint"].endswith(hint)
     assert rows["open"]["hint"] == rows["process"]["hint"] == ""

@@ -71,7 +71,7 @@ def test_a_guest_that_process_isolation_cant_run_names_the_option_that_can() -> 
     assert finding.text == (
         "guest build 17763 (ltsc2019) doesn't run on the host's 20348 (ltsc2022) under process isolation"
     )
-    assert "SandboxIsolation = 1" in finding.mend
+    assert "SandboxIsolation = 1" in finding.hint
 
 
 def test_runtime_platforms_are_held_against_the_matrix_too() -> None:
@@ -88,13 +88,13 @@ def test_a_host_without_a_version_is_not_compared() -> None:
 
 
 def test_a_guest_of_another_line_than_the_host_is_told_a_version_that_runs() -> None:
-    for isolation, mended in ((0, "10.0.20348"), (1, "10.0.17763")):
+    for isolation, corrected in ((0, "10.0.20348"), (1, "10.0.17763")):
         guest = "guest_platform = { OS = 'windows', OSVersion = '10.1.17763' }"
         [finding] = findings(windows(20348), guest, f"options.SandboxIsolation = {isolation}")
         assert finding.text == "guest version 10.1 differs from the host's 10.0; no isolation runs it"
-        assert finding.mend == f'write OSVersion = "{mended}"'
+        assert finding.hint == f'write OSVersion = "{corrected}"'
         assert (
-            findings(windows(20348), guest.replace("10.1.17763", mended), f"options.SandboxIsolation = {isolation}")
+            findings(windows(20348), guest.replace("10.1.17763", corrected), f"options.SandboxIsolation = {isolation}")
             == []
         )
 
@@ -104,12 +104,12 @@ def test_a_guest_of_another_line_than_the_host_is_told_a_version_that_runs() -> 
 def test_the_mend_for_a_guest_newer_than_the_host_mends(isolation: int, build: int) -> None:
     lines = ("guest_platform.OSVersion = '10.0.26100'", f"options.SandboxIsolation = {isolation}")
     [finding] = findings(windows(build), *lines)
-    assert finding.mend.startswith(f'write OSVersion = "10.0.{build}"')
+    assert finding.hint.startswith(f'write OSVersion = "10.0.{build}"')
     assert findings(windows(build), lines[0].replace("26100", str(build)), lines[1]) == []
 
 
 @pytest.mark.parametrize(
-    ("platform", "host", "mend"),
+    ("platform", "host", "hint"),
     [
         ("windows/amd64", windows(20348), 'set the build, for example platform = "windows(10.0.20348)/amd64"'),
         ("windows(10.0.26100)/amd64", windows(20348), 'write platform = "windows(10.0.20348)/amd64"'),
@@ -119,11 +119,11 @@ def test_the_mend_for_a_guest_newer_than_the_host_mends(isolation: int, build: i
         ("linux/arm64/v8.10", Platform("linux", "arm64"), 'write platform = "linux/arm64"'),
     ],
 )
-def test_the_mend_of_a_platform_text_is_a_platform_text(platform: str, host: Platform, mend: str) -> None:
+def test_the_hint_of_a_platform_text_is_a_platform_text(platform: str, host: Platform, hint: str) -> None:
     side = '[plugins."io.containerd.cri.v1.images".runtime_platforms.h]'
     shim = RUNHCS if host.os == "windows" else "x"
     [finding] = findings(host, side, f"platform = '{platform}'", runtime_type=shim)
-    assert (finding.key, finding.mend) == ("runtime_platforms.h.platform", mend)
+    assert (finding.key, finding.hint) == ("runtime_platforms.h.platform", hint)
 
 
 def test_a_version_in_a_platform_text_for_another_system_is_taken_out_of_the_text() -> None:
@@ -132,7 +132,7 @@ def test_a_version_in_a_platform_text_for_another_system_is_taken_out_of_the_tex
         "[plugins.'io.containerd.cri.v1.images'.runtime_platforms.h]\nplatform = 'linux(6.1)/amd64'",
         host=Platform("linux", "amd64"),
     )
-    assert [finding.mend for finding in loaded.handler_platform("h").findings] == ['write platform = "linux/amd64"']
+    assert [finding.hint for finding in loaded.handler_platform("h").findings] == ['write platform = "linux/amd64"']
 
 
 @pytest.mark.parametrize("os_name", ["wasi", "wasip1", "js"])
@@ -142,31 +142,31 @@ def test_wasm_images_of_their_own_operating_system_have_nothing_said_about_them(
 
 
 @pytest.mark.parametrize(
-    ("host", "guest", "key", "mend"),
+    ("host", "guest", "key", "hint"),
     [
         ("arm64", "Variant = 'v8.10'", "Variant", "remove Variant, or write one up to v8.9 or v9.7"),
         ("amd64", "Architecture = 'arm64', Variant = 'v9.8'", "Variant", "remove Variant, or write one up to v8.9 or"),
         ("amd64", "OS = 'unknown', Architecture = 'unknown'", "", "declare a platform that can run"),
     ],
 )
-def test_a_platform_that_no_image_fits_is_a_warning(host: str, guest: str, key: str, mend: str) -> None:
+def test_a_platform_that_no_image_fits_is_a_warning(host: str, guest: str, key: str, hint: str) -> None:
     found = [
         finding
         for finding in findings(Platform("linux", host), f"guest_platform = {{ {guest} }}", runtime_type="x")
         if "no image is ever chosen" in finding.text
     ]
     assert [finding.key for finding in found] == ["runtimes.h.guest_platform" + (f".{key}" if key else "")]
-    assert found[0].mend.startswith(mend)
+    assert found[0].hint.startswith(hint)
 
 
 def test_a_host_that_no_image_fits_is_a_warning_with_the_table_to_add() -> None:
     default, finding = findings(Platform("linux", "arm64", "unknown"), runtime_type="x")
     assert (default.key, finding.key) == ("runtimes.runc", "runtimes.h")
-    assert finding.mend == 'write guest_platform = { OS = "linux", Architecture = "arm64" }'
+    assert finding.hint == 'write guest_platform = { OS = "linux", Architecture = "arm64" }'
 
 
 @pytest.mark.parametrize(
-    ("host", "variant", "mend"),
+    ("host", "variant", "hint"),
     [
         ("amd64", "v7", 'add Architecture = "arm"'),
         ("amd64", "v8", 'add Architecture = "arm64"'),
@@ -181,10 +181,10 @@ def test_a_host_that_no_image_fits_is_a_warning_with_the_table_to_add() -> None:
     ],
 )
 def test_a_variant_that_the_hosts_architecture_has_not_needs_its_architecture(
-    host: str, variant: str, mend: str | None
+    host: str, variant: str, hint: str | None
 ) -> None:
     found = findings(Platform("linux", host), f"guest_platform.Variant = '{variant}'", runtime_type="x")
-    assert [finding.mend for finding in found] == ([] if mend is None else [mend])
+    assert [finding.hint for finding in found] == ([] if hint is None else [hint])
 
 
 def test_a_windows_guest_without_a_version_is_a_warning() -> None:

@@ -60,7 +60,7 @@ def test_client_certificates_that_a_pull_would_be_refused_for_are_told(
     for each in found:
         assert (each.location.file.rpartition("/")[2], each.location.line) == ("hosts.toml", 2)
         assert each.text.endswith("; pulls from a.example are refused")
-        assert bool(each.mend) is not ("[[" in client)
+        assert bool(each.hint) is not ("[[" in client)
     assert says in found[0].text
 
 
@@ -114,7 +114,7 @@ def test_a_folder_that_no_reference_leads_to_is_told_with_the_name_that_was_mean
     (found,) = check(tmp_path)
     assert (found.severity, found.location.file) == (Severity.WARNING, f"{tmp_path}/certs.d/{name}")
     assert name in found.text
-    assert found.mend.startswith(f"rename it to {meant}" if meant else "name it by the registry")
+    assert found.hint.startswith(f"rename it to {meant}" if meant else "name it by the registry")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_file_of_hosts_under_another_name_is_told(tmp_path: Path, name: str) -
     (found,) = check(tmp_path)
     assert (found.severity, found.location.file) == (Severity.WARNING, f"{folder}/{name}")
     assert "isn't read" in found.text
-    assert "hosts.toml" in found.mend
+    assert "hosts.toml" in found.hint
     # Beside the file itself nothing is lost.
     (folder / "hosts.toml").write_text('[host."https://m.example"]\n')
     assert check(tmp_path) == []

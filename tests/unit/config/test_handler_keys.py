@@ -149,7 +149,7 @@ def test_the_runhcs_options_on_another_shim_are_a_warning() -> None:
 def test_unknown_keys_are_kept_and_reported() -> None:
     text = f"version = 3\nmystery = 1\n{V3}.containerd.runtimes.h = {{ runtime_tpye = 'x', options.any = 1 }}"
     loaded = config.loads(text, filename="f", host=LINUX)
-    assert [(finding.location.line, finding.key, finding.mend) for finding in loaded.findings] == [
+    assert [(finding.location.line, finding.key, finding.hint) for finding in loaded.findings] == [
         (2, "mystery", "remove it if nothing else reads it"),
         (3, "runtimes.h.runtime_tpye", "did you mean runtime_type?"),
     ]
@@ -163,7 +163,7 @@ def test_hundreds_of_unknown_keys_are_summed_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "mend"),
+    ("line", "hint"),
     [
         ('plugins."io.containerd.cri.v1.runtimes".containerd = {}', "did you mean io.containerd.cri.v1.runtime?"),
         (
@@ -172,6 +172,6 @@ def test_hundreds_of_unknown_keys_are_summed_up() -> None:
         ),
     ],
 )
-def test_a_slip_in_the_plugins_name_is_a_warning(line: str, mend: str) -> None:
+def test_a_slip_in_the_plugins_name_is_a_warning(line: str, hint: str) -> None:
     [finding] = config.loads(f"version = 3\n{line}", host=LINUX).findings
-    assert (finding.severity, finding.mend) == (config.Severity.WARNING, mend)
+    assert (finding.severity, finding.hint) == (config.Severity.WARNING, hint)

@@ -97,12 +97,12 @@ def test_the_same_member_twice_with_one_value_is_a_warning() -> None:
 
 def test_an_unknown_member_is_a_warning_with_a_suggestion() -> None:
     [finding] = read('OS = "linux", OSVersoin = "1"', host=LINUX).findings
-    assert (finding.key, finding.mend) == ("runtimes.h.guest_platform.OSVersoin", "did you mean OSVersion?")
+    assert (finding.key, finding.hint) == ("runtimes.h.guest_platform.OSVersoin", "did you mean OSVersion?")
 
 
 def test_a_misspelt_operating_system_is_a_warning_with_a_suggestion() -> None:
     [finding] = read('OS = "widnows", Architecture = "amd46"', host=LINUX).findings[:1]
-    assert (finding.key, finding.mend) == ("runtimes.h.guest_platform.OS", "did you mean windows?")
+    assert (finding.key, finding.hint) == ("runtimes.h.guest_platform.OS", "did you mean windows?")
 
 
 # runtime_platforms
@@ -182,7 +182,7 @@ version = 3
     assert loaded.handler("h").snapshotter == "devmapper"
     assert loaded.handler_platform("h").source is PlatformSource.HOST
     [finding] = loaded.findings
-    assert finding.mend == "rename it to runtime_platforms"
+    assert finding.hint == "rename it to runtime_platforms"
 
 
 # Precedence

@@ -121,7 +121,7 @@ def test_no_hint_repeats_a_fault(tmp_path: Path, url: str, text: str) -> None:
 
 @pytest.mark.parametrize("place", ["", 'server = "https://reg.example"\n', '[host."https://m.example"]\n'])
 @pytest.mark.parametrize(
-    ("member", "says", "mend"),
+    ("member", "says", "hint"),
     [
         ('capabilities = "pull"', "expected a list, got a text", 'write capabilities = ["pull"]'),
         ('client = [["a.pem"]]', "expected certificate and key in ['a.pem']", 'write "a.pem" without'),
@@ -129,14 +129,14 @@ def test_no_hint_repeats_a_fault(tmp_path: Path, url: str, text: str) -> None:
     ],
 )
 def test_what_containerd_would_pass_over_the_file_for_is_read_with_a_remark(
-    tmp_path: Path, place: str, member: str, says: str, mend: str
+    tmp_path: Path, place: str, member: str, says: str, hint: str
 ) -> None:
     found = read(tmp_path, f"{place}{member}\n")
     [remark] = found.remarks
     assert (remark.severity, remark.location.line) == (Severity.WARNING, 1 + place.count("\n"))
     assert says in remark.text
     assert "containerd can't" in remark.text
-    assert remark.mend.startswith(mend)
+    assert remark.hint.startswith(hint)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ override_path = true
     assert found.server.connection.ca_files == (f"{folder}/upstream.pem",)
     assert found.folder == folder
     # containerd takes pairs of two alone.
-    assert [remark.mend for remark in found.remarks] == [
+    assert [remark.hint for remark in found.remarks] == [
         f'write "{name}.pem" without the inner brackets' for name in ("alone", "alone2")
     ]
 

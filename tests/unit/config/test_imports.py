@@ -198,7 +198,7 @@ def test_an_import_overrides_a_key_spelled_in_another_case_and_says_so(folder: F
         'a.toml:3: plugins."io.containerd.cri.v1.runtime".containerd.runtimes.k.Snapshotter: is spelled snapshotter at '
         "main.toml:4; spelling doesn't tell keys apart, and this one is used"
     )
-    assert loaded.findings[0].mend == "spell it snapshotter in both places"
+    assert loaded.findings[0].hint == "spell it snapshotter in both places"
 
 
 @pytest.mark.parametrize(

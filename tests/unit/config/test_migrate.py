@@ -159,7 +159,7 @@ def test_each_key_that_loses_against_the_other_generation_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "key", "mend"),
+    ("text", "line", "key", "hint"),
     [
         ("version = 2\n[plugins.cri]", 2, "plugins.cri", f"write '{CRI}'"),
         ('version = 3\n[plugins."cri".registry]', 2, "plugins.cri", f"write '{RUNTIME}' for handlers, '{IMAGES}' for"),
@@ -177,11 +177,11 @@ def test_each_key_that_loses_against_the_other_generation_is_told() -> None:
         ("version = 3\n[plugins.'io.containerd.server.v1.grpc']", 2, "", "write version = 4"),
     ],
 )
-def test_a_name_that_the_files_version_does_not_have_is_told(text: str, line: int, key: str, mend: str) -> None:
+def test_a_name_that_the_files_version_does_not_have_is_told(text: str, line: int, key: str, hint: str) -> None:
     finding = config.loads(text, filename="f", host=LINUX).findings[0]
     assert (finding.severity, finding.location.line) == (config.Severity.WARNING, line)
     assert finding.key.startswith(key)
-    assert finding.mend.startswith(mend)
+    assert finding.hint.startswith(hint)
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,8 @@ def test_logins_and_headers_that_are_not_used_are_told_without_their_values(tmp_
         (4, 'auths."https://b.example"', "isn't read: a login doesn't belong into a file that many read"),
         (6, "headers", "isn't sent, since every registry would get it"),
     ]
-    assert all(each.severity is Severity.WARNING and each.mend for each in found)
-    assert "word" not in str([(str(each), each.mend) for each in found])
+    assert all(each.severity is Severity.WARNING and each.hint for each in found)
+    assert "word" not in str([(str(each), each.hint) for each in found])
 
 
 def test_tables_beside_config_path_are_told_as_containerd_refuses_them(tmp_path: Path) -> None:

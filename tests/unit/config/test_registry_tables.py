@@ -77,10 +77,10 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize(("table", "line", "key", "mend"), TABLES)
+@pytest.mark.parametrize(("table", "line", "key", "hint"), TABLES)
 @pytest.mark.parametrize(("head", "registry"), VERSIONS)
 def test_what_the_older_tables_say_in_vain_is_told_as_it_stands(
-    tmp_path: Path, head: str, registry: str, table: str, line: int, key: str, mend: str
+    tmp_path: Path, head: str, registry: str, table: str, line: int, key: str, hint: str
 ) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f"{head}\n[{registry}.{table}\n")
@@ -88,7 +88,7 @@ def test_what_the_older_tables_say_in_vain_is_told_as_it_stands(
     assert (found.severity, found.location.line) == (Severity.WARNING, line)
     assert found.key.startswith(registry)
     assert found.key.endswith(key)
-    assert found.mend.startswith(mend.replace("REGISTRY", registry))
+    assert found.hint.startswith(hint.replace("REGISTRY", registry))
     assert "hunter2" not in found.text
 
 
@@ -161,7 +161,7 @@ def test_of_two_tables_for_docker_hub_the_unread_one_is_to_go(tmp_path: Path) ->
     tables = "".join(f'[{REGISTRY}.configs."{host}".tls]\n{SKIP}' for host in ("docker.io", "registry-1.docker.io"))
     file.write_text(f"version = 3\n{tables}")
     (found,) = config.check(file).findings
-    assert (found.location.line, found.mend[:10]) == (2, "remove it:")
+    assert (found.location.line, found.hint[:10]) == (2, "remove it:")
 
 
 @pytest.mark.parametrize(("host", "is_used"), [("docker.io", True), ("index.docker.io", False)])

@@ -27,13 +27,13 @@ def found(host: Platform, *lines: str) -> list[config.Finding]:
 def test_a_linux_sandbox_is_told_its_guest_platform_which_leaves_nothing_to_say(host: Platform, isolation: int) -> None:
     options = f"options = {{ SandboxIsolation = {isolation}, SandboxPlatform = 'linux/amd64' }}"
     [finding] = found(host, options)
-    assert finding.mend == 'write guest_platform = { OS = "linux", Architecture = "amd64" }'
-    assert found(host, options, finding.mend.removeprefix("write ")) == []
+    assert finding.hint == 'write guest_platform = { OS = "linux", Architecture = "amd64" }'
+    assert found(host, options, finding.hint.removeprefix("write ")) == []
 
 
 def test_a_sandbox_of_another_processor_is_told_one_that_the_host_runs() -> None:
     [finding] = found(ARM, "options.SandboxPlatform = 'linux/amd64'")
-    table, other = finding.mend.removeprefix("write ").split(" and ")
+    table, other = finding.hint.removeprefix("write ").split(" and ")
     assert found(ARM, table, f"options.{other}") == []
 
 
@@ -49,19 +49,19 @@ def test_a_declared_platform_that_the_host_runs_is_taken_for_what_was_wanted(
 ) -> None:
     table = f"guest_platform = {{ {guest} }}"
     [finding] = found(host, table, "options.SandboxIsolation = 1", f"options.SandboxPlatform = '{sandbox}'")
-    option = finding.mend.removeprefix("write ").partition(",")[0]
+    option = finding.hint.removeprefix("write ").partition(",")[0]
     assert found(host, table, "options.SandboxIsolation = 1", f"options.{option}") == []
 
 
 def test_a_declared_platform_that_the_host_does_not_run_is_not_taken_over() -> None:
     guest = "guest_platform = { OS = 'linux', Architecture = 'arm64' }"
-    mends = {each.mend for each in found(windows(20348), guest, *LCOW)}
-    assert mends == {'write Architecture = "amd64"'}
+    hints = {each.hint for each in found(windows(20348), guest, *LCOW)}
+    assert hints == {'write Architecture = "amd64"'}
 
 
 def test_a_linux_guest_without_a_sandbox_is_told_that_of_the_hosts_processor() -> None:
     [finding] = found(ARM, "guest_platform.OS = 'linux'")
-    option = finding.mend.removeprefix("set ")
+    option = finding.hint.removeprefix("set ")
     assert option == 'options.SandboxPlatform = "linux/arm64"'
     assert found(ARM, "guest_platform.OS = 'linux'", option) == []
 
@@ -71,7 +71,7 @@ def test_a_linux_guest_without_a_sandbox_is_told_that_of_the_hosts_processor() -
 def test_the_example_of_a_build_runs_on_the_host(build: int, isolation: int) -> None:
     options = f"options.SandboxIsolation = {isolation}"
     [finding] = found(windows(build), "guest_platform = { OS = 'windows' }", options)
-    written = re.search(r'OSVersion = "[0-9.]+"', finding.mend)
+    written = re.search(r'OSVersion = "[0-9.]+"', finding.hint)
     assert written is not None
     assert found(windows(build), f"guest_platform = {{ OS = 'windows', {written[0]} }}", options) == []
 
@@ -109,7 +109,7 @@ def test_a_build_of_no_release_is_remarked(host: Platform, version: str, near: s
         (config.Severity.NOTE, "runtimes.h.guest_platform.OSVersion")
     ]
     assert version.split(".")[2] in notes[0].text
-    assert (f'OSVersion = "{near}"' in notes[0].mend) is bool(near)
+    assert (f'OSVersion = "{near}"' in notes[0].hint) is bool(near)
 
 
 @pytest.mark.parametrize("build", [17763, 20348, 26100])

@@ -21,7 +21,7 @@ def told(folder: Path, text: str) -> str:
     """Everything that a check of this text says."""
     file = folder / "config.toml"
     file.write_text(f"version = 3\n{text}\n")
-    return "\n".join(f"{finding} ({finding.mend})" for finding in config.check(file).findings)
+    return "\n".join(f"{finding} ({finding.hint})" for finding in config.check(file).findings)
 
 
 TYPES = [

@@ -1,7 +1,7 @@
 """A second TOML parser agrees on real configurations, and its misreadings are why it reads nothing else here.
 
 ``toml`` 0.10.2 is widely used and unmaintained. On what containerd nodes ship today it agrees with the standard
-library; on the legal texts below it loses or changes values without a word. The day it is mended, these tests say so.
+library; on the legal texts below it loses or changes values without a word. Once it is fixed, these tests say so.
 """
 
 from __future__ import annotations

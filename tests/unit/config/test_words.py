@@ -65,7 +65,7 @@ def test_a_key_of_the_wrong_type_is_named_as_it_stands(text: str, key: str) -> N
 )
 def test_a_key_in_another_table_than_its_own_is_told_the_place_where_it_belongs(text: str, place: str) -> None:
     [finding] = config.loads(text, filename="f", host=LINUX).findings
-    assert finding.mend == f"write it as {place}"
+    assert finding.hint == f"write it as {place}"
 
 
 def test_a_key_that_is_known_nowhere_has_no_place() -> None:

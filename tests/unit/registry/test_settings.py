@@ -97,7 +97,7 @@ def test_a_slip_in_a_name_is_reported(tmp_path: Path, text: str, hint: str) -> N
     path.write_text(text)
     (finding,) = config.check(path, host=HOST).findings
     assert finding.severity is Severity.WARNING
-    assert hint in finding.mend
+    assert hint in finding.hint
 
 
 REFERENCE = "registry.example/team/app:1"

@@ -168,8 +168,8 @@ def test_damage_that_cannot_be_deleted_keeps_no_repair_from_telling_what_it_did(
 
     report = here.store.check()
     monkeypatch.setattr(here.store.content, "delete", fail)
-    mended = here.store.repair(report)
-    assert (mended.fetched, mended.deleted, mended.failures) == ((layer,), (), ((str(lost), "can't delete"),))
+    repaired = here.store.repair(report)
+    assert (repaired.fetched, repaired.deleted, repaired.failures) == ((layer,), (), ((str(lost), "can't delete"),))
 
 
 def test_damage_is_deleted_while_nobody_can_come_to_need_it(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:

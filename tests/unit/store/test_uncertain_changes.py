@@ -25,7 +25,7 @@ from imagestore.testing import build_index
 from imagestore.upkeep.rebuild import rebuild
 from imagestore.upkeep.restoring import RebuildReport
 from tests.support.node import PYTHON, Node, node, python_image
-from tests.unit.store.test_mending import put
+from tests.unit.store.test_repairing import put
 from tests.unit.store.test_upkeep import OTHER, damage_database, present
 
 MOVE = """

@@ -290,10 +290,10 @@ def test_each_kind_of_damage_is_found_and_only_it_is_fetched(here: Node) -> None
         (FaultKind.EDGE_WRONG, first.manifest.digest),
     }
     before = here.requests("blob")
-    mended = here.store.repair(report)
-    assert set(mended.fetched) == {layer_, config, lost}
-    assert mended.edges == (first.manifest.digest,)
-    assert mended.failures == ()
+    repaired = here.store.repair(report)
+    assert set(repaired.fetched) == {layer_, config, lost}
+    assert repaired.edges == (first.manifest.digest,)
+    assert repaired.failures == ()
     assert here.requests("blob") == before + 3
     assert here.store.check().faults == ()
     assert list(here.store.metadata.leases()) == []
@@ -307,8 +307,8 @@ def test_damaged_documents_are_mended_before_what_they_name(here: Node, which: s
     spoil(here.store, digest)
     report = here.store.check()
     assert digest in report.damaged
-    mended = here.store.repair(report)
-    assert set(mended.fetched) == {digest, image.layers[-1].digest}
+    repaired = here.store.repair(report)
+    assert set(repaired.fetched) == {digest, image.layers[-1].digest}
     assert here.store.check().faults == ()
 
 
@@ -323,18 +323,18 @@ def test_damage_that_nobody_needs_is_deleted(here: Node) -> None:
     image = here.store.pull(PYTHON)
     here.store.remove(PYTHON)
     spoil(here.store, image.layers[0].digest)
-    mended = here.store.repair(here.store.check())
-    assert mended.deleted == (image.layers[0].digest,)
-    assert mended.fetched == ()
+    repaired = here.store.repair(here.store.check())
+    assert repaired.deleted == (image.layers[0].digest,)
+    assert repaired.fetched == ()
 
 
 def test_what_the_registry_no_longer_has_is_said(here: Node) -> None:
     image = here.store.pull(OTHER, runtime_handler="kata")
     here.store.content.delete(image.layers[0].digest)
     with node(here.store.root, {PYTHON: build_index(["linux/amd64"])}) as later:
-        mended = later.store.repair(later.store.check())
-    assert [subject for subject, _ in mended.failures] == [f"{OTHER} (kata)"]
-    assert mended.fetched == ()
+        repaired = later.store.repair(later.store.check())
+    assert [subject for subject, _ in repaired.failures] == [f"{OTHER} (kata)"]
+    assert repaired.fetched == ()
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_a_record_is_compared_with_its_config(here: Node, change: object, text: 
 def test_a_platform_in_other_words_is_not_wrong(
     tmp_path: Path, stated: Platform, own: dict[str, object], wanted: str
 ) -> None:
-    """What was pulled without a warning is whole, and nothing could mend it."""
+    """What was pulled without a warning is whole, and nothing could repair it."""
     image = build_index([Entry(build_image("linux/amd64", config=own), stated)])
     with node(tmp_path, {OTHER: image}) as here:
         pulled = here.store.pull(OTHER, platform=wanted)

@@ -1,4 +1,4 @@
-"""What checks see, what repairs mend, and what a rebuilt database knows, beyond the images that handlers chose."""
+"""What checks see, what repairs fix, and what a rebuilt database knows, beyond the images that handlers chose."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def test_damage_that_only_a_lease_keeps_is_a_failure(here: Node) -> None:
     kept = put(here.store, b"kept by hand")
     with here.store.hold([kept]):
         spoil(here.store, kept)
-        mended = here.store.repair(here.store.check())
-    assert (mended.fetched, mended.deleted) == ((), ())
-    ((subject, reason),) = mended.failures
+        repaired = here.store.repair(here.store.check())
+    assert (repaired.fetched, repaired.deleted) == ((), ())
+    ((subject, reason),) = repaired.failures
     assert subject == str(kept)
     assert "lease" in reason
 
@@ -249,8 +249,8 @@ def test_what_somebody_mended_since_the_check_is_left_alone(
     here.store.content.delete(bad)
     put(here.store, whole)
     before = here.registry.ledger.count()
-    mended = here.store.repair(report)
-    assert (mended.fetched, mended.deleted, mended.failures) == ((), (), ())
+    repaired = here.store.repair(report)
+    assert (repaired.fetched, repaired.deleted, repaired.failures) == ((), (), ())
     assert here.registry.ledger.count() == before
     assert here.store.content.path(bad).read_bytes() == whole
 
@@ -362,9 +362,9 @@ def test_what_came_anew_and_can_not_be_read_again_is_not_mended(here: Node, monk
     spoil(here.store, bad)
     report = here.store.check()
     make_unreadable(here.store, bad, monkeypatch)
-    mended = here.store.repair(report)
-    assert mended.fetched == ()
-    ((subject, reason),) = mended.failures
+    repaired = here.store.repair(report)
+    assert repaired.fetched == ()
+    ((subject, reason),) = repaired.failures
     assert subject.startswith(PYTHON)
     assert "still not right" in reason
 

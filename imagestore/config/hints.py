@@ -1,6 +1,6 @@
 """Where a handler's platform is declared, and which key with which value would change it.
 
-A mend names a key that is there, or one that can be added there: a ``runtime_platforms`` text has no OSVersion.
+A hint names a key that is there, or one that can be added there: a ``runtime_platforms`` text has no OSVersion.
 """
 
 from __future__ import annotations
