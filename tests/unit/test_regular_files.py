@@ -13,7 +13,7 @@ from imagestore import config as configuration
 from imagestore import regular_files
 from imagestore.cri import crictl
 from imagestore.errors import ConfigError
-from imagestore.node.documents import read_documents
+from imagestore.yaml_documents import read_documents
 
 
 def a_socket(path: Path) -> None:

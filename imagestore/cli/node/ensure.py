@@ -210,8 +210,8 @@ def _handler(found: Connected, handler: str, name: str | None, path: Path | None
         raise click.UsageError("give --handler or --runtime-class, not both")
     if path is None:
         raise click.UsageError("--runtime-class needs --runtime-classes with the cluster's objects")
-    from imagestore.node.documents import read_documents
     from imagestore.node.runtime_class import image_handler, parse_runtime_classes
+    from imagestore.yaml_documents import read_documents
 
     documents = read_documents(path)
     with naming(path):

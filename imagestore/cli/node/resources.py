@@ -105,12 +105,12 @@ def resources(
 ) -> None:
     """Show what a pod's requests and limits become: CRI messages, OCI resources, control group files.
 
-    DOCUMENT is a file (- for standard input) with JSON: a pod, a pod spec, a container, or requests and limits alone.
-    The template of a Deployment or of another object with a pod template is taken. Without a DOCUMENT, the options make
-    one container. Without --runtime-handler and --os, the pod's spec.os, node selector or required node affinity
-    chooses, else the default handler's platform. What is doubtful about the document is said on standard error.
-    --weight names the runtime's formula of cpu.weight (runc and crun before mid-2025: linear), --conflict what happens
-    when a Windows container gets more than one CPU control.
+    DOCUMENT is a file (- for standard input) with JSON or YAML: a pod, a pod spec, a container, or requests and limits
+    alone. The template of a Deployment or of another object with a pod template is taken. Without a DOCUMENT, the
+    options make one container. Without --runtime-handler and --os, the pod's spec.os, node selector or required node
+    affinity chooses, else the default handler's platform. What is doubtful about the document is said on standard
+    error. --weight names the runtime's formula of cpu.weight (runc and crun before mid-2025: linear), --conflict what
+    happens when a Windows container gets more than one CPU control.
     """
     from imagestore.node import resources as numbers
     from imagestore.resources import reading
@@ -158,19 +158,27 @@ def _described(document: Path | None, amounts: dict[str, str | None], huge_pages
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """The object of a file: JSON if it begins as an object of JSON does, else YAML."""
     from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
-    from imagestore.errors import DocumentError, InvalidResourcesError
+    from imagestore.errors import ConfigError, DocumentError, InvalidResourcesError
+    from imagestore.yaml_documents import parse_documents
 
+    what = "standard input" if str(path) == "-" else str(path)
     try:
         with click.open_file(str(path), "rb") as file:
             raw: bytes = file.read(MAX_DOCUMENT_BYTES + 1)
-        return decode(raw, "standard input" if str(path) == "-" else str(path))
+        if raw.lstrip().startswith(b"{"):
+            return decode(raw, what)
+        documents = parse_documents(raw, what)
     except OSError as error:
         raise click.UsageError(f"{path}: {error.strerror}") from error
-    except DocumentError as error:
+    except (ConfigError, DocumentError) as error:
         raise InvalidResourcesError(
-            str(error), hint="a pod in JSON is expected, as kubectl get -o json gives"
+            str(error), hint=error.hint or "expected a pod, as kubectl get -o json gives"
         ) from error
+    if len(documents) != 1:
+        raise InvalidResourcesError(f"{what}: expected one document, found {len(documents)}")
+    return documents[0]
 
 
 def _doubts(pod: Pod, target: Target, *, is_named: bool) -> Iterator[str]:

@@ -178,10 +178,10 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     Raises:
         ConfigError: a file or a gate can't be read, or the kubelet would refuse the values.
     """
-    from imagestore.node.documents import read_documents
     from imagestore.node.features import FeatureGates
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.kubelet_members import unknown_members
+    from imagestore.yaml_documents import read_documents
 
     if choice.kubelet_config is not None:
         documents = read_documents(choice.kubelet_config)

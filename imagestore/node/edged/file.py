@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import ConfigError
-from imagestore.node.documents import read_documents
 from imagestore.node.edged.members import CONFIG, check_place, doubtful, respelled
 from imagestore.node.edged.seed import is_seed, resolve_seed
 from imagestore.node.edged.settings import (
@@ -33,6 +32,7 @@ from imagestore.node.endpoints import parse_endpoint
 from imagestore.node.kubelet_config import DEFAULT_RUNTIME_ENDPOINT, KubeletImageSettings
 from imagestore.node.kubelet_members import unknown_members
 from imagestore.node.members import Members, positive
+from imagestore.yaml_documents import read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from imagestore.cli.node import COMMANDS
 from tests.support.commands import Commands
@@ -56,6 +57,9 @@ def test_a_pod_comes_from_a_file_or_from_standard_input(
     from_file = line.json(str(path), "--os", "linux", *NODE)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
     assert line.json("-", "--os", "linux", *NODE) == from_file
+    as_yaml = tmp_path / "pod.yaml"
+    as_yaml.write_text("---\n" + yaml.safe_dump(POD))
+    assert line.json(str(as_yaml), "--os", "linux", *NODE) == from_file
     assert from_file["podCgroup"]["cpu_shares"] == 1536
     assert from_file["containers"][0]["cgroupFiles"]["cpu.max"] == "150000 100000"
 
@@ -204,7 +208,18 @@ def test_a_page_size_that_control_groups_have_no_name_for_is_passed_over(line: C
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"[]", b"{", b"\xff", b'{"limits": {}, "limits": {}}', b'{"spec": 5}', b'{"kind": "List"}']
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff",
+        b"a: 1\n---\nb: 2",
+        b"limits: &a {}",
+        b'{"limits": {}, "limits": {}}',
+        b'{"spec": 5}',
+        b'{"kind": "List"}',
+    ],
 )
 def test_a_document_that_is_no_pod_is_wrong_usage(line: Commands, tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "pod.json"

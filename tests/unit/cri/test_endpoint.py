@@ -62,62 +62,48 @@ def test_any_text_is_an_endpoint_or_refused(text: str) -> None:
     assert Endpoint.parse(endpoint.text) == endpoint
 
 
-def test_crictls_file_is_read_with_comments_quotes_and_the_last_of_two() -> None:
+def test_crictls_file_is_read_with_comments_and_quotes(tmp_path: Path) -> None:
     text = (
-        "\ufeff---\n# by hand\nruntime-endpoint: unix:///run/old.sock\n"
-        "runtime-endpoint: 'unix:///run/it''s.sock'   # quoted\r\n"
+        "\ufeff---\n# by hand\nruntime-endpoint: 'unix:///run/it''s.sock'   # quoted\r\n"
         'image-endpoint:   "unix:///run/\\"images\\".sock"\n'
         "timeout: 10\ndebug: false\npull-image-on-create: true\ndisable-pull-on-run:\nmax-retries: 3 # three\n\n"
     )
-    assert crictl.parse(text, "crictl.yaml") == CrictlSettings(
-        "unix:///run/it's.sock", 'unix:///run/"images".sock', 10.0
-    )
+    assert read(tmp_path, text) == CrictlSettings("unix:///run/it's.sock", 'unix:///run/"images".sock', 10.0)
 
 
 @pytest.mark.parametrize(
     "text", ["", "# nothing\n", "---\n", "runtime-endpoint:\n", 'image-endpoint: ""', "timeout: 0"]
 )
-def test_a_file_may_say_nothing(text: str) -> None:
-    assert crictl.parse(text, "crictl.yaml") == CrictlSettings()
+def test_a_file_may_say_nothing(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == CrictlSettings()
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("text", "message"),
     [
-        ("endpoint: x", "one of crictl's keys, got 'endpoint'"),
+        ("endpoint: x", "endpoint: not one of crictl's keys"),
         ("timeout: soon", "timeout: expected a whole number"),
         ("timeout: '10'", "timeout: expected a whole number"),
         ("timeout: 1.5", "timeout: expected a whole number"),
+        ("timeout: true", "timeout: expected a whole number"),
+        ("timeout: -1", "timeout: expected a whole number"),
         ("timeout: \u0661", "timeout: expected a whole number"),
-        ("debug: yes", "debug: expected true or false"),
         ("debug: 'true'", "debug: expected true or false"),
-        ("runtime-endpoint", "expected 'key: value'"),
-        ("runtime-endpoint:unix:///x", "expected 'key: value'"),
-        ("  runtime-endpoint: /x", "expected 'key: value'"),
-        ("- runtime-endpoint", "expected 'key: value'"),
-        ("runtime-endpoint: [a]", "expected a plain value"),
-        ("runtime-endpoint: {a: b}", "expected a plain value"),
-        ("runtime-endpoint: |", "expected a plain value"),
-        ("runtime-endpoint: &a /x", "expected a plain value"),
-        ("runtime-endpoint: !!str /x", "expected a plain value"),
-        ("runtime-endpoint: a: b", "expected a plain value"),
-        ("runtime-endpoint: 'open", "closed by its quote"),
-        ('runtime-endpoint: "\\x41"', "closed by its quote"),
-        ("runtime-endpoint: 'a' b", "closed by its quote"),
+        ("debug: 1", "debug: expected true or false"),
+        ("runtime-endpoint", "expected an object"),
+        ("- runtime-endpoint", "expected an object"),
+        ("runtime-endpoint: [a]", "runtime-endpoint: expected a text"),
+        ("runtime-endpoint: 7", "runtime-endpoint: expected a text"),
+        ("runtime-endpoint: &a /x", "line 1: anchors and aliases are not allowed"),
+        ("runtime-endpoint: a: b", "mapping values are not allowed here .* line 1"),
+        ("timeout: 1\n\ntimeout: 2", "lines 1 and 3: key 'timeout' comes twice"),
+        ("timeout: 1\n---\ntimeout: 2", "expected one document, found 2"),
     ],
 )
-def test_what_crictl_would_not_write_is_refused_with_its_line(line: str, message: str) -> None:
+def test_what_crictl_would_not_write_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        crictl.parse(f"# first\n{line}\n", "crictl.yaml")
-    assert str(caught.value).startswith("crictl.yaml:2: ")
-
-
-@given(st.text(max_size=300))
-def test_any_text_is_settings_or_refused(text: str) -> None:
-    try:
-        crictl.parse(text, "crictl.yaml")
-    except ConfigError:
-        return
+        read(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path}/crictl.yaml: ")
 
 
 def test_a_variable_goes_before_the_file(tmp_path: Path) -> None:
@@ -130,13 +116,16 @@ def test_a_variable_goes_before_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_named_must_be_there_and_readable(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="No such file"):
         crictl.find({}, tmp_path / "missing.yaml")
     with pytest.raises(ConfigError, match="can't be read"):
         crictl.find({}, tmp_path)
     (tmp_path / "bytes.yaml").write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="UTF-8"):
+    with pytest.raises(ConfigError, match="is no YAML"):
         crictl.find({}, tmp_path / "bytes.yaml")
-    (tmp_path / "large.yaml").write_bytes(b"#" * 70_000)
-    with pytest.raises(ConfigError, match="at most"):
-        crictl.find({}, tmp_path / "large.yaml")
+
+
+def read(folder: Path, text: str) -> CrictlSettings:
+    path = folder / "crictl.yaml"
+    path.write_bytes(text.encode())
+    return crictl.find({}, path)

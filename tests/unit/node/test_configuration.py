@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from imagestore.durations import Duration
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
-from imagestore.node.documents import parse_documents, read_documents
 from imagestore.node.endpoints import Endpoint, parse_endpoint
 from imagestore.node.features import FeatureGates
 from imagestore.node.gc import CollectionPolicy
@@ -22,6 +21,7 @@ from imagestore.node.runtime_class import (
     parse_runtime_class,
     parse_runtime_classes,
 )
+from imagestore.yaml_documents import parse_documents, read_documents
 
 if TYPE_CHECKING:
     from pathlib import Path

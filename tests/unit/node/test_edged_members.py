@@ -8,9 +8,9 @@ import pytest
 
 from imagestore.cli.main import main
 from imagestore.errors import ConfigError
-from imagestore.node.documents import parse_documents
 from imagestore.node.edged.file import interpret
 from imagestore.node.edged.seed import resolve_seed
+from imagestore.yaml_documents import parse_documents
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""YAML (and so JSON) configuration files of the node side, read with bounds.
+"""YAML (and so JSON) files, read with bounds: configuration of kubelet, edged and crictl, pods.
 
 Rules: a size, a depth and a count are allowed; anchors and aliases are not (a few lines of them grow without end, and
 no configuration needs them); a key that comes twice is an error; every value is what Kubernetes' own reader would make
@@ -74,7 +74,7 @@ def parse_documents(data: bytes, what: str) -> list[dict[str, Any]]:
     try:
         import yaml
     except ImportError as error:
-        raise ConfigError(f"{what}: PyYAML is not installed", hint="pip install 'imagestore[node]'") from error
+        raise ConfigError(f"{what}: PyYAML is not installed", hint="pip install pyyaml") from error
     try:
         text = data.decode("utf-8")
         values = list(_Reader(yaml.parse(text, Loader=yaml.SafeLoader), what).documents())
