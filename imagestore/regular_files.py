@@ -22,20 +22,28 @@ _KINDS: Final = {
 }
 
 
+class TooLongError(OSError):
+    """The file is longer than it may be."""
+
+
 def read(path: StrPath, limit_bytes: int) -> bytes:
     """The content of a regular file; symbolic links are followed.
 
     Args:
         path: as the user gave it.
-        limit_bytes: how long it may be. One byte more is returned of a longer file, for the caller to refuse it.
+        limit_bytes: how long it may be.
 
     Raises:
+        TooLongError: it is longer.
         OSError: it can't be opened or read, or isn't a regular file.
         ValueError: the path holds a NUL.
     """
     # Without O_NONBLOCK, open() itself would wait for the other end of a FIFO.
     with open(path, "rb", opener=_opener) as file:
-        return file.read(limit_bytes + 1)
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise TooLongError(errno.EINVAL, f"expected at most {limit_bytes} bytes, found more", os.fspath(path))
+    return data
 
 
 def check(path: StrPath) -> None:

@@ -34,7 +34,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
             with open(path, "wb") as file:
                 file.write(data)
         else:
-            _replace(followed(os.fspath(path)), data, mode)
+            replace(followed(os.fspath(path)), data, mode=None if mode is None else stat.S_IMODE(mode))
     except OSError as error:
         raise refusal(path, error) from error
 
@@ -46,19 +46,39 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
         return None
 
 
-def _replace(target: str, data: bytes, mode: int | None) -> None:
+def replace(target: str | os.PathLike[str], data: bytes, *, mode: int | None = 0o600, is_durable: bool = False) -> None:
+    """Put a new file in a file's place; on an error the old one stays.
+
+    Args:
+        target: the file, no link to it; its folder must be there.
+        data: all of the new content.
+        mode: of the new file, whatever the umask is; None: as open() would make it.
+        is_durable: sync the data before the rename, and the folder after it.
+
+    Raises:
+        OSError: it can't be written.
+    """
     folder, name = os.path.split(target)
     # Hidden, and with another ending: collectors read every *.prom of a folder.
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
-        # As open() would make it: the umask counts.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
         with os.fdopen(descriptor, "wb") as file:
             if mode is not None:
-                os.fchmod(descriptor, stat.S_IMODE(mode))
+                os.fchmod(descriptor, mode)
             file.write(data)
+            file.flush()
+            if is_durable:
+                os.fsync(descriptor)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    if is_durable:
+        descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

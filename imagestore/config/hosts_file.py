@@ -68,14 +68,11 @@ def examine(folder: str) -> RegistryHosts:
 def _read(path: str) -> bytes | None:
     """The file's bytes; None when there is none."""
     try:
-        raw = regular_files.read(path, _MAX_FILE_BYTES)
+        return regular_files.read(path, _MAX_FILE_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise refusal(Location(path, 0), "", f"can't be read: {error.strerror}") from error
-    if len(raw) > _MAX_FILE_BYTES:
-        raise refusal(Location(path, 0), "", f"is larger than the {_MAX_FILE_BYTES} bytes allowed")
-    return raw
 
 
 def _decode(raw: bytes, path: str) -> str:

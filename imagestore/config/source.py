@@ -66,15 +66,12 @@ def read_bytes(name: str, *, wanted_at: Location | None = None) -> bytes:
     key = "imports" if wanted_at else ""
     shown = f"{show(name)} " if wanted_at else ""
     try:
-        raw = regular_files.read(name, MAX_FILE_BYTES)
+        return regular_files.read(name, MAX_FILE_BYTES)
     except OSError as error:
         hint = "correct the path, or remove the import" if wanted_at else "correct the path"
         raise refusal(location, key, f"{shown}can't be read: {error.strerror}", hint) from error
     except ValueError as error:  # a NUL character in the path
         raise refusal(location, key, f"{shown}is no file name") from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise refusal(location, key, f"{shown}is larger than the {MAX_FILE_BYTES} bytes allowed")
-    return raw
 
 
 def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:

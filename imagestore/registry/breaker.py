@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from imagestore.digest import Digest
 from imagestore.errors import RegistryUnavailableError
 from imagestore.own_files import opener
+from imagestore.whole_file import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,18 +87,7 @@ class FolderMemory:
                 os.unlink(self._path(origin))
                 return
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            import tempfile
-
-            descriptor, temporary = tempfile.mkstemp(dir=self._folder)
-            try:
-                with open(descriptor, "w", encoding="ascii") as stream:
-                    stream.write(f"{until:.3f}")
-                os.replace(temporary, self._path(origin))
-            except BaseException:
-                # Gone already perhaps; an interrupt mustn't be lost in what is suppressed above.
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            replace(self._path(origin), f"{until:.3f}".encode())
 
     def _path(self, origin: Origin) -> str:
         return os.path.join(self._folder, Digest.of(str(origin).encode()).encoded)

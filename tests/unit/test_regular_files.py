@@ -27,9 +27,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("file")
 
 
-def test_at_most_a_byte_more_than_the_limit_is_read(place: Path) -> None:
+def test_a_file_of_more_bytes_than_allowed_is_refused(place: Path) -> None:
     place.write_bytes(b"abc")
-    assert [regular_files.read(place, limit) for limit in (1, 2, 3, 4)] == [b"ab", b"abc", b"abc", b"abc"]
+    assert [regular_files.read(place, limit) for limit in (3, 4)] == [b"abc", b"abc"]
+    with pytest.raises(regular_files.TooLongError, match="expected at most 2 bytes, found more"):
+        regular_files.read(place, 2)
     regular_files.check(place)
 
 

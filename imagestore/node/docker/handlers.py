@@ -7,20 +7,19 @@ one, written beside and renamed; every change begins with what is in the file, s
 
 from __future__ import annotations
 
-import json
 import threading
 from typing import TYPE_CHECKING, Final
 
-from imagestore import regular_files
 from imagestore.cancel import CancelToken
-from imagestore.content.disk import make_directory, replace_text, signature, translated
+from imagestore.content.disk import make_directory, signature, translated
 from imagestore.content.locks import FileLock
-from imagestore.errors import StoreCorruptError
+from imagestore.node import state_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+_WHAT: Final = "the handlers of images"
 _MAX_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -100,34 +99,23 @@ class HandlerTable:
             if self._path is None:
                 change(self._rows)
                 return
-            with translated("write the handlers of images", self._path):
+            with translated(f"write {_WHAT}", self._path):
                 make_directory(self._path.parent, 0o700)
             with FileLock(self._path.with_name(f"{self._path.name}.lock")) as lock:
                 lock.acquire(CancelToken())
                 rows = _load(self._path)
                 if change(rows):
-                    _save(self._path, rows)
-
-
-def _save(path: Path, rows: _Rows) -> None:
-    images = [[reference, handler, each] for (reference, handler), each in sorted(rows.items())]
-    with translated("write the handlers of images", path):
-        replace_text(path, json.dumps({"version": 1, "images": images}, indent=1) + "\n")
+                    images = [[reference, handler, each] for (reference, handler), each in sorted(rows.items())]
+                    state_file.write(self._path, {"version": 1, "images": images}, _WHAT)
 
 
 def _load(path: Path) -> _Rows:
-    with translated("read the handlers of images", path):
-        try:
-            data = regular_files.read(path, _MAX_BYTES)
-        except FileNotFoundError:
-            return {}
-    try:
-        value = json.loads(data) if len(data) <= _MAX_BYTES else None
-    except (ValueError, RecursionError):
-        value = None
+    value = state_file.read(path, _MAX_BYTES, _WHAT)
+    if value is None:
+        return {}
     rows = value.get("images") if isinstance(value, dict) and value.get("version") == 1 else None
     if not isinstance(rows, list) or not all(
         isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row) for row in rows
     ):
-        raise StoreCorruptError(f"{path}: is no table of handlers", hint="delete it; images are then known by tag only")
+        raise state_file.corrupt(path, _WHAT)
     return {(row[0], row[1]): row[2] for row in rows}

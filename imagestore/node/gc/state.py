@@ -9,16 +9,13 @@ so nothing is noted, and meanwhile it is as late as when something was noted las
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore import regular_files
-from imagestore.content.disk import make_directory, replace_text, translated
-from imagestore.errors import StoreCorruptError
+from imagestore.node import state_file
 from imagestore.node.gc.detection import ImageKey, ImageUse
 
 if TYPE_CHECKING:
@@ -29,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FILE: Final = "image-uses.json"
+_WHAT: Final = "the uses of images"
 _MAX_BYTES: Final = 64 * 1024 * 1024
 #: 2026 began: a clock before that can't be right, since this is younger.
 EARLIEST: Final = 1_767_225_600 * 10**9
@@ -66,18 +64,15 @@ class CollectorState:
             StoreError: it can't be read.
         """
         path = folder / _FILE
-        with translated("read the uses of images", path):
-            try:
-                data = regular_files.read(path, _MAX_BYTES)
-            except FileNotFoundError:
-                return cls(now)
+        value = state_file.read(path, _MAX_BYTES, _WHAT)
+        if value is None:
+            return cls(now)
         try:
-            value: Any = json.loads(data) if len(data) <= _MAX_BYTES else None
             # A clock that was set back must not make images look as if they came from the future.
             latest = now if now >= EARLIEST else math.inf
             return cls(_moment(value["began"], latest), tuple(_use(row, latest) for row in value["images"]))
-        except (ValueError, RecursionError, TypeError, KeyError, IndexError) as error:
-            raise StoreCorruptError(f"{path}: is no memory of image uses", hint="delete it") from error
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise state_file.corrupt(path, _WHAT) from error
 
     def save(self, folder: Path, uses: Iterable[ImageUse]) -> None:
         """Write it with what is known by now; not while this machine's clock can't be right.
@@ -89,10 +84,7 @@ class CollectorState:
             log.warning("%s: the clock shows a time before 2026, so nothing is noted", folder / _FILE)
             return
         rows = [[use.key.image_id, use.key.runtime_handler, use.first_detected, use.last_used] for use in uses]
-        path = folder / _FILE
-        with translated("write the uses of images", path):
-            make_directory(folder, 0o700)
-            replace_text(path, json.dumps({"began": self.began, "images": rows}) + "\n")
+        state_file.write(folder / _FILE, {"began": self.began, "images": rows}, _WHAT)
 
 
 def _use(row: Any, latest: float) -> ImageUse:

@@ -8,14 +8,12 @@ that came with one. A marker beside the agent's state remembers under which valu
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore import regular_files
-from imagestore.content.disk import make_directory, replace_text, translated
 from imagestore.durations import Duration
-from imagestore.errors import StoreCorruptError, StoreFullError
+from imagestore.errors import StoreFullError
+from imagestore.node import state_file
 from imagestore.node.features import RUNTIME_CLASS_IN_IMAGE_CRI_API
 from imagestore.node.gc.order import Spared
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from imagestore.node.gc.detection import ImageUse
 
 _FILE: Final = "image-handler-gate.json"
+_WHAT: Final = "the value of a feature gate"
 _MAX_BYTES: Final = 4096
 
 
@@ -105,25 +104,16 @@ class GateMarker:
         Raises:
             StoreError: it can't be written.
         """
-        with translated("write the gate's marker", self._path):
-            make_directory(self._path.parent, 0o700)
-            replace_text(
-                self._path, json.dumps({RUNTIME_CLASS_IN_IMAGE_CRI_API: gates.runtime_class_in_image_cri}) + "\n"
-            )
+        value = {RUNTIME_CLASS_IN_IMAGE_CRI_API: gates.runtime_class_in_image_cri}
+        state_file.write(self._path, value, _WHAT)
 
     def _read(self) -> bool | None:
-        with translated("read the gate's marker", self._path):
-            try:
-                data = regular_files.read(self._path, _MAX_BYTES)
-            except FileNotFoundError:
-                return None
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            value = None
+        value = state_file.read(self._path, _MAX_BYTES, _WHAT)
+        if value is None:
+            return None
         noted = value.get(RUNTIME_CLASS_IN_IMAGE_CRI_API) if isinstance(value, dict) else None
         if not isinstance(noted, bool):
-            raise StoreCorruptError(f"{self._path}: is no marker of a feature gate", hint="delete it")
+            raise state_file.corrupt(self._path, _WHAT)
         return noted
 
 

@@ -9,12 +9,10 @@ is passed over. A record that was read stays in memory until its file changes. S
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore import regular_files
+from imagestore import regular_files, whole_file
 from imagestore.content.disk import Signature, make_directory, signature, translated
 from imagestore.content.locks import FileLock, SharedLock
 from imagestore.digest import Digest
@@ -223,12 +221,11 @@ def _ignored(_percent: float) -> None:
 def _read(path: Path) -> bytes | None:
     with translated("read a pull record", path):
         try:
-            data = regular_files.read(path, _MAX_BYTES)
+            return regular_files.read(path, _MAX_BYTES)
         except FileNotFoundError:
             return None
-    if len(data) > _MAX_BYTES:
-        raise StoreCorruptError(f"{path.name}: larger than {_MAX_BYTES} bytes")
-    return data
+        except regular_files.TooLongError as error:
+            raise StoreCorruptError(f"{path.name}: larger than {_MAX_BYTES} bytes") from error
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -241,19 +238,8 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    # Two commands may note a pull of one image at once.
-    beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{_BESIDE}")
     with translated("write a pull record", path):
-        try:
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.rename(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-            raise
+        whole_file.replace(path, data, is_durable=True)
 
 
 def _rewrite(path: Path, renewed: Callable[[bytes, str], bytes]) -> None:
@@ -266,7 +252,7 @@ def _rewrite(path: Path, renewed: Callable[[bytes, str], bytes]) -> None:
 
 def _delete_left(folder: Path) -> None:
     with translated("delete what was left beside pull records", folder):
-        for path in folder.glob(f"{_PREFIX}*{_BESIDE}"):
+        for path in folder.glob(f"*{_PREFIX}*{_BESIDE}"):
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < time.time() - _LEFT_SECONDS:
                     path.unlink()

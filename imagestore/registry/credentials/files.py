@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -18,11 +17,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore import regular_files
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.links import followed
 from imagestore.registry.credentials.members import member
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
 from imagestore.secret import Secret
+from imagestore.whole_file import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,24 +65,12 @@ def read(path: str) -> tuple[dict[str, Any], str] | None:
         ConfigError: it can't be read, isn't a regular file, is too long, or isn't a JSON object; names the line.
     """
     try:
-        # O_NONBLOCK: a FIFO put there must not hang us.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return None
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    try:
-        status = os.fstat(descriptor)
-        # Looked at before a file object is made of it, which refuses a folder in words of its own.
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"{path}: expected a regular file with credentials, found something else")
-        with open(descriptor, "rb", closefd=False) as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
+        raw = regular_files.read(path, MAX_FILE_BYTES)
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
-    mode = stat.S_IMODE(status.st_mode)
     note = f"permissions {mode:04o}: others can read it" if mode & 0o044 else ""
     return parse(raw, path), note
 
@@ -219,7 +208,7 @@ def edit(path: str) -> Iterator[dict[str, Any]]:
             value: dict[str, Any] = json.loads(json.dumps(before))
             yield value
             if value != before or found is None:
-                _replace(target, json.dumps(value, indent=2).encode("ascii") + b"\n")
+                replace(target, json.dumps(value, indent=2).encode("ascii") + b"\n", is_durable=True)
     except OSError as error:
         raise ConfigError(f"{path}: can't be written: {error.strerror}") from error
 
@@ -245,26 +234,3 @@ def _locked(folder: str, target: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
-
-
-def _replace(target: str, data: bytes) -> None:
-    folder = os.path.dirname(target)
-    # mkstemp makes the file with mode 0600 from its first moment.
-    import tempfile
-
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", dir=folder)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        os.rename(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    folder_descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder_descriptor)
-    finally:
-        os.close(folder_descriptor)

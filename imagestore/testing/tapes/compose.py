@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from imagestore.testing.tapes.player import tape_path
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository, TapeSynthetic
 from imagestore.testing.tapes.tape_read import parse_tape
 from imagestore.testing.tapes.tape_write import format_tape
+from imagestore.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,15 +79,7 @@ def save_text(path: str | os.PathLike[str], text: bytes) -> str:
     name = tape_path(path)
     parse_tape(text, what=f"tape {os.path.basename(name)}")
     os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
-    partial = f"{name}.partial-{os.getpid()}"
-    try:
-        with open(partial, "wb") as file:
-            file.write(text)
-        os.replace(partial, name)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
-        raise
+    write_whole(name, text)
     return name
 
 

@@ -1,0 +1,55 @@
+"""The small JSON files that a node agent keeps between its runs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from imagestore import regular_files
+from imagestore.content.disk import make_directory, translated
+from imagestore.errors import StoreCorruptError
+from imagestore.whole_file import replace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read(path: Path, limit_bytes: int, what: str) -> Any:
+    """What a file holds; None where there is none.
+
+    Args:
+        path: the file.
+        limit_bytes: how long it may be.
+        what: it is, for errors.
+
+    Raises:
+        StoreCorruptError: it isn't JSON, or is longer.
+        StoreError: it can't be read.
+    """
+    with translated(f"read {what}", path):
+        try:
+            data = regular_files.read(path, limit_bytes)
+        except FileNotFoundError:
+            return None
+        except regular_files.TooLongError as error:
+            raise corrupt(path, what) from error
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise corrupt(path, what) from error
+
+
+def write(path: Path, value: Any, what: str) -> None:
+    """Put a value in a file's place; its folder is made when missing.
+
+    Raises:
+        StoreError: it can't be written.
+    """
+    with translated(f"write {what}", path):
+        make_directory(path.parent, 0o700)
+        replace(path, json.dumps(value).encode() + b"\n")
+
+
+def corrupt(path: Path, what: str) -> StoreCorruptError:
+    """The error for a file with another content than we write."""
+    return StoreCorruptError(f"{path}: expected {what}, found something else", hint="delete it")
