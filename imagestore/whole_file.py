@@ -12,6 +12,7 @@ import os
 import stat
 import uuid
 
+from imagestore.failpoint import reach
 from imagestore.links import followed
 from imagestore.unwritable import refusal
 
@@ -61,6 +62,7 @@ def replace(target: str | os.PathLike[str], data: bytes, *, mode: int | None = 0
     folder, name = os.path.split(target)
     # Hidden, and with another ending: collectors read every *.prom of a folder.
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.tmp")
+    reach("note-write")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
@@ -71,14 +73,20 @@ def replace(target: str | os.PathLike[str], data: bytes, *, mode: int | None = 0
             file.flush()
             if is_durable:
                 os.fsync(descriptor)
+        reach("note-rename")
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
     if is_durable:
-        descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(folder or os.curdir)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

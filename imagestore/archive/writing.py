@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import unwritable
 from imagestore.archive.partial import lock, partial_name
-from imagestore.content.disk import sync_directory
 from imagestore.errors import AlreadyExistsError, InvalidInputError
 from imagestore.links import followed
 from imagestore.observe import BlobAdvanced, BlobStarted
+from imagestore.whole_file import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

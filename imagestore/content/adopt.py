@@ -15,10 +15,11 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import make_directory, sync_directory, translated
+from imagestore.content.disk import make_directory, translated
 from imagestore.digest import Verifier
 from imagestore.errors import AlreadyExistsError, IntegrityError
 from imagestore.failpoint import reach
+from imagestore.whole_file import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
+from imagestore.whole_file import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,29 +54,6 @@ class translated:  # noqa: N801 - reads as the statement that it makes
             hint = StoreReadOnlyError.MOUNTED_HINT if error.errno == errno.EROFS else StoreReadOnlyError.HINT
             raise StoreReadOnlyError(message, hint=hint) from error
         raise StoreError(message) from error
-
-
-def sync_directory(path: Path | str) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a small file so that readers see the old or the new text, never a part."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    reach("note-write")
-    try:
-        temporary.write_text(text, "utf-8")
-        reach("note-rename")
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def signature(path: Path) -> Signature | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.blob_file import LOST
 from imagestore.content.direct_io import Filling
-from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
+from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingest_folder import now_text, read_status, remove_ingest
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import (
@@ -26,6 +26,7 @@ from imagestore.errors import (
     WriterClosedError,
 )
 from imagestore.failpoint import reach
+from imagestore.whole_file import replace, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,7 +222,7 @@ class LocalIngestWriter:
                 with self._losing_nothing():
                     reach("ingest-close")
                     os.fsync(self._descriptor)
-                replace_text(self.directory / "updatedat", now_text())
+                replace(self.directory / "updatedat", now_text().encode(), mode=None)
         finally:
             # Also when an impatient user interrupts the disk: others of this process wait for the lock.
             self._let_go()
@@ -265,7 +266,7 @@ class LocalIngestWriter:
                 # Without a ref it is no ingest yet, so a half written note misleads nobody.
                 reach("note-write")
                 (self.directory / name).write_text(text, "utf-8")
-        replace_text(self.directory / "ref", self._ref)
+        replace(self.directory / "ref", self._ref.encode(), mode=None)
 
     def _open(self) -> None:
         self._descriptor = os.open(self._data, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)

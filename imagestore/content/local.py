@@ -22,7 +22,7 @@ from imagestore.content.adopt import Adoption, adopt, is_at
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_file import LOST, damage_named, open_blob
 from imagestore.content.delete import Deleter
-from imagestore.content.disk import make_directories, sync_directory, translated
+from imagestore.content.disk import make_directories, translated
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingest_folder import ingest_name, read_status
 from imagestore.content.ingests import Ingests
@@ -37,6 +37,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.failpoint import reach
+from imagestore.whole_file import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

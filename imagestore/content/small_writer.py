@@ -31,7 +31,7 @@ from imagestore.content.direct_io import (
     write_all,
     write_blocks,
 )
-from imagestore.content.disk import make_directory, sync_directory, translated
+from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingest_folder import ingest_name, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import Digest, verify
@@ -45,6 +45,7 @@ from imagestore.errors import (
 )
 from imagestore.executors import work_off
 from imagestore.failpoint import reach
+from imagestore.whole_file import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -13,6 +13,7 @@ from imagestore.errors import AlreadyExistsError, PreconditionError, StoreFullEr
 from imagestore.failpoint import reach
 from imagestore.metadata.failures import Translated
 from imagestore.metadata.schema import COPIED
+from imagestore.whole_file import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ def copy_to(connection: sqlite3.Connection, target: Path) -> None:
                 copy.close()
             reach("backup-rename")
             _name(temporary, target)
-            _sync_folder(target.parent)
+            sync_directory(target.parent)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -76,11 +77,3 @@ def _name(temporary: Path, target: Path) -> None:
         # Only an empty file of ours is replaced.
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         os.replace(temporary, target)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def read(path: Path, limit_bytes: int, what: str) -> Any:
-    """What a file holds; None where there is none.
+def read(path: Path, limit_bytes: int, what: str) -> dict[str, Any] | None:
+    """The object that a file holds; None where there is no file.
 
     Args:
         path: the file.
@@ -23,7 +23,7 @@ def read(path: Path, limit_bytes: int, what: str) -> Any:
         what: it is, for errors.
 
     Raises:
-        StoreCorruptError: it isn't JSON, or is longer.
+        StoreCorruptError: it isn't a JSON object, or is longer.
         StoreError: it can't be read.
     """
     with translated(f"read {what}", path):
@@ -34,9 +34,12 @@ def read(path: Path, limit_bytes: int, what: str) -> Any:
         except regular_files.TooLongError as error:
             raise corrupt(path, what) from error
     try:
-        return json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise corrupt(path, what) from error
+    if not isinstance(value, dict):
+        raise corrupt(path, what)
+    return value
 
 
 def write(path: Path, value: Any, what: str) -> None:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import replace_text, translated
+from imagestore.content.disk import translated
 from imagestore.digest import Digest, Verifier
 from imagestore.errors import (
     ContentNotFoundError,
@@ -22,6 +22,7 @@ from imagestore.errors import (
 )
 from imagestore.failpoint import reach
 from imagestore.own_files import opener
+from imagestore.whole_file import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +157,7 @@ class Hashing:
             state = {"after": str(self._after), "damaged": [str(digest) for digest in again]}
             try:
                 with translated("write", self._options.state):
-                    replace_text(self._options.state, json.dumps(state))
+                    replace(self._options.state, json.dumps(state).encode())
             except StoreError as error:
                 # A check only reads: a full or read-only disk must not end it. It can't be resumed then.
                 log.warning("%s", error)

@@ -12,7 +12,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from imagestore.content.disk import make_directories, sync_directory, translated
+from imagestore.content.disk import make_directories, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
 from imagestore.content.names import names
@@ -24,6 +24,7 @@ from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.own_files import refuse_untrusted
 from imagestore.upkeep.restoring import Restorer
+from imagestore.whole_file import sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -113,7 +113,7 @@ def _load(path: Path) -> _Rows:
     value = state_file.read(path, _MAX_BYTES, _WHAT)
     if value is None:
         return {}
-    rows = value.get("images") if isinstance(value, dict) and value.get("version") == 1 else None
+    rows = value.get("images") if value.get("version") == 1 else None
     if not isinstance(rows, list) or not all(
         isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row) for row in rows
     ):

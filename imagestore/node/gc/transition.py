@@ -111,7 +111,7 @@ class GateMarker:
         value = state_file.read(self._path, _MAX_BYTES, _WHAT)
         if value is None:
             return None
-        noted = value.get(RUNTIME_CLASS_IN_IMAGE_CRI_API) if isinstance(value, dict) else None
+        noted = value.get(RUNTIME_CLASS_IN_IMAGE_CRI_API)
         if not isinstance(noted, bool):
             raise state_file.corrupt(self._path, _WHAT)
         return noted

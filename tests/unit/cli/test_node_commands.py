@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -152,11 +153,14 @@ def test_a_collection_that_fails_tells_what_it_did(image: str, capsys: pytest.Ca
 
 
 def test_a_state_that_cannot_be_kept_is_told_after_what_was_done(
-    image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(capsys, "ensure", image)
-    # In the way of the file that would be renamed into place.
-    (tmp_path / "store" / "node" / f"image-uses.json.{os.getpid()}.tmp").mkdir(parents=True)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("imagestore.node.state_file.replace", full)
     status, told = run(capsys, "gc", "--all", "--min-age", "0")
     assert status == 8
     assert [each["names"][0] for each in told["removed"]] == [image]

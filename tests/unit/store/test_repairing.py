@@ -474,9 +474,10 @@ def test_garbage_goes_before_images_when_the_disk_is_full(here: Node, monkeypatc
 
 
 def test_what_killed_processes_left_beside_the_database_goes_when_it_is_old(here: Node) -> None:
-    old, young = here.store.root / "check.json.77.tmp", here.store.root / "check.json.78.tmp"
+    old, young = here.store.root / ".check.json.0123456789ab.tmp", here.store.root / ".check.json.0123456789ac.tmp"
     others = [
-        here.store.root / name for name in ("metadata.db.rebuilt", "records.jsonl.tmp", f"metadata.db.{'0' * 16}.tmp")
+        here.store.root / name
+        for name in ("metadata.db.rebuilt", "records.jsonl.tmp", f"metadata.db.{'0' * 16}.tmp", "check.json.77.tmp")
     ]
     own = here.store.root / "notes.tmp"
     for path in (old, young, own, *others):
@@ -486,7 +487,7 @@ def test_what_killed_processes_left_beside_the_database_goes_when_it_is_old(here
     here.store.collect_garbage(dry_run=True)
     assert old.exists()
     here.store.collect_garbage()
-    assert [path.exists() for path in (old, young, own, *others)] == [False, True, True, False, False, False]
+    assert [path.exists() for path in (old, young, own, *others)] == [False, True, True, False, False, False, False]
 
 
 def test_a_rebuilt_record_keeps_what_its_labels_name(here: Node) -> None:

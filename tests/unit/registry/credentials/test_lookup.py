@@ -344,7 +344,7 @@ def test_an_empty_file_has_no_entries(machine: Machine) -> None:
 def test_what_is_no_regular_file_is_refused_and_does_not_hang(machine: Machine, make: Callable[[Path], None]) -> None:
     (machine.folder / "home/.docker").mkdir()
     make(machine.folder / DOCKER)
-    with pytest.raises(ConfigError, match="regular file|Is a directory"):
+    with pytest.raises(ConfigError, match=r"regular file|Is a directory"):
         machine.user()
 
 
