@@ -6,6 +6,7 @@ from typing import Final
 
 # Control, format (bidirectional marks among them), surrogate, private use, line and paragraph separators.
 _UNSAFE: Final = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def printable(text: str) -> str:
@@ -53,6 +54,29 @@ def counted(number: int, one: str, many: str = "") -> str:
     ('1 image', '0 images', '2 entries')
     """
     return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"
+
+
+def scaled(byte_count: int) -> tuple[float, str]:
+    """Bytes in the largest binary unit that there is at least one of.
+
+    >>> scaled(1023), scaled(1536)
+    ((1023.0, 'B'), (1.5, 'KiB'))
+    """
+    value, power = float(byte_count), 0
+    while value >= 1024 and power < len(_UNITS) - 1:
+        value, power = value / 1024, power + 1
+    return value, _UNITS[power]
+
+
+def size(byte_count: int) -> str:
+    """Bytes for people, in binary units.
+
+    >>> size(0), size(1536), size(5 * 2**30)
+    ('0B', '1.50KiB', '5.00GiB')
+    """
+    value, unit = scaled(byte_count)
+    decimals = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{decimals}f}{unit}"
 
 
 def without_login(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.text import cut
 from imagestore.text import printable as printable
+from imagestore.text import size as size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,22 +19,6 @@ if TYPE_CHECKING:
 _GAP: Final = "   "
 # Longer values are cut in tables; JSON has them whole.
 _SHOWN: Final = 120
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def size(byte_count: int) -> str:
-    """Bytes for people, in binary units.
-
-    >>> size(0), size(1536), size(5 * 2**30)
-    ('0B', '1.50KiB', '5.00GiB')
-    """
-    value = float(byte_count)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            decimals = 2 if value < 10 else 1 if value < 100 else 0
-            return f"{byte_count}B" if unit == "B" else f"{value:.{decimals}f}{unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

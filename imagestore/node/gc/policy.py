@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import InvalidInputError
+from imagestore.text import scaled
 
 if TYPE_CHECKING:
     from imagestore.node.gc.disk import DiskUsage
 
-_UNITS: Final = "KMGTPE"
 _TWO_MINUTES: Final = Duration(120 * NANOSECONDS)
 _NO_LIMIT: Final = Duration(0)
 
@@ -70,10 +70,5 @@ def size_text(size_bytes: int) -> str:
     >>> size_text(10 * 2**30), size_text(1023)
     ('10.0 GiB', '1023 B')
     """
-    if size_bytes < 1024:
-        return f"{size_bytes} B"
-    scale, position = 1024, 0
-    while size_bytes // scale >= 1024 and position < len(_UNITS) - 1:
-        scale *= 1024
-        position += 1
-    return f"{size_bytes / scale:.1f} {_UNITS[position]}iB"
+    value, unit = scaled(size_bytes)
+    return f"{value:.1f} {unit}" if unit != "B" else f"{size_bytes} B"
