@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 DOCKER_HUB: Final = "docker.io"
 DOCKER_HUB_API: Final = "registry-1.docker.io"
 DEFAULT_TAG: Final = "latest"
-# The path alone, as the distribution project caps it.
-_MAX_PATH: Final = 255
+#: The path alone, as the distribution project caps it.
+MAX_PATH: Final = 255
 # A name, a tag and a digest, with room for the longest there is.
 _MAX_TEXT: Final = 1024
 
-# Characters are looked at without regular expressions: to load those takes as long as many a command does.
-_WORD: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
-_LETTERS: Final = _WORD + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_IN_TAG: Final = _LETTERS + "_.-"
-_LEGAL: Final = _IN_TAG + ":/@+=[]"
-_DIGITS: Final = "0123456789"
-_HEX: Final = _DIGITS + "abcdef"
+#: The parts of the grammar: of a host's name, of a path, and a tag.
+LABEL: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?")
+COMPONENT: Final = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
+TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}")
 _MAX_TAG: Final = 128
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9_.:/@+=\[\]-]*")
+_HEX_ID: Final = re.compile("[a-f0-9]{64}")
+_PORT: Final = re.compile(":([0-9]{1,5})")
 _IPV6: Final = re.compile(r"\[[0-9a-fA-F:]+\]")
 _IPV6_IN_DECIMALS: Final = re.compile(r"\[[0-9a-fA-F:]+(?:\.[0-9]+){1,3}\]")
 
@@ -81,8 +81,8 @@ class Reference:
         _check_path(text, path, offset)
         if host == DOCKER_HUB and "/" not in path:
             path = f"library/{path}"
-        if len(path) > _MAX_PATH:
-            raise InvalidReferenceError(text, offset, f"the path is longer than {_MAX_PATH} characters")
+        if len(path) > MAX_PATH:
+            raise InvalidReferenceError(text, offset, f"the path is longer than {MAX_PATH} characters")
         if not tag and digest is None:
             tag = DEFAULT_TAG
         return cls(host, path, tag, digest)
@@ -130,7 +130,7 @@ def _check_characters(text: str) -> None:
     scheme = text.find("://")
     if scheme >= 0:
         raise InvalidReferenceError(text, scheme, "a reference has no URL scheme; leave out everything up to '//'")
-    end = _length(text, _LEGAL)
+    end = _end(_LEGAL, text)
     if end != len(text):
         raise InvalidReferenceError(text, end, f"character {text[end]!r} is not allowed")
 
@@ -157,7 +157,7 @@ def _is_bare_host_port(rest: str, slash: int, colon: int) -> bool:
 def _check_tag(text: str, tag: str, offset: int) -> None:
     if not tag:
         raise InvalidReferenceError(text, offset, "the tag after ':' is missing")
-    end = 0 if tag[0] in ".-" else _length(tag[:_MAX_TAG], _IN_TAG)
+    end = _end(TAG, tag)
     if end == len(tag):
         return
     if end == _MAX_TAG:
@@ -201,14 +201,13 @@ def _check_host(text: str, host: str) -> None:
         at = len(host) if at < 0 else at
         rest, start = host[at:], 0
         for label in host[:at].split("."):
-            if not label or label.lstrip(_LETTERS + "-") or "-" in (label[0], label[-1]):
+            if not LABEL.fullmatch(label):
                 raise InvalidReferenceError(text, start, f"{label!r} is not a host name's part")
             start += len(label) + 1
     if not rest:
         return
-    port = rest[1:]
-    is_number = 0 < len(port) <= 5 and not port.lstrip(_DIGITS)
-    if not rest.startswith(":") or not is_number or not 0 < int(port) < 65536:
+    port = _PORT.fullmatch(rest)
+    if port is None or not 0 < int(port[1]) < 65536:
         raise InvalidReferenceError(text, at, f"expected a port from 1 to 65535 after the host, found {rest!r}")
 
 
@@ -224,7 +223,7 @@ def _check_ipv6(text: str, bracketed: str) -> None:
 def _check_path(text: str, path: str, offset: int) -> None:
     start = offset
     for component in path.split("/"):
-        end = _path_length(component)
+        end = _end(COMPONENT, component)
         if not component:
             raise InvalidReferenceError(text, start, "a path component is empty")
         if end != len(component):
@@ -234,23 +233,11 @@ def _check_path(text: str, path: str, offset: int) -> None:
         start += len(component) + 1
 
 
-def _path_length(component: str) -> int:
-    """How much of it is words, parted by one dot, one or two low lines, or any number of hyphens."""
-    end, rest = 0, component
-    while length := _length(rest, _WORD):
-        end = len(component) - len(rest) + length
-        after = rest[length:].lstrip("._-")
-        separator = component[end : len(component) - len(after)]
-        if separator not in (".", "_", "__") and separator.strip("-"):
-            break
-        rest = after
-    return end
-
-
-def _length(text: str, characters: str) -> int:
-    """How much of its beginning consists of these characters."""
-    return len(text) - len(text.lstrip(characters))
+def _end(grammar: re.Pattern[str], text: str) -> int:
+    """How much of its beginning keeps a grammar."""
+    found = grammar.match(text)
+    return found.end() if found else 0
 
 
 def _is_hex_id(text: str) -> bool:
-    return len(text) == 64 and not text.lstrip(_HEX)
+    return _HEX_ID.fullmatch(text) is not None

@@ -12,22 +12,17 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from imagestore.digest import GRAMMAR, VERIFIABLE
 from imagestore.errors import InvalidInputError, InvalidReferenceError
 from imagestore.node.golang import quoted
-from imagestore.reference import Reference
+from imagestore.reference import COMPONENT, DOCKER_HUB, LABEL, MAX_PATH, TAG, Reference
 
-_DEFAULT_DOMAIN: Final = "docker.io"
-_MAX_PATH: Final = 255
-_LABEL: Final = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
+_LABEL: Final = LABEL.pattern
 _DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
-_PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_NAME: Final = rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{_PART}(?:/{_PART})*)"
-_TAG: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_NAME: Final = rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{COMPONENT.pattern}(?:/{COMPONENT.pattern})*)"
 _DIGEST: Final = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}"
-_REFERENCE: Final = re.compile(rf"{_NAME}(?::(?P<tag>{_TAG}))?(?:@(?P<digest>{_DIGEST}))?")
+_REFERENCE: Final = re.compile(rf"{_NAME}(?::(?P<tag>{TAG.pattern}))?(?:@(?P<digest>{_DIGEST}))?")
 _IDENTIFIER: Final = re.compile(r"[a-f0-9]{64}")
-_DIGEST_FORM: Final = re.compile(r"[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[a-zA-Z0-9=_-]+")
-_HEX_LENGTHS: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
 #: Longer texts are never names; matching them would only take time.
 _MAX_TEXT: Final = 4096
 
@@ -136,14 +131,14 @@ def _normalized(text: str) -> tuple[str, ImageName | None]:
     domain, remainder = _split_domain(text)
     remote = remainder.partition(":")[0]
     if remote.lower() != remote:
-        return f"invalid reference format: repository name ({remote[:_MAX_PATH]}) must be lowercase", None
+        return f"invalid reference format: repository name ({remote[:MAX_PATH]}) must be lowercase", None
     full = f"{domain}/{remainder}"
     found = _REFERENCE.fullmatch(full) if len(full) <= _MAX_TEXT else None
     if found is None:
         is_case = len(full) <= _MAX_TEXT and _REFERENCE.fullmatch(full.lower()) is not None
         return "repository name must be lowercase" if is_case else "invalid reference format", None
-    if len(found["path"]) > _MAX_PATH:
-        return f"repository name must not be more than {_MAX_PATH} characters", None
+    if len(found["path"]) > MAX_PATH:
+        return f"repository name must not be more than {MAX_PATH} characters", None
     if not _is_reachable(found["domain"]):
         return "invalid reference format", None
     tag, digest = found["tag"] or "", found["digest"] or ""
@@ -166,19 +161,19 @@ def _is_reachable(domain: str) -> bool:
 def _split_domain(text: str) -> tuple[str, str]:
     first, slash, rest = text.partition("/")
     is_domain = slash and (first == "localhost" or "." in first or ":" in first or first.lower() != first)
-    domain, remainder = (first, rest) if is_domain else (_DEFAULT_DOMAIN, text)
+    domain, remainder = (first, rest) if is_domain else (DOCKER_HUB, text)
     if domain == "index.docker.io":
-        domain = _DEFAULT_DOMAIN
-    if domain == _DEFAULT_DOMAIN and "/" not in remainder:
+        domain = DOCKER_HUB
+    if domain == DOCKER_HUB and "/" not in remainder:
         remainder = f"library/{remainder}"
     return domain, remainder
 
 
 def _digest_fault(digest: str) -> str:
     algorithm, _, encoded = digest.partition(":")
-    if not _DIGEST_FORM.fullmatch(digest):
+    if not GRAMMAR.fullmatch(digest):
         return "invalid checksum digest format"
-    length = _HEX_LENGTHS.get(algorithm)
+    length = VERIFIABLE.get(algorithm)
     if length is None:
         return "unsupported digest algorithm"
     if len(encoded) != length:

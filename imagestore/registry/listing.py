@@ -18,6 +18,7 @@ from imagestore import media_types
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.documents.index import Index
 from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundError
+from imagestore.reference import TAG
 from imagestore.registry.coding import plain
 from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
@@ -45,7 +46,6 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 # A tag that several subjects share is compared entry by entry, with a request for each.
 _MAX_COMPARED: Final = 100
 _TAG_DIGITS: Final = 64
-_TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 _NOT_IN_TAGS: Final = re.compile(r"[^a-zA-Z0-9._-]")
 
 
@@ -87,7 +87,7 @@ def list_tags(session: Session, reference: Reference) -> tuple[str, ...]:
         names: list[str] = []
         for page in _pages(session, call, seen=seen):
             names = _names(page.body, what)
-            found.update(dict.fromkeys(name for name in names if _TAG.fullmatch(name)))
+            found.update(dict.fromkeys(name for name in names if TAG.fullmatch(name)))
             _bound(len(found), what)
         # Some old registries send full pages without a link and expect the last name instead.
         if len(names) < _PAGE_SIZE or len(found) == last:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -23,7 +22,7 @@ from imagestore.errors import (
     InvalidDigestError,
     InvalidReferenceError,
 )
-from imagestore.reference import Reference
+from imagestore.reference import TAG, Reference
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
@@ -37,7 +36,6 @@ _LAYOUT: Final = b'{"imageLayoutVersion":"1.0.0"}'
 _TAG_KEY: Final = "org.opencontainers.image.ref.name"
 _NAME_KEY: Final = "io.containerd.image.name"
 _MAX_DOCUMENT: Final = 8 << 20
-_TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 
 
 def tape_to_layout(tape: Tape, blobs: BlobFolder, folder: str) -> int:
@@ -186,7 +184,7 @@ def _reference_of(entry: dict[str, object], default: Reference) -> Reference:
             return Reference.parse(full)
         except InvalidReferenceError:
             return replace(default, tag="")
-    if isinstance(tag, str) and _TAG.fullmatch(tag):
+    if isinstance(tag, str) and TAG.fullmatch(tag):
         return replace(default, tag=tag)
     return replace(default, tag="")
 
