@@ -270,19 +270,19 @@ def test_sparse_files_are_read_as_the_standard_library_reads_them(form: str) -> 
 def test_sparse_files_with_a_damaged_map_are_never_read_as_something_else(form: str) -> None:
     data = SPARSE[form] + member("behind", b"it") + END
     good = contents(data)
-    # The last digit of every number in the map, one after the other.
-    for place in range(len(data)):
-        if data[place : place + 1] in (b"1", b"2", b"4") and place > 148:
-            changed = bytearray(data)
-            changed[place] ^= 8
-            if changed[:BLOCK] != data[:BLOCK]:
-                changed[148:156] = b" " * 8
-                changed[148:156] = b"%06o\0 " % sum(changed[:BLOCK])
-            try:
-                found = contents(bytes(changed))
-            except DocumentError:
-                continue
-            assert all(len(content) <= len(data) * 1000 for content in found.values())
+    # Digits of the map's numbers, one after the other; of a long map some.
+    places = [place for place in range(149, len(data)) if data[place : place + 1] in (b"1", b"2", b"4")]
+    for place in places[:: max(1, len(places) // 80)]:
+        changed = bytearray(data)
+        changed[place] ^= 8
+        if changed[:BLOCK] != data[:BLOCK]:
+            changed[148:156] = b" " * 8
+            changed[148:156] = b"%06o\0 " % sum(changed[:BLOCK])
+        try:
+            found = contents(bytes(changed))
+        except DocumentError:
+            continue
+        assert all(len(content) <= len(data) * 1000 for content in found.values())
     assert good["behind"] == b"it"
 
 
