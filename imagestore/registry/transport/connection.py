@@ -87,13 +87,14 @@ class Connection:
         self._begin(seconds, exchange)
         with _reading():
             filled = self._socket.recv_into(buffer)
+        # What else is there already: over TLS a record comes at a time, 16 KiB.
+        self._socket.settimeout(0)
         until = time.monotonic() + _PATIENCE_SECONDS
-        # Over TLS a record comes at a time, 16 KiB.
-        while 0 < filled < len(buffer) and self.is_readable and time.monotonic() < until:
+        while 0 < filled < len(buffer) and time.monotonic() < until:
             try:
                 count = self._socket.recv_into(buffer[filled:])
             except OSError:
-                # What came before is handed out first; the next read fails too.
+                # Nothing, or a fault: what came before is handed out first, and the next read fails too.
                 break
             if not count:
                 break
