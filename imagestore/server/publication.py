@@ -1,13 +1,16 @@
 """Prometheus' HTTP server for the numbers, with one path.
 
-Any user of the machine can connect to a loopback port, so a connection that says nothing is closed.
+Any user of the machine can connect to a loopback port, so a connection that says nothing is closed, and the oldest one
+where there are many.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
+from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: The only path that is answered.
 PATH: Final = "/metrics"
+#: Connections at a time, each with a thread and a descriptor.
+MOST_CONNECTIONS: Final = 32
 
 
 class Publication:
@@ -70,6 +75,27 @@ class Publication:
 
 
 class _Server(ThreadingWSGIServer):
+    def __init__(self, *arguments: Any) -> None:
+        self._connections: deque[socket.socket] = deque()
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; one connection too many ends the oldest, which may say a byte now and then for ever."""
+        with self._lock:
+            self._connections.append(request)
+            surplus = self._connections.popleft() if len(self._connections) > MOST_CONNECTIONS else None
+        if surplus is not None:
+            with contextlib.suppress(OSError):
+                surplus.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock, contextlib.suppress(ValueError):
+            self._connections.remove(request)
+        super().shutdown_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log it; the library would write to standard error. Callers that go away are no news."""
         log.debug("a request for numbers failed", exc_info=True)

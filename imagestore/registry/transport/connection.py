@@ -166,7 +166,11 @@ class Transfer:
 
     def next_event(self) -> h11.Event:
         """The next part of the body, or its end."""
+        started = time.monotonic()
         while (event := self._parsed()) is None:
+            # What frames a chunk may come a byte at a time, and is nothing of the body.
+            if self._read_seconds is not None and time.monotonic() - started > self._read_seconds:
+                raise httpx.ReadTimeout("nothing of the body came")
             data = self._receive()
             if not data:
                 # A cancellation ends the connection too, and is no end of a body.

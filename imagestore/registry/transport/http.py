@@ -207,8 +207,8 @@ class HttpSender:
     def _sent(self, request: httpx.Request, exchange: Exchange, host: str) -> httpx.Response:
         try:
             return self._client.send(request, stream=True)
-        except (httpx.RemoteProtocolError, httpx.InvalidURL) as error:
-            # The client reads where a redirect leads, also if it doesn't go there.
+        except (httpx.RemoteProtocolError, httpx.InvalidURL, ValueError) as error:
+            # The client reads where a redirect leads, also if it doesn't go there; idna refuses hosts by a ValueError.
             if exchange.is_answered:
                 raise ProtocolError(f"{host}: redirects to an address that can't be read", host=host) from error
             raise

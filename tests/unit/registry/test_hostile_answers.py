@@ -106,3 +106,17 @@ def test_a_connection_with_an_answer_that_was_not_asked_for_serves_no_more(
     server = serve(say(answer + HEAD % 4 + b"evil"), whole(b"next"))
     assert (read(sender, server), read(sender, server)) == (b"hello", b"next")
     assert server.connections == 2
+
+
+def test_what_frames_a_chunk_can_not_come_for_ever(sender: HttpSender, serve: Serve) -> None:
+    server = serve(say(CHUNKED + b"5;", *[b"x"] * 40, pause=0.1))
+    started = time.monotonic()
+    with pytest.raises(RegistryUnavailableError, match="no answer within the time allowed"):
+        read(sender, server)
+    assert time.monotonic() - started < 4 * PATIENT.idle
+
+
+def test_a_redirect_to_a_host_that_can_not_be_read_is_a_protocol_error(sender: HttpSender, serve: Serve) -> None:
+    server = serve(say(b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://xn--a/\r\nContent-Length: 0\r\n\r\n"))
+    with pytest.raises(ProtocolError, match="redirects to an address that can't be read"):
+        read(sender, server)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from imagestore.server.publication import Publication
+from imagestore.server.publication import MOST_CONNECTIONS, Publication
 
 
 class Broken:
@@ -68,6 +69,21 @@ def test_a_caller_who_says_nothing_is_closed_and_keeps_no_other_waiting(publicat
         for each in silent:
             with contextlib.suppress(ConnectionResetError):
                 assert each.recv(1) == b""
+
+
+def test_of_many_callers_who_say_a_byte_now_and_then_the_oldest_are_given_up(publication: Publication) -> None:
+    before = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        callers = []
+        for _ in range(3 * MOST_CONNECTIONS):
+            callers.append(stack.enter_context(socket.create_connection(("127.0.0.1", publication.port), timeout=20)))
+            with contextlib.suppress(OSError):
+                callers[-1].sendall(b"G")
+        for each in callers[:MOST_CONNECTIONS]:
+            with contextlib.suppress(ConnectionResetError):
+                assert each.recv(1) == b""
+        assert "answer 42.0\n" in asked(publication)
+        assert threading.active_count() - before <= 2 * MOST_CONNECTIONS
 
 
 def test_a_failing_request_is_not_printed_and_the_next_is_answered(
