@@ -7,6 +7,7 @@ at a time, and few may wait to be settled, which bounds the memory that they hol
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _SETTLERS: Final = 2
 # Being settled, or waiting for it.
 _MOST_UNSETTLED: Final = 3
+_LOOK_SECONDS: Final = 0.001
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -60,6 +62,9 @@ class Flow(Generic[T, A]):
         self._settlers = ThreadPoolExecutor(_SETTLERS, "imagestore-settle")
         self._steps: deque[Future[None]] = deque()
         self._failures: deque[BaseException] = deque()
+        # Threads that are at a step, from before they take it. An executor that was interrupted while it started a
+        # thread doesn't know that one.
+        self._busy: deque[int] = deque()
 
     def settle(self, arrival: A) -> None:
         """Let something be settled that was received otherwise."""
@@ -109,12 +114,16 @@ class Flow(Generic[T, A]):
                 self._steps.popleft()
             self._receivers.shutdown()
             self._settlers.shutdown()
-            while self._arrived:
+            while self._arrived or self._others_are_busy():
                 self._settle_one()
+                time.sleep(_LOOK_SECONDS)
         except BaseException as error:  # noqa: BLE001 - raised at the end of the block, when no step is under way
             self._fail(error)
             return False
         return True
+
+    def _others_are_busy(self) -> bool:
+        return any(each != threading.get_ident() for each in tuple(self._busy))
 
     def _told(self, error: BaseException | None) -> BaseException | None:
         """What the end of the block raises in place of its error; an interrupt goes before any failure."""
@@ -125,6 +134,13 @@ class Flow(Generic[T, A]):
         return None if told is error else told
 
     def _receive_all(self) -> None:
+        self._busy.append(threading.get_ident())
+        try:
+            self._receive_each()
+        finally:
+            self._busy.remove(threading.get_ident())
+
+    def _receive_each(self) -> None:
         while (thing := take(self._todo)) is not None:
             try:
                 arrival = self._receive(thing)
@@ -135,9 +151,15 @@ class Flow(Generic[T, A]):
                 self.settle(arrival)
 
     def _settle_one(self) -> None:
-        arrival = take(self._arrived)
-        if arrival is None:
-            return
+        self._busy.append(threading.get_ident())
+        try:
+            arrival = take(self._arrived)
+            if arrival is not None:
+                self._settle_arrival(arrival)
+        finally:
+            self._busy.remove(threading.get_ident())
+
+    def _settle_arrival(self, arrival: A) -> None:
         try:
             self._settle(arrival)
         except BaseException as error:  # noqa: BLE001 - raised at the end of the block

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from imagestore.cancel import CancelToken
 from imagestore.errors import OperationCancelledError
+from imagestore.pull.flow import Flow
 from tests.unit.pull.flows import Gauge, flow_of
 
 
@@ -87,3 +89,27 @@ def test_an_interrupt_while_it_is_waited_for_threads_ends_none_of_the_waiting(
     assert len(received.seen) == 3
     assert settle.seen == received.seen
     assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
+
+
+def test_a_thread_whose_start_was_interrupted_has_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started, running = threading.Thread.start, list[threading.Thread](), set[int]()
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        if len(started) == 2:
+            raise KeyboardInterrupt  # as a signal that comes while this waits for the thread to run
+
+    def receive(thing: int) -> None:
+        running.add(thing)
+        time.sleep(0.2 * thing)  # in a step that no cancellation ends
+        running.discard(thing)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Flow(receive=receive, settle=print, parallel=4, cancel=CancelToken()) as flow,
+    ):
+        flow.bring([1, 2, 3, 4])
+    assert len(started) == 2
+    assert not running
