@@ -109,11 +109,11 @@ def test_a_connection_with_an_answer_that_was_not_asked_for_serves_no_more(
 
 
 def test_what_frames_a_chunk_can_not_come_for_ever(sender: HttpSender, serve: Serve) -> None:
-    server = serve(say(CHUNKED + b"5;", *[b"x"] * 40, pause=0.1))
+    server = serve(say(CHUNKED + b"5;", *[b"x"] * 200, pause=0.1))
     started = time.monotonic()
     with pytest.raises(RegistryUnavailableError, match="no answer within the time allowed"):
         read(sender, server)
-    assert time.monotonic() - started < 4 * PATIENT.idle
+    assert time.monotonic() - started < 20 * PATIENT.idle
 
 
 def test_a_redirect_to_a_host_that_can_not_be_read_is_a_protocol_error(sender: HttpSender, serve: Serve) -> None:
