@@ -75,6 +75,9 @@ class Publication:
 
 
 class _Server(ThreadingWSGIServer):
+    #: Not accepted yet: callers who find no room there try again only after a second.
+    request_queue_size = 128
+
     def __init__(self, *arguments: Any) -> None:
         self._connections: deque[socket.socket] = deque()
         self._lock = threading.Lock()
