@@ -53,7 +53,7 @@ class Ballast:
     def check(self) -> None:
         """Refuse content while the space is given up; asked before and after its bytes are written.
 
-        Afterwards too, since they may have taken what was given up meanwhile; whoever is refused gives them back.
+        Afterwards too, since the write may have taken that space; a refused writer gives it back.
 
         Raises:
             OSError: ENOSPC, as where there is no space at all.

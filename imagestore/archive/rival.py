@@ -36,7 +36,7 @@ class Rival:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._configs: Mapping[Reference, list[str]] = {}
-        with contextlib.suppress(DocumentError):  # nobody can import by it then
+        with contextlib.suppress(DocumentError):  # docker can't load it either
             self._configs = docker.configs_by_name(source)
 
     def contradictions(self, image: ArchiveImage, choice: Choice, documents: Documents, look: Look) -> Iterator[str]:

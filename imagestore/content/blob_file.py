@@ -1,4 +1,4 @@
-"""A blob's file, open for reading: what the disk can't read is told of the content, not as a system error."""
+"""A blob's file, open for reading: where the disk can't read it, the error names the content."""
 
 from __future__ import annotations
 

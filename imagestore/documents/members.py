@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-#: What the schemas word instead; nobody sees it while they judge alike.
+#: The schemas word the fault instead; this text shows only where they judge otherwise.
 MISFIT: Final = "is not what may stand there"
 
 _MAX_MEDIA_TYPE: Final = 512

@@ -26,6 +26,6 @@ def is_refusal(request: httpx.Request, response: Response, *, had_login: bool) -
         response: the answer.
         had_login: the request had a login or token, or the one before it.
     """
-    if had_login and (request.method, response.status) != ("HEAD", 405):  # which everybody is told
+    if had_login and (request.method, response.status) != ("HEAD", 405):  # which comes with any login
         return response.status in _OF_LOGINS
     return response.status in _OF_STRANGERS

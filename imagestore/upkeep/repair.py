@@ -102,7 +102,7 @@ class Repairer:
             for record in self.metadata.find_images():
                 self._repair(record)
         told = {subject for subject, _ in self._failures}
-        # Nothing that could be fetched repairs these; whoever asks for a repair is to know that they stay.
+        # Nothing that could be fetched repairs these; the report must say that they stay.
         self._failures += [
             (each.subject, f"{each.detail}; {_STAYING[each.kind]}")
             for each in report.faults
@@ -112,7 +112,7 @@ class Repairer:
         return RepairReport(tuple(self._fetched), self._bytes, deleted, tuple(self._edges), tuple(self._failures))
 
     def _has_deleted(self, digest: Digest, report: CheckReport) -> bool:
-        """Delete a bad blob that nothing holds, and say whether it was; what is mended is told whatever happens."""
+        """Delete a bad blob that nothing holds, and say whether it was; a failure hides no repair that succeeded."""
         try:
             is_doubtful = digest in report.unreadable and not self.metadata.is_held(digest)
             if is_doubtful and is_whole(self.content, digest):
