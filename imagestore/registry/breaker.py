@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from imagestore.errors import ImageStoreError
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.addresses import Origin
 
 #: How long a dead mirror is left out, in seconds: short enough to notice its return, long enough for a pull.
 REST_SECONDS: Final = 60.0

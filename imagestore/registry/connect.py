@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from imagestore.config.connection import ConnectionSettings
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
-    from imagestore.registry.exchange import Origin
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
+    from imagestore.registry.transport.addresses import Origin
     from imagestore.registry.transport.http import HttpSender
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.config.hosts import HostConfig, RegistryHosts
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.addresses import Origin
 
 PULL: Final = "pull"
 RESOLVE: Final = "resolve"

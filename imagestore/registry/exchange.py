@@ -1,17 +1,17 @@
-"""Who sends requests (httpx's, see ``transport/messages.py``), what a secret is bound to, and who authorises.
+"""Who sends requests (httpx's, see ``transport/messages.py``), and who authorises them.
 
 Everything above (authentication, retry, redirects, the client) is tested with a fake sender of ten lines.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import httpx
 
     from imagestore.cancel import CancelToken
+    from imagestore.registry.transport.addresses import Origin
     from imagestore.registry.transport.messages import Response
 
 
@@ -26,24 +26,6 @@ class Sender(Protocol):
             ProtocolError: the answer is no HTTP, or the request can't be sent as it is.
             OperationCancelledError: cancelled while waiting.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Scheme, host and port: what a secret is bound to (RFC 6454).
-
-    >>> str(Origin("https", "registry.example", 443))
-    'https://registry.example'
-    """
-
-    scheme: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        default = {"https": 443, "http": 80}.get(self.scheme)
-        return f"{self.scheme}://{shown}" + ("" if self.port == default else f":{self.port}")
 
 
 class Authenticator(Protocol):

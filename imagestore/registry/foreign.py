@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
     from imagestore.descriptor import Descriptor
-    from imagestore.registry.exchange import Origin, Sender
+    from imagestore.registry.exchange import Sender
+    from imagestore.registry.transport.addresses import Origin
 
 
 def allowed_sources(descriptor: Descriptor, allowed_hosts: AbstractSet[str]) -> tuple[Endpoint, ...]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
-    from imagestore.registry.exchange import Origin
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
+    from imagestore.registry.transport.addresses import Origin
 
 # A limited transfer reads as much at a time as it may in this many seconds, but never less than a few packets.
 _SHARE_SECONDS: Final = 0.1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.addresses import Origin
 
 
 class HostPlaces:

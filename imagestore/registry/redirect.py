@@ -17,7 +17,7 @@ from imagestore.registry.transport.messages import moved
 if TYPE_CHECKING:
     import httpx
 
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.addresses import Origin
     from imagestore.registry.transport.messages import Response
 
 STATUSES: Final = frozenset({301, 302, 303, 307, 308})

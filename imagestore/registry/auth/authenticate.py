@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.registry.auth.challenge import Challenge
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.exchange import Origin, Sender
+    from imagestore.registry.exchange import Sender
+    from imagestore.registry.transport.addresses import Origin
 
 #: Challenges answered for one request; two are normal (no token yet; one more scope).
 MAX_ANSWERS: Final = 4
@@ -65,7 +66,7 @@ class _Known:
 def target_of(origin: Origin, repository: str) -> Target:
     """Whose credentials are wanted at an origin.
 
-    >>> from imagestore.registry.exchange import Origin
+    >>> from imagestore.registry.transport.addresses import Origin
     >>> target_of(Origin("https", "registry-1.docker.io", 443), "library/python").host
     'docker.io'
     """

@@ -23,7 +23,7 @@ from imagestore.registry.transport import addresses, urls
 if TYPE_CHECKING:
     from typing import Self
 
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.addresses import Origin
 
 _MAX_LENGTH: Final = 2048
 
@@ -112,7 +112,7 @@ def is_same_party(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, 
     Hosts are compared exactly. Under a shared suffix (``jfrog.io``, ``me.uk``) a neighbour is a stranger, and which
     suffixes are shared is known only to a list that changes every week. On loopback every port may be another user's.
 
-    >>> from imagestore.registry.exchange import Origin
+    >>> from imagestore.registry.transport.addresses import Origin
     >>> docker = Realm.parse("https://auth.docker.io/token")
     >>> is_same_party(docker, Origin("https", "registry-1.docker.io", 443))
     True

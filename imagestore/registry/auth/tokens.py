@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
     from imagestore.registry.auth.scope import Scope
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.addresses import Origin
 
 #: Largest answer of a token service that is read. Large group claims make tokens of some ten kilobytes.
 MAX_REPLY_BYTES: Final = 256 * 1024

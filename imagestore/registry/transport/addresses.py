@@ -1,4 +1,4 @@
-"""Which network addresses a server may send us to.
+"""Origins, and which network addresses a server may send us to.
 
 A registry names further addresses in redirects, token realms, ``Link`` headers and layer URLs. Following them blindly
 lets a stranger reach what only this machine can reach (SSRF: CVE-2026-33540, GHSA-28r5-37g7-p6mp and kin), so an
@@ -12,11 +12,10 @@ import functools
 import ipaddress
 import re
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from imagestore.registry.exchange import Origin
-
     Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PRIVATE_HINT: Final = "a public registry may not send its clients to private addresses"
@@ -35,6 +34,24 @@ _LOCAL_NETWORKS: Final = (
 )
 # Addresses an endpoint was met on that are kept until somebody asks about it.
 _MOST_MET: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Scheme, host and port: what a secret is bound to (RFC 6454).
+
+    >>> str(Origin("https", "registry.example", 443))
+    'https://registry.example'
+    """
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        default = {"https": 443, "http": 80}.get(self.scheme)
+        return f"{self.scheme}://{shown}" + ("" if self.port == default else f":{self.port}")
 
 
 @functools.lru_cache(maxsize=256)

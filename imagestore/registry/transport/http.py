@@ -25,9 +25,10 @@ import httpx
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
-from imagestore.registry.exchange import Origin, Sender
+from imagestore.registry.exchange import Sender
 from imagestore.registry.ranges import parse_length
 from imagestore.registry.transport import addresses, network, tls, urls
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.connection import BODY, SizedBody
 from imagestore.registry.transport.direct import DirectTransport
 from imagestore.registry.transport.faults import FAULTS, translated

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.addresses import Origin
 
 #: What to do about a proxy that answers 407.
 PROXY_LOGIN: Final = (
@@ -45,7 +45,7 @@ class ProxyRules:
         no_proxy: the exceptions, in NO_PROXY's comma-separated form.
 
     >>> rules = ProxyRules(https="http://proxy.example:3128", no_proxy="10.0.0.0/8,.internal.example")
-    >>> from imagestore.registry.exchange import Origin
+    >>> from imagestore.registry.transport.addresses import Origin
     >>> rules.proxy_for(Origin("https", "10.1.2.3", 443))
     ''
     >>> rules.proxy_for(Origin("https", "registry.example", 443))

@@ -20,7 +20,7 @@ from imagestore.config.connection import ConnectionSettings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.addresses import Origin
 
 #: What to do about a server that wants to know who asks.
 CLIENT_HINT: Final = "if the server wants a client certificate, name it as 'client' in the registry's hosts.toml"

@@ -7,8 +7,8 @@ from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from imagestore.errors import ProtocolError
-from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import addresses
+from imagestore.registry.transport.addresses import Origin
 from imagestore.text import cut
 
 #: By scheme; there are no others.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from imagestore.observe import Event
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.transport.addresses import Origin
     from tests.unit.registry.scripted_server import Script, Serve
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.addresses import Origin
 
 ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)
 CONTENT = b"x" * 1000

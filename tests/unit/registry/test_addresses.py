@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import ConfigError, ProtocolError
-from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import addresses, urls
 from imagestore.registry.transport.addresses import (
+    Origin,
     PeerMemory,
     is_address_in_disguise,
     is_literal,

@@ -24,7 +24,7 @@ from imagestore.registry.auth.authenticate import MAX_ANSWERS, RegistryAuthentic
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.credentials.model import Anonymous, Credential, CredentialLookup
-from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.addresses import Origin
 from imagestore.secret import Secret
 from tests.unit.registry.token_server import (
     ALICE,

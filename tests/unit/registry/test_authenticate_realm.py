@@ -9,7 +9,7 @@ import pytest
 from imagestore.errors import AuthenticationError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.auth.realm import Realm, check_address, is_same_party
-from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.urls import origin_of
 from tests.unit.registry.token_server import ALICE, TokenServer, answer, bearer, given
 

@@ -16,8 +16,8 @@ from cryptography import x509
 from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import RegistryUnavailableError
-from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import tls
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules

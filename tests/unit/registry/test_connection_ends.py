@@ -15,7 +15,7 @@ import trustme
 from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import DeadlineExceededError, OperationCancelledError, RegistryUnavailableError
-from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace

@@ -24,8 +24,8 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.errors_body import failure
-from imagestore.registry.exchange import Origin
 from imagestore.registry.retry import is_transient
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace

@@ -30,7 +30,7 @@ from imagestore.digest import Digest
 from imagestore.media_types import OCI_LAYER
 from imagestore.reference import Reference
 from imagestore.registry.connect import connect
-from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules

@@ -14,7 +14,7 @@ from imagestore.registry.auth.policy import AuthPolicy
 from imagestore.registry.connect import EndpointLines
 from imagestore.registry.credentials.model import Anonymous
 from imagestore.registry.endpoints import default_endpoint
-from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from tests.unit.registry.wire import OK, RawServers, say

@@ -13,7 +13,7 @@ import pytest
 from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError
-from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import Response, make_request
 from imagestore.registry.transport.network import Pace

@@ -32,8 +32,8 @@ from imagestore.errors import (
     ConfigError,
     RegistryUnavailableError,
 )
-from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import tls
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules

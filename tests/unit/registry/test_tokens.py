@@ -18,7 +18,7 @@ from imagestore.registry.auth.tokens import (
     parse_reply,
     usable_seconds,
 )
-from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.addresses import Origin
 from imagestore.secret import Secret
 
 ORIGIN = Origin("https", "registry.example", 443)

@@ -15,7 +15,7 @@ from imagestore.cancel import CancelToken
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.credentials.model import Credential, CredentialLookup, Explicit, Found
-from imagestore.registry.exchange import Origin
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.messages import Response
 from imagestore.secret import Secret
 
