@@ -26,12 +26,18 @@ if TYPE_CHECKING:
     from imagestore.errors import ImageStoreError
     from imagestore.observe import Observer
     from imagestore.registry.policy import TransferPolicy
+    from imagestore.registry.transport.messages import Response
 
 #: Statuses that a later try may turn into success; 52x are those of a large delivery network for a lost origin.
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 530)})
 # What a proxy's refusal that time won't change begins with.
 _REFUSED: Final = frozenset({"400", "401", "403", "407"})
 _SECONDS: Final = re.compile(r"[0-9]{1,19}")
+# What a registry may answer to a stranger: Amazon's says 403 and 404 without a challenge, Nexus hides what isn't public
+# behind 404.
+_OF_STRANGERS: Final = frozenset({400, 401, 403, 404})
+# And to a login or token that it doesn't take any more: whatever is the client's fault, but for its range.
+_OF_LOGINS: Final = frozenset(range(400, 500)) - TRANSIENT_STATUSES - {416}
 
 
 def _chance() -> float:
@@ -163,3 +169,16 @@ class HostPauses:
                 raise RateLimitedError(message, host=host, retry_after=seconds)
             observer(Waiting(host, seconds, reason))
             self._timing.sleep(cancel, seconds)
+
+
+def is_refusal(request: httpx.Request, response: Response, *, had_login: bool) -> bool:
+    """Whether a request with another login, or with one, may be answered otherwise.
+
+    Args:
+        request: what was sent.
+        response: the answer.
+        had_login: the request had a login or token, or the one before it.
+    """
+    if had_login and (request.method, response.status) != ("HEAD", 405):  # which comes with any login
+        return response.status in _OF_LOGINS
+    return response.status in _OF_STRANGERS

@@ -25,10 +25,10 @@ from imagestore.observe import Noticed, Waiting
 from imagestore.registry import redirect
 from imagestore.registry.echo import hush, secrets_in, without
 from imagestore.registry.errors_body import failure
-from imagestore.registry.refusals import is_refusal
 from imagestore.registry.retry import (
     TRANSIENT_STATUSES,
     backoff_seconds,
+    is_refusal,
     is_transient,
     limited_seconds,
     parse_retry_after,
