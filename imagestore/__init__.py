@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagestore._version import __version__
@@ -77,8 +78,6 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     Raises:
         ConfigError: names file, line and key.
     """
-    from pathlib import Path
-
     from imagestore import config
 
     return config.load(Path(path))

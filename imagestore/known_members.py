@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = _NEAR) -> str:
     >>> nearest("hostPid", ["hostIPC", "hostPID"])
     'hostPID'
     """
-    import difflib  # costs a millisecond that a faultless file doesn't pay
-
     by_lower = {each.lower(): each for each in known}
     found = difflib.get_close_matches(name[:_MOST_COMPARED].lower(), by_lower, n=1, cutoff=likeness)
     return by_lower[found[0]] if found else ""

@@ -8,6 +8,7 @@ next try can resume; work that ends, well or badly, releases its lease.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -169,8 +170,6 @@ def _release(metadata: MetadataStore, lease_id: str) -> None:
 
 
 def _warn(what: str, lease_id: str, error: Exception) -> None:
-    import logging
-
     logging.getLogger(__name__).warning("a lease can't be %s: %s", what, error, extra={"lease": lease_id})
 
 

@@ -7,6 +7,7 @@ Grammar and Docker Hub's short forms are those of the distribution project's ref
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -212,8 +213,6 @@ def _check_host(text: str, host: str) -> None:
 
 
 def _check_ipv6(text: str, bracketed: str) -> None:
-    import ipaddress
-
     try:
         ipaddress.IPv6Address(bracketed[1:-1])
     except ValueError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import threading
 import time
@@ -117,8 +118,6 @@ class ImageStore(Archives, Upkeep):
         # Before its content: whoever looks takes content without a database for a store that has lost it.
         self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=self._keep_found)
         if self._found[0]:
-            import logging
-
             said = "%s: made a database beside %d blobs of unknown use, which lease %s keeps for a day"
             logging.getLogger(__name__).warning(said, self.root, *self._found)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Final
 
 # Control, format (bidirectional marks among them), surrogate, private use, line and paragraph separators.
@@ -17,8 +18,6 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    import unicodedata
-
     return "".join(
         character.encode("unicode_escape").decode("ascii") if unicodedata.category(character) in _UNSAFE else character
         for character in text

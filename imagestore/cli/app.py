@@ -6,6 +6,8 @@ import contextlib
 import functools
 import os
 import signal
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -153,8 +155,6 @@ class App:
         """Limits of transfers where an option changes those of the configuration."""
         if self.bytes_per_second is None:
             return None
-        from dataclasses import replace
-
         from imagestore.registry.settings import transfer_policy
 
         return replace(transfer_policy(self.config.settings.registry), bytes_per_second=self.bytes_per_second)
@@ -216,8 +216,6 @@ class App:
 
     def _temporary_root(self) -> Path:
         """A folder that goes with the command."""
-        import tempfile
-
         # A signal waits until it is known what to delete.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tomllib
 from dataclasses import fields
 from datetime import date, time
 from pathlib import Path
@@ -67,8 +68,6 @@ def check(app: App, file: Path | None, host_text: str | None, output: str) -> Ex
 @output_option
 def default(host_text: str | None, output: str) -> None:
     """Print a complete, commented configuration to start from; as JSON its keys alone."""
-    import tomllib
-
     from imagestore.config import default_text
 
     text = default_text(_host(host_text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -50,8 +51,6 @@ class LazyGroup(click.Group):
             name = args[0]
             if name in self.table or name.startswith("-"):
                 raise
-            import difflib
-
             near = " or ".join(map(repr, difflib.get_close_matches(name, self.table)))
             if not near:
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from pathlib import Path
@@ -131,8 +132,6 @@ def cli(
 ) -> None:
     """Keep container images by (reference, runtime handler), so that every sandbox gets the manifest it can run."""
     if debug:
-        import logging
-
         logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
         for noisy in ("httpx", "httpcore"):
             # Their debug lines show whole header lists.

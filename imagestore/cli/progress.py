@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -66,8 +67,6 @@ def _write(line: str) -> None:
 
 
 def _print_json(event: Event) -> None:
-    import json
-
     members: dict[str, Any] = {"event": type(event).__name__}
     for name in event.__dataclass_fields__:
         value = getattr(event, name)

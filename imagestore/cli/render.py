@@ -6,6 +6,8 @@ JSON is written in ASCII.
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,8 +37,6 @@ def fits(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether a table's lines fit the terminal; anything fits a file or a pipe."""
     if not sys.stdout.isatty():
         return True
-    import shutil
-
     lines = [tuple(printable(cell) for cell in row) for row in (headings, *rows)]
     return sum(_widths(lines)) + len(_GAP) * (len(headings) - 1) <= shutil.get_terminal_size().columns
 
@@ -47,13 +47,9 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
 
 def shortened(value: object) -> str:
     """A value for a table: texts as they are, others as JSON, long ones cut."""
-    import json
-
     return cut(value if isinstance(value, str) else json.dumps(value), _SHOWN)
 
 
 def dump_json(value: Any) -> None:
     """Print one JSON document, indented, in ASCII, with a newline."""
-    import json
-
     print(json.dumps(value, indent=2, ensure_ascii=True))

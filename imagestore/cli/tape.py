@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -229,8 +230,6 @@ def fetch(target: str, path: str, plain_http: bool, layout: bool, output: str) -
 @output_option
 def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: str | None, output: str) -> None:
     """Serve a tape on loopback until interrupted, then show what was asked."""
-    import contextlib
-
     from imagestore.testing.front_ends.authority import Authority
     from imagestore.testing.front_ends.proxy import ProxyServer
     from imagestore.testing.front_ends.server import LoopbackServer

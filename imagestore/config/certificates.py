@@ -6,6 +6,7 @@ In a folder ``*.crt`` are authorities, and ``name.cert`` with ``name.key`` is a 
 from __future__ import annotations
 
 import os
+import ssl
 from typing import TYPE_CHECKING, Final
 
 from imagestore import regular_files
@@ -33,8 +34,6 @@ def load(context: ssl.SSLContext, settings: ConnectionSettings) -> Iterator[tupl
     Yields:
         The place that names a file which can't be used, and why; what comes after it is loaded when the next is wanted.
     """
-    import ssl
-
     for path in settings.ca_files:
         try:
             regular_files.check(path)
@@ -58,8 +57,6 @@ def load(context: ssl.SSLContext, settings: ConnectionSettings) -> Iterator[tupl
 
 def _reason(error: Exception, told: str) -> str:
     """What went wrong, without the number of a system's error; ``told`` is the one file that is named already."""
-    import ssl
-
     if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename in (None, told) else f"{error.filename}: {error.strerror}"

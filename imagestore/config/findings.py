@@ -6,6 +6,7 @@ notes never stop a load.
 
 from __future__ import annotations
 
+import difflib
 import enum
 import json
 import re
@@ -101,8 +102,6 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:
     >>> nearest("OSVersoin", ["OS", "OSVersion"])
     'OSVersion'
     """
-    import difflib  # costs a millisecond that a faultless file doesn't pay
-
     by_lower = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name[:_SHOWN_CHARACTERS].lower(), by_lower, n=1, cutoff=likeness)
     return by_lower[found[0]] if found else ""

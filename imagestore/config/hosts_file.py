@@ -7,6 +7,7 @@ import functools
 import os
 import posixpath
 import re
+import tomllib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -87,8 +88,6 @@ def _decode(raw: bytes, path: str) -> str:
 def _parse(text: str, folder: str, remarks: list[Finding]) -> RegistryHosts:
     path = os.path.join(folder, _FILE_NAME)
     lines = KeyLines(text, path)
-    import tomllib
-
     try:
         document: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

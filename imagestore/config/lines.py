@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import tomllib
 from typing import Final
 
 from imagestore.config.findings import dotted, refusal
@@ -169,8 +170,6 @@ def _unquote(key: str) -> str:
         return key
     if "\\" not in key:
         return key[1:-1]
-    import tomllib
-
     try:
         value = tomllib.loads(f"key = {key}")["key"]
     except ValueError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -112,8 +113,6 @@ def _decode(raw: bytes, name: str) -> str:
 
 
 def _parse_toml(text: str, name: str) -> dict[str, Plain]:
-    import tomllib
-
     try:
         document: dict[str, Plain] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import shutil
 import stat
 import time
 from typing import TYPE_CHECKING
@@ -82,8 +83,6 @@ def remove_ingest(directory: Path) -> None:
         return
     except OSError:
         # Something is in it that isn't ours.
-        import shutil
-
         shutil.rmtree(directory, ignore_errors=True)
 
 

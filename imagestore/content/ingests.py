@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -98,8 +99,6 @@ class Ingests:
             with translated("remove ingest", folder):
                 remove_ingest(folder)
                 if self._is_begun(name):
-                    import shutil
-
                     shutil.rmtree(folder)  # says why it can't
             return True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
@@ -65,8 +66,6 @@ class FileLock:
         """
         ceiling = _FIRST_WAIT_SECONDS
         while not self.try_acquire():
-            import random
-
             cancel.wait(random.uniform(ceiling / 4, ceiling))  # noqa: S311 - jitter, not a secret
             ceiling = min(ceiling * 2, _LONGEST_WAIT_SECONDS)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 from typing import TYPE_CHECKING, Final
 
 from imagestore.failpoint import reach
@@ -247,8 +248,6 @@ class RecordJournal:
             try:
                 if not _is_named(current.fileno(), self.path) or os.fstat(current.fileno()).st_size < start:
                     return False
-                import shutil
-
                 current.seek(start)
                 shutil.copyfileobj(current, prepared)
                 prepared.flush()

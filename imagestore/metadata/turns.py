@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -159,6 +160,4 @@ def use_log(db: sqlite3.Connection) -> None:
 
 
 def _uniform(least: float, most: float) -> float:
-    import random
-
     return random.uniform(least, most)  # noqa: S311 - jitter, not a secret

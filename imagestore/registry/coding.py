@@ -8,6 +8,7 @@ digest, as ever: content that is *stored* compressed may be marked in the same w
 
 from __future__ import annotations
 
+import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -77,8 +78,6 @@ def plain(response: Response, body: bytes, limit_bytes: int) -> bytes:
     """
     if not is_gzip(response) or not body.startswith(_MAGIC):
         return body
-    import zlib
-
     members, unpacked = _Members(body), bytearray()
     try:
         while len(unpacked) <= limit_bytes and (piece := members.unpack(limit_bytes + 1 - len(unpacked))):
@@ -146,8 +145,6 @@ class UnpackedBody:
             self._members = _Members(self._received)
 
     def _unpack_into(self, buffer: memoryview, members: _Members) -> int:
-        import zlib
-
         while True:
             try:
                 unpacked = members.unpack(len(buffer))
@@ -223,8 +220,6 @@ class _Members:
 
 def _beginning(packed: bytes) -> bytes:
     """A few bytes of what is inside; none where it isn't gzip."""
-    import zlib
-
     try:
         return _Members(packed).unpack(len(_MAGIC))
     except zlib.error:
@@ -232,7 +227,4 @@ def _beginning(packed: bytes) -> bytes:
 
 
 def _unpacker() -> zlib._Decompress:
-    # Hardly anybody needs it.
-    import zlib
-
     return zlib.decompressobj(_WINDOW_BITS)

@@ -3,6 +3,8 @@ in their error texts, and messages end up in logs (pitfall row 21)."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -63,9 +65,6 @@ def hush(error: RegistryError, secrets: Collection[str]) -> None:
 
 
 def _decoded(argument: str) -> str:
-    import base64
-    import binascii
-
     try:
         return base64.b64decode(argument).decode("utf-8", "replace")
     except (binascii.Error, ValueError):

@@ -7,6 +7,7 @@ shortened and escaped, and never hides the status.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -114,9 +115,6 @@ def read_some(response: Response) -> bytes:
 
 
 def _complaints(body: bytes, content_type: str) -> str:
-    # Few pulls are refused anything, and the module takes long to load.
-    import json
-
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):

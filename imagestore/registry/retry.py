@@ -8,7 +8,10 @@ wait for, nothing would be too short.
 from __future__ import annotations
 
 import datetime
+import email.utils
+import random
 import re
+import ssl
 import threading
 import time
 from dataclasses import dataclass
@@ -41,8 +44,6 @@ _OF_LOGINS: Final = frozenset(range(400, 500)) - TRANSIENT_STATUSES - {416}
 
 
 def _chance() -> float:
-    import random
-
     return random.random()  # noqa: S311 - jitter, not a secret
 
 
@@ -72,8 +73,6 @@ def parse_retry_after(value: str, now: datetime.datetime) -> float | None:
     text = value.strip()
     if _SECONDS.fullmatch(text):
         return float(text)
-    import email.utils
-
     try:
         moment = email.utils.parsedate_to_datetime(text)
     except (ValueError, IndexError, OverflowError):
@@ -123,8 +122,6 @@ def is_transient(error: ImageStoreError) -> bool:
     if not isinstance(error, RegistryUnavailableError):
         return False
     if error.__cause__ is not None:
-        import ssl
-
         if isinstance(error.__cause__, ssl.SSLError):
             return False
         # Trying a login at a proxy again and again may lock an account.

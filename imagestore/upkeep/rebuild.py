@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -181,8 +182,6 @@ def _name_twice(path: str, target: str) -> None:
 
         if error.errno not in NO_LINKS:
             raise
-        import shutil
-
         shutil.copyfile(path, target)
 
 

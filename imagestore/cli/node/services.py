@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -103,8 +104,6 @@ class Connected:
 
 def clean_up_command(app: App, choice: ServiceChoice, *, sandbox_image: str = "") -> str:
     """The command that cleans up after a change of the gate, with what led to this service and this value."""
-    import shlex
-
     words = ["imagestore"]
     remote = app.remote
     for option, value in (
