@@ -1,9 +1,9 @@
 """How long it takes to say what 20 runtime handlers get from one index, against a JSON parse of the same index.
 
 Run: ``python benchmarks/match_bench.py``. It goes the way of ``imagestore match``: an index as bytes, handlers from a
-configuration, :func:`imagestore.pull.choice.match_handlers`. Two kinds of index, of 10 to 10,000 entries, no two alike:
-Windows builds for one architecture, and all kinds of platforms. All numbers are medians, and the runs that are compared
-take turns. For each index it prints
+configuration, :func:`imagestore.store.pull.choice.match_handlers`. Two kinds of index, of 10 to 10,000 entries, no two
+alike: Windows builds for one architecture, and all kinds of platforms. All numbers are medians, and the runs that are
+compared take turns. For each index it prints
 
 * ``choose``: from bytes to the choices of all handlers: read, check, select. No verdict but those of the chosen
   entries is made before somebody reads it;
@@ -22,20 +22,21 @@ import time
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from imagestore import config, media_types
-from imagestore.cancel import CancelToken
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
+from imagestore import config
+from imagestore.oci import media_types
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
 from imagestore.platforms import Platform
-from imagestore.pull.choice import match_handlers, wanted_platforms
-from imagestore.pull.sources import Documents
+from imagestore.store.pull.choice import match_handlers, wanted_platforms
+from imagestore.store.pull.sources import Documents
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.config import HandlerPlatform
-    from imagestore.documents.index import Index
-    from imagestore.documents.select import Selection
+    from imagestore.oci.index import Index
+    from imagestore.oci.select import Selection
 
 _SIZES = (10, 100, 1_000, 10_000)
 _HOST = Platform("linux", "amd64")

@@ -28,7 +28,7 @@ from imagestore import config as configuration
 from imagestore import platforms
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.serving import MESSAGE_BYTES
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from tests.support.containerd_cri import containerd_cri
 from tests.support.peers import need
 from tests.support.server import serving

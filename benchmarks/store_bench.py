@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING
 
 from benchmarks.store_peers import Peers
 from benchmarks.suite.containerd import is_possible
-from imagestore.cancel import CancelToken
-from imagestore.collect import collect, collect_from
 from imagestore.content.local import LocalContentStore
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
-from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.platforms.spec import Platform
-from imagestore.upkeep.accounting import measure
+from imagestore.store.garbage import collect, collect_from
+from imagestore.store.maintenance.accounting import measure
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event

@@ -22,7 +22,7 @@ from benchmarks.suite.containerd import Containerd, containerd
 from benchmarks.suite.cost import imagestore_command
 from benchmarks.suite.series import turns
 from imagestore import platforms
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 
 #: The goals, as parts of what containerd takes.
 GOALS = {

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from imagestore.digest import Digest
-from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"

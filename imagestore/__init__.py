@@ -22,12 +22,12 @@ from imagestore._version import __version__
 if TYPE_CHECKING:
     from imagestore import errors as errors
     from imagestore import platforms as platforms
-    from imagestore.cancel import CancelToken as CancelToken
     from imagestore.config import Config as Config
-    from imagestore.digest import Digest as Digest
-    from imagestore.image import Image as Image
-    from imagestore.reference import Reference as Reference
-    from imagestore.store import ImageStore as ImageStore
+    from imagestore.oci.digest import Digest as Digest
+    from imagestore.oci.reference import Reference as Reference
+    from imagestore.store.image import Image as Image
+    from imagestore.store.image_store import ImageStore as ImageStore
+    from imagestore.util.cancel import CancelToken as CancelToken
 
 __all__ = [
     "CancelToken",
@@ -44,12 +44,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CancelToken": "imagestore.cancel",
+    "CancelToken": "imagestore.util.cancel",
     "Config": "imagestore.config",
-    "Digest": "imagestore.digest",
-    "Image": "imagestore.image",
-    "ImageStore": "imagestore.store",
-    "Reference": "imagestore.reference",
+    "Digest": "imagestore.oci.digest",
+    "Image": "imagestore.store.image",
+    "ImageStore": "imagestore.store.image_store",
+    "Reference": "imagestore.oci.reference",
 }
 _MODULES = frozenset({"errors", "platforms"})
 
@@ -67,7 +67,7 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
         InvalidInputError: an empty text for the folder.
         StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, if that is why).
     """
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
 
     return ImageStore(root, config=config)
 

@@ -42,7 +42,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, ClassVar
 
-from imagestore.text import cut, printable, without_login
+from imagestore.util.text import cut, printable, without_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.suite.cost import processor_seconds
-from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
+from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 
 # A huge page, where the system has them.
 _BUFFER_BYTES = 2 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from imagestore.digest import Digest, new_hash
+from imagestore.oci.digest import Digest, new_hash
 from imagestore.testing import Layer, build_image
 from imagestore.testing.images.bodies import SyntheticBody
 from imagestore.testing.images.builders import Image

@@ -77,7 +77,7 @@ def read_stdin() -> Credential:
         InvalidInputError: it has no ``user:password``, is too long, or no UTF-8.
     """
     from imagestore.registry.credentials.model import Credential, checked
-    from imagestore.secret import Secret
+    from imagestore.util.secret import Secret
 
     username, colon, password = read_line("credentials").partition(":")
     if not colon or not username or not password:

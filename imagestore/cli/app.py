@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
     from typing import Literal
 
-    from imagestore.cancel import CancelToken
     from imagestore.cli.remote.connect import RemoteOptions
     from imagestore.config import Config
     from imagestore.cri.client import CriImageService
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.policy import TransferPolicy
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
+    from imagestore.util.cancel import CancelToken
 
 SYSTEM_ROOT: Final = Path("/var/lib/imagestore")
 SYSTEM_CONFIG: Final = Path("/etc/imagestore/config.toml")
@@ -146,9 +146,9 @@ class App:
     @functools.cached_property
     def pins(self) -> Set[str]:
         """The references that the configuration pins."""
-        from imagestore import lookup
+        from imagestore.store import record_lookup
 
-        return lookup.pinned_by(self.config)
+        return record_lookup.pinned_by(self.config)
 
     @property
     def transfer(self) -> TransferPolicy | None:
@@ -200,7 +200,7 @@ class App:
         return opened
 
     def _open(self, root: Path, *, is_making: bool) -> ImageStore:
-        from imagestore.store import ImageStore
+        from imagestore.store.image_store import ImageStore
 
         signals.raise_if_signalled()
         return ImageStore(

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore import lookup
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import say
 from imagestore.cli.options import handlers_option, progress_option
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import InvalidInputError
-from imagestore.text import counted
+from imagestore.store import record_lookup
+from imagestore.util.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from imagestore.archive.exported import ExportedImage
+    from imagestore.store.archive.exported import ExportedImage
 
 _PIPE = "-"
 
@@ -81,9 +81,9 @@ def export(
     Without options the default handler's image goes, and of its index only the manifest that is in the store. The same
     images give the same bytes.
     """
-    from imagestore.archive.contents import ArchiveFormat
-    from imagestore.archive.exporting import ExportOptions, ExportShape
     from imagestore.cli import progress as shown
+    from imagestore.store.archive.contents import ArchiveFormat
+    from imagestore.store.archive.exporting import ExportOptions, ExportShape
 
     _check_exclusive(handlers, all_handlers, platform)
     if platform and all_platforms:
@@ -93,7 +93,7 @@ def export(
     if file == _PIPE and sys.__stdout__ is None:
         raise InvalidInputError("standard output is closed", hint="send it to a file or a pipe")
     for name in names:
-        lookup.refuse_unreadable(name)
+        record_lookup.refuse_unreadable(name)
     options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
     # What goes elsewhere may be removed then: as much a way out of a full disk as a removal.
     app.missing, app.is_freeing = "refuse", True
@@ -142,8 +142,8 @@ def import_(
     failure the store stays as it was. Names come from the archive, and never move a name of the store to other content
     without --replace.
     """
-    from imagestore.archive.importing import ImportOptions
     from imagestore.cli import progress as shown
+    from imagestore.store.archive.importing import ImportOptions
 
     _check_exclusive(handlers, all_handlers, platform)
     app.missing = "make"

@@ -13,9 +13,9 @@ from imagestore.cli.context import App, output_option, pass_app
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
 
 if TYPE_CHECKING:
-    from imagestore.cancel import CancelToken
     from imagestore.registry.credentials.lookup import Explanation, Surroundings
     from imagestore.registry.credentials.model import Credential
+    from imagestore.util.cancel import CancelToken
 
 _auth_file_option = click.option(
     "--auth-file",
@@ -39,10 +39,10 @@ def login(app: App, host: str, username: str | None, password_stdin: bool, no_ch
     argument, where every user of the machine could read it. With a credential helper configured for the host, the
     helper keeps it.
     """
-    from imagestore.cancel import CancelToken
     from imagestore.registry.credentials import login as logins
     from imagestore.registry.credentials.helper import HelperPool
     from imagestore.registry.credentials.lookup import Surroundings
+    from imagestore.util.cancel import CancelToken
 
     registry = _registry(host)
     credential = _ask(registry, username, from_stdin=password_stdin)
@@ -63,10 +63,10 @@ def logout(host: str, auth_file: str) -> None:
 
     HOST is docker.io by default. Entries for namespaces below the host stay.
     """
-    from imagestore.cancel import CancelToken
     from imagestore.registry.credentials import login as logins
     from imagestore.registry.credentials.helper import HelperPool
     from imagestore.registry.credentials.lookup import Surroundings
+    from imagestore.util.cancel import CancelToken
 
     registry = _registry(host)
     surroundings, cancel = Surroundings.of_process(), CancelToken()
@@ -93,9 +93,9 @@ def explain(reference: str, auth_file: str, output: str) -> None:
 
     Credential helpers are asked as in a pull, up to the place that is used.
     """
-    from imagestore.cancel import CancelToken
-    from imagestore.reference import Reference
+    from imagestore.oci.reference import Reference
     from imagestore.registry.credentials.lookup import CredentialResolver
+    from imagestore.util.cancel import CancelToken
 
     parsed = Reference.parse(reference)
     explanation = CredentialResolver.standard(auth_file=auth_file).explain(parsed, cancel=CancelToken())
@@ -132,7 +132,7 @@ def _document(reference: str, explanation: Explanation) -> dict[str, object]:
 
 def _registry(text: str) -> str:
     """The registry's name as references have it; a pasted URL is cut to its host."""
-    from imagestore.reference import Reference
+    from imagestore.oci.reference import Reference
     from imagestore.registry.credentials.docker_config import host_of
 
     if "@" in text:
@@ -156,7 +156,7 @@ def _registry(text: str) -> str:
 
 def _ask(registry: str, username: str | None, *, from_stdin: bool) -> Credential:
     from imagestore.registry.credentials.model import Credential, checked
-    from imagestore.secret import Secret
+    from imagestore.util.secret import Secret
 
     if from_stdin:
         if not username:

@@ -17,10 +17,10 @@ from imagestore.cli.signals import cancelled_by_signals
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.upkeep.check import CheckReport
-    from imagestore.upkeep.hashing import CheckProgress
-    from imagestore.upkeep.repair import RepairReport
-    from imagestore.upkeep.restoring import RebuildReport
+    from imagestore.store.maintenance.check import CheckReport
+    from imagestore.store.maintenance.hashing import CheckProgress
+    from imagestore.store.maintenance.repair import RepairReport
+    from imagestore.store.maintenance.restoring import RebuildReport
 
 _LINE_SECONDS: Final = 2.0
 
@@ -100,7 +100,7 @@ def _status(report: CheckReport, rebuilt: RebuildReport | None) -> ExitStatus:
 
 
 def _checked(app: App, rate: float | None, *, resume: bool) -> CheckReport:
-    from imagestore.upkeep.hashing import CheckOptions
+    from imagestore.store.maintenance.hashing import CheckOptions
 
     options = CheckOptions(
         bytes_per_second=None if rate is None else rate * 1024 * 1024,
@@ -129,7 +129,7 @@ def _lines() -> Callable[[CheckProgress], None]:
 
 
 def _rebuild(app: App, *, is_forced: bool) -> RebuildReport:
-    from imagestore.upkeep.rebuild import rebuild
+    from imagestore.store.maintenance.rebuild import rebuild
 
     return rebuild(app.root, is_forced=is_forced)
 

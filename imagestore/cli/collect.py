@@ -11,11 +11,11 @@ from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.options import handler_option
 from imagestore.errors import ImageStoreError, UndeletableError
-from imagestore.text import counted
+from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from imagestore.collect import GarbageReport
-    from imagestore.upkeep.policy import EvictionReport, Policy
+    from imagestore.store.garbage import GarbageReport
+    from imagestore.store.maintenance.policy import EvictionReport, Policy
 
 #: What a collection that failed doesn't tell.
 _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", "failures"))
@@ -115,7 +115,7 @@ def _policy(
         if handler is not None:
             raise click.UsageError("--runtime-handler goes with --keep-last, --unused-for or --high")
         return None
-    from imagestore.upkeep.policy import Policy
+    from imagestore.store.maintenance.policy import Policy
 
     if handler:
         # Refuses a handler that nobody knows, which would let everything stay.

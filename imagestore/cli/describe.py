@@ -11,8 +11,8 @@ from imagestore.cli.names import familiar as familiar
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from imagestore.image import Image
     from imagestore.platforms import Platform
+    from imagestore.store.image import Image
 
 #: Of the year 9999, the last that RFC 3339 can say.
 _LAST_SECOND: Final = 253402300799

@@ -13,7 +13,7 @@ from imagestore.errors import StoreMissingError
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from imagestore.upkeep.accounting import Disk, ImageUsage, StoreUsage
+    from imagestore.store.maintenance.accounting import Disk, ImageUsage, StoreUsage
 
 
 @click.command()
@@ -60,13 +60,13 @@ def _usage(app: App) -> StoreUsage:
     try:
         return app.store.usage()
     except StoreMissingError:
-        from imagestore.upkeep.accounting import nothing
+        from imagestore.store.maintenance.accounting import nothing
 
         return nothing(app.root)
 
 
 def _row(usage: ImageUsage, pins: Set[str]) -> tuple[str, ...]:
-    from imagestore.upkeep.policy import last_use
+    from imagestore.store.maintenance.policy import last_use
 
     record = usage.record
     sizes = (render.size(each) for each in (usage.size, usage.unique_bytes, usage.shared_bytes))
@@ -76,7 +76,7 @@ def _row(usage: ImageUsage, pins: Set[str]) -> tuple[str, ...]:
 
 
 def _image(usage: ImageUsage, pins: Set[str]) -> dict[str, Any]:
-    from imagestore.upkeep.policy import last_use
+    from imagestore.store.maintenance.policy import last_use
 
     record = usage.record
     return {

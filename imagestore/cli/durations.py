@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.durations import Duration
 from imagestore.errors import InvalidInputError
+from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

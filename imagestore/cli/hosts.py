@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from imagestore.config.hosts import RegistryHosts
-    from imagestore.reference import Reference
+    from imagestore.oci.reference import Reference
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.transport.proxies import ProxyRules
 
@@ -43,7 +43,7 @@ def hosts(app: App, reference: str, output: str) -> None:
     ASKED), one without "pull" is not asked at all; the registry itself comes last.
     """
     from imagestore.config.hosts import reader_for
-    from imagestore.reference import Reference
+    from imagestore.oci.reference import Reference
     from imagestore.registry.breaker import STATE_FOLDER, Breaker
     from imagestore.registry.endpoints import endpoints_from
     from imagestore.registry.transport.proxies import ProxyRules

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore import lookup
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.names import familiar
 from imagestore.cli.options import handler_option
 from imagestore.metadata.summaries import ImageSummary, read_summaries
 from imagestore.platforms import format_all
+from imagestore.store import record_lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
 def _show(app: App, name: str | None, handler: str | None, *, is_quiet: bool, has_whole_ids: bool, output: str) -> None:
     if name is not None:
-        lookup.refuse_unreadable(name)
+        record_lookup.refuse_unreadable(name)
     if output == "json":
         shown = app.store.list(name=name, runtime_handler=handler)
         render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
@@ -98,7 +98,7 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
         show_image(app.service, name, runtime_handler, output=output)
         return
-    lookup.refuse_unreadable(name)
+    record_lookup.refuse_unreadable(name)
     found = app.store.get(name, runtime_handler=runtime_handler)
     shown = describe.image_in_full(found, app.pins)
     if output == "json":

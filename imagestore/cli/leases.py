@@ -11,8 +11,8 @@ import click
 from imagestore.cli import describe, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
-from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError, LeaseNotFoundError
+from imagestore.oci.digest import Digest
 
 if TYPE_CHECKING:
     from imagestore.metadata.records import Lease
@@ -63,7 +63,7 @@ def create(
     output: str,
 ) -> None:
     """Make a lease; without ID one is chosen and printed."""
-    from imagestore import gc_labels
+    from imagestore.oci import gc_labels
 
     if lease_id == "":
         raise click.UsageError("an empty ID means no lease; leave it out to have one chosen")

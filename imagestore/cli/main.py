@@ -18,7 +18,7 @@ from imagestore.cli import signals
 from imagestore.cli.context import App, GivenPath
 from imagestore.cli.failure import MEANINGS, ExitStatus, report, say
 from imagestore.cli.lazy import LazyGroup
-from imagestore.text import printable
+from imagestore.util.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from imagestore.config import HandlerPlatform
     from imagestore.content.api import ContentStore
-    from imagestore.documents.select import Selection, Verdict
+    from imagestore.oci.select import Selection, Verdict
 
 _MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
 
@@ -54,7 +54,7 @@ def match(
     """
     if (reference is None) == (index_file is None):
         raise click.UsageError("give either a REFERENCE or --index FILE")
-    from imagestore.pull.choice import wanted_platforms
+    from imagestore.store.pull.choice import wanted_platforms
 
     if host is not None:
         app.host = platforms.parse(host)
@@ -79,9 +79,9 @@ def match(
 
 
 def _from_file(app: App, path: Path, wanted: Mapping[str, HandlerPlatform]) -> dict[str, Selection]:
-    from imagestore.cancel import CancelToken
-    from imagestore.pull.choice import match_handlers, target_of
-    from imagestore.pull.sources import Documents
+    from imagestore.store.pull.choice import match_handlers, target_of
+    from imagestore.store.pull.sources import Documents
+    from imagestore.util.cancel import CancelToken
 
     raw = _read(path)
     documents = Documents(_content(app), None, None, CancelToken())
@@ -99,7 +99,7 @@ def _content(app: App) -> ContentStore | None:
 
 
 def _read(path: Path) -> bytes:
-    from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+    from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 
     try:
         with click.open_file(str(path), "rb") as file:
@@ -112,7 +112,7 @@ def _read(path: Path) -> bytes:
 
 
 def _print_matrix(selections: Mapping[str, Selection]) -> None:
-    from imagestore.documents.verdict import place
+    from imagestore.oci.selection import place
 
     names = list(selections)
     by_position = {

@@ -22,7 +22,7 @@ def familiar(reference: str) -> tuple[str, str]:
         if short:
             return short, tag
     # What isn't plain is judged by the whole grammar, which takes several times as long.
-    from imagestore.reference import Reference
+    from imagestore.oci.reference import Reference
 
     parsed = Reference.parse(reference)
     tag = parsed.tag or "<none>"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from imagestore import lookup
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import say
 from imagestore.cli.options import handler_option
+from imagestore.store import record_lookup
 
 
 @click.command()
@@ -42,7 +42,7 @@ def _change(app: App, names: tuple[str, ...], handler: str | None, output: str, 
     changed: list[tuple[str, str]] = []
     try:
         for name in names:
-            lookup.refuse_unreadable(name)
+            record_lookup.refuse_unreadable(name)
             changed += change(name, runtime_handler=handler)
     finally:
         # Also what was done before a name that isn't there.

@@ -9,9 +9,9 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.cli.render import printable, size
-from imagestore.descriptor import Descriptor
-from imagestore.media_types import Kind
-from imagestore.observe import (
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.media_types import Kind
+from imagestore.registry.events import (
     BlobAdvanced,
     BlobAwaited,
     BlobDone,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from imagestore.observe import Event, Observer
+    from imagestore.registry.events import Event, Observer
 
 
 _WRITING: Final = threading.Lock()

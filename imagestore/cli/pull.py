@@ -16,13 +16,13 @@ from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.rate import limit_rate_option
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageStoreError
-from imagestore.reference import Reference
+from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from imagestore.image import Image
-    from imagestore.pull.plan import PullPlan
+    from imagestore.store.image import Image
+    from imagestore.store.pull.plan import PullPlan
 
 
 @click.command()
@@ -160,7 +160,7 @@ def _single_host(references: Iterable[str], *, creds_stdin: bool) -> str:
 
 
 def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
-    from imagestore.pull.plan import Presence
+    from imagestore.store.pull.plan import Presence
 
     used = sum(info.size for info in app.store.content.walk())
     missing = sum(each.missing_bytes for each in plans)
@@ -186,7 +186,7 @@ def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
 
 
 def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
-    from imagestore.pull.plan import Presence
+    from imagestore.store.pull.plan import Presence
 
     return {
         "reference": plan.reference,

@@ -12,7 +12,7 @@ from imagestore.cli.access import access_options
 from imagestore.cli.context import App, output_option, pass_app
 
 if TYPE_CHECKING:
-    from imagestore.descriptor import Descriptor
+    from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.listing import Referrers
 
 
@@ -29,8 +29,8 @@ def referrers(app: App, reference: str, artifact_type: str, creds_stdin: bool, a
     asked for the tag that stands for it. Documents may refer to an index or to one of its manifests: name the one that
     is meant by its digest.
     """
-    from imagestore.cancel import CancelToken
-    from imagestore.reference import Reference
+    from imagestore.oci.reference import Reference
+    from imagestore.util.cancel import CancelToken
 
     parsed, cancel = Reference.parse(reference), CancelToken()
     app.credentials = access.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)

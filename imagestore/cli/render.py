@@ -11,9 +11,9 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.text import cut
-from imagestore.text import printable as printable
-from imagestore.text import size as size
+from imagestore.util.text import cut
+from imagestore.util.text import printable as printable
+from imagestore.util.text import size as size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from imagestore import lookup
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.options import handler_option
 from imagestore.errors import ImageNotFoundError, ImageStoreError, InvalidInputError, UndeletableError
+from imagestore.store import record_lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from imagestore.upkeep.removal import Removals
+    from imagestore.store.maintenance.removal import Removals
 
 
 @click.command()
@@ -95,7 +95,7 @@ def _remove(
     known: dict[str, tuple[tuple[str, str], ...]] = {}
     if frees:
         for name in names:
-            lookup.refuse_unreadable(name)
+            record_lookup.refuse_unreadable(name)
     for name in names:
         with contextlib.suppress(InvalidInputError):  # the removal says why a name is refused
             known[name] = app.store.names_of(name, runtime_handler=handler, all_handlers=is_everywhere)
@@ -114,7 +114,7 @@ def _remove(
             removed += [pair for gone in removals.removed.values() for pair in gone]
         else:
             for name in dict.fromkeys(names):
-                lookup.refuse_unreadable(name)
+                record_lookup.refuse_unreadable(name)
                 removed += app.store.remove(
                     name, runtime_handler=handler, all_handlers=is_everywhere, only_name=is_only_name
                 )
@@ -159,6 +159,6 @@ def _missing(names: Sequence[str], handler: str | None) -> ImageNotFoundError:
     under = f" under runtime handler {handler!r}" if handler else ""
     listed = ", ".join(map(repr, names))
     what = f"image {listed} is" if len(names) == 1 else f"images {listed} are"
-    meaning = lookup.untagged(names[0]) if len(names) == 1 else ""
+    meaning = record_lookup.untagged(names[0]) if len(names) == 1 else ""
     hint = f"{meaning}; name the tag, or use --ignore-missing" if meaning else "with --ignore-missing this is no error"
     return ImageNotFoundError(f"{what} not in the store{under}", hint=hint)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config
     from imagestore.server.settings import ProxyContent
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
 
 log = logging.getLogger(__name__)
 

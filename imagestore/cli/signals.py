@@ -7,7 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.cancel import CancelToken
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

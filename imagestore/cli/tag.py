@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from imagestore import lookup
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.options import handler_option
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.store import record_lookup
 
 
 @click.command()
@@ -25,7 +25,7 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
     loses it. A pin isn't passed on.
     """
     _check(runtime_handler, all_handlers)
-    lookup.refuse_unreadable(name)
+    record_lookup.refuse_unreadable(name)
     with cancelled_by_signals() as token:
         tagged = app.store.tag(
             name, reference, runtime_handler=runtime_handler, all_handlers=all_handlers, cancel=token

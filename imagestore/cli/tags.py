@@ -20,8 +20,8 @@ def tags(app: App, repository: str, creds_stdin: bool, anonymous: bool, output: 
     Hosts that may be asked what a tag means are asked, in the order that 'hosts' shows, until one has a list. Names
     that are no tags are left out.
     """
-    from imagestore.cancel import CancelToken
-    from imagestore.reference import Reference
+    from imagestore.oci.reference import Reference
+    from imagestore.util.cancel import CancelToken
 
     parsed = Reference.parse(repository)
     if parsed.digest is not None or repository.endswith(f":{parsed.tag}"):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore import lookup
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
-from imagestore.digest import Digest
 from imagestore.errors import ImageNotFoundError, InvalidDigestError
+from imagestore.oci.digest import Digest
+from imagestore.store import record_lookup
 
 if TYPE_CHECKING:
-    from imagestore.image import Image
-    from imagestore.upkeep.why import Chain
+    from imagestore.store.image import Image
+    from imagestore.store.maintenance.why import Chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _reasons(app: App, digest: Digest) -> _Reasons:
 
 
 def _images(app: App, name: str) -> list[Image]:
-    lookup.refuse_unreadable(name)
+    record_lookup.refuse_unreadable(name)
     found = list(app.store.list(name=name))
     if not found:
         raise ImageNotFoundError(

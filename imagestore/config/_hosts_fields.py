@@ -12,8 +12,8 @@ from imagestore.config.connection import CAPABILITIES, ConnectionSettings
 from imagestore.config.findings import Severity, dotted, refusal, shorten, show
 from imagestore.config.location import Location
 from imagestore.config.redaction import without_secrets
-from imagestore.durations import Duration
 from imagestore.errors import InvalidInputError
+from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from imagestore.config.declared import ResolvedPlatform
-    from imagestore.documents.select import Selection
+    from imagestore.oci.select import Selection
     from imagestore.platforms.spec import Platform
 
 _SHOWN: Final = 5

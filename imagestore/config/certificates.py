@@ -9,11 +9,11 @@ import os
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from imagestore import regular_files
 from imagestore.config.connection import ConnectionSettings
 from imagestore.config.findings import refusal
 from imagestore.config.location import Location
 from imagestore.errors import ConfigError
+from imagestore.util import regular_files
 
 if TYPE_CHECKING:
     import ssl

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.config.location import Location
 from imagestore.config.redaction import kind_of, may_be_secret, value_without_secrets, without_secrets
-from imagestore.text import cut
+from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

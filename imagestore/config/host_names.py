@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from imagestore.errors import InvalidReferenceError
-from imagestore.reference import Reference, api_host
+from imagestore.oci.reference import Reference, api_host
 
 DEFAULT: Final = "_default"
 _HUB: Final = "docker.io"

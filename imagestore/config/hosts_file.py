@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from imagestore import regular_files
 from imagestore.config._hosts_fields import Fields
 from imagestore.config.certificates import read_folder
 from imagestore.config.connection import HostConfig, RegistryHosts
@@ -21,6 +20,7 @@ from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
 from imagestore.config.redaction import quoted_without_secrets
 from imagestore.errors import ConfigError
+from imagestore.util import regular_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,7 +38,6 @@ from imagestore.config.names import (
 from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain
-from imagestore.durations import Duration
 from imagestore.errors import InvalidInputError, InvalidPlatformError
 from imagestore.platforms import windows
 from imagestore.platforms.normalize import (
@@ -47,7 +46,8 @@ from imagestore.platforms.normalize import (
     normalize_architecture,
     normalize_os,
 )
-from imagestore.text import printable
+from imagestore.util.durations import Duration
+from imagestore.util.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

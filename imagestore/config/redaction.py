@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.secret import REDACTED
+from imagestore.util.secret import REDACTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from imagestore.config.hosts_file import base_url
 from imagestore.config.names import IMAGES_PLUGIN
 from imagestore.config.tree import child
 from imagestore.errors import ConfigError
-from imagestore.reference import api_host
+from imagestore.oci.reference import api_host
 
 if TYPE_CHECKING:
     from imagestore.config.tree import Entry, Table

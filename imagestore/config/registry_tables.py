@@ -15,7 +15,7 @@ from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.host_names import host_of, is_other_name_of_hub, meant_host
 from imagestore.config.section import Section
 from imagestore.config.tree import child
-from imagestore.reference import DOCKER_HUB, api_host
+from imagestore.oci.reference import DOCKER_HUB, api_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from imagestore.config.findings import Finding
     from imagestore.config.handlers import RuntimeHandler
-    from imagestore.documents.select import Selection
+    from imagestore.oci.select import Selection
     from imagestore.platforms.spec import Platform
 
 

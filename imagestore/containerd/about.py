@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from google.protobuf.empty_pb2 import Empty
 
-    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
-    from imagestore.rpc.workers import StoreWorkers
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import StoreWorkers
+    from imagestore.util.cancel import CancelToken
 
 _GRPC: Final = "io.containerd.grpc.v1"
 _CONTENT: Final = "io.containerd.content.v1"

@@ -24,22 +24,22 @@ from imagestore.errors import (
     PreconditionError,
     StoreBusyError,
 )
-from imagestore.gc_labels import checked
-from imagestore.media_types import Kind
 from imagestore.metadata.namespace_api import HOME
-from imagestore.pull.present import PresentWork
-from imagestore.reference import Reference
+from imagestore.oci.gc_labels import checked
+from imagestore.oci.media_types import Kind
+from imagestore.oci.reference import Reference
+from imagestore.store.pull.present import PresentWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.cancel import CancelToken
     from imagestore.containerd.handler_images import HandlerImage
-    from imagestore.digest import Digest
     from imagestore.errors import ImageStoreError
     from imagestore.metadata.namespace_api import NamedImage
-    from imagestore.pull.present import PresentImage
-    from imagestore.store import ImageStore
+    from imagestore.oci.digest import Digest
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.pull.present import PresentImage
+    from imagestore.util.cancel import CancelToken
 
 _log: Final = logging.getLogger(__name__)
 _NOT_OURS: Final = (

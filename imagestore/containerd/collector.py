@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ImageStoreError, UndeletableError
 
 if TYPE_CHECKING:
-    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store.workers import StoreWorkers
 
 _log: Final = logging.getLogger(__name__)
 

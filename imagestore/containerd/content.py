@@ -17,22 +17,22 @@ from imagestore.containerd.upload import Piece, Upload
 from imagestore.containerd.wire import changed_map, checked_mask, timestamp
 from imagestore.content.blob_file import damage_named
 from imagestore.content.disk import translated
-from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, IngestLockedError, OutOfRangeError
+from imagestore.oci.digest import Digest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from typing import BinaryIO
 
-    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
     from imagestore.containerd.spaces import Space
     from imagestore.content.api import IngestStatus
     from imagestore.metadata.namespace_api import ContentRecord
-    from imagestore.rpc.workers import StoreWorkers
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import StoreWorkers
+    from imagestore.util.cancel import CancelToken
 
     Stage = Callable[[ImageStore, CancelToken], None]
 

@@ -27,7 +27,7 @@ from imagestore.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from imagestore.cancel import CancelToken
+    from imagestore.util.cancel import CancelToken
 
 _log: Final = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class _Selector:
 class Filter:
     """Several filters of one request.
 
-    >>> from imagestore.cancel import CancelToken
+    >>> from imagestore.util.cancel import CancelToken
     >>> wanted = Filter.parse(["name~=^a,size==1", "name==b"])
     >>> list(wanted.among(["a", "b"], lambda name: {("name",): name}.get, CancelToken()))
     ['b']

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
 from imagestore.errors import ImageNotFoundError, InvalidInputError
-from imagestore.gc_labels import checked
 from imagestore.metadata.namespace_api import HOME, NamedImage, image_name
+from imagestore.oci.gc_labels import checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.metadata.records import ImageRecord
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
 
 OWN_PREFIX: Final = "io.imagestore."
 HANDLER_LABEL: Final = f"{OWN_PREFIX}runtime-handler"

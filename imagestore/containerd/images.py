@@ -23,27 +23,27 @@ from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.handler_images import existing_image, foreign_labels
 from imagestore.containerd.spaces import space_of
 from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,
     ImageNotFoundError,
     InvalidInputError,
     PreconditionError,
 )
-from imagestore.gc_labels import EXPIRE, checked
 from imagestore.metadata.namespace_api import HOME, NamedImage
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.gc_labels import EXPIRE, checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
     from imagestore.containerd.handler_images import HandlerImage
-    from imagestore.rpc.workers import Lent, StoreWorkers
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import Lent, StoreWorkers
+    from imagestore.util.cancel import CancelToken
 
 #: Images that are looked at together, to see whether they can be records.
 _LOOKS_AT_ONCE: Final = 4

@@ -16,18 +16,18 @@ from imagestore.containerd.calls import namespace_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.spaces import space_of
 from imagestore.containerd.wire import checked_key, timestamp
-from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError, LeaseNotFoundError, NotFoundError, UnsupportedError
+from imagestore.oci.digest import Digest
 
 if TYPE_CHECKING:
-    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
     from imagestore.containerd.spaces import Space
     from imagestore.metadata.records import Lease
-    from imagestore.rpc.workers import StoreWorkers
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import StoreWorkers
+    from imagestore.util.cancel import CancelToken
 
 _CONTENT: Final = "content"
 _IMAGES: Final = "images"

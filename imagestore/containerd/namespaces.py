@@ -14,11 +14,11 @@ from imagestore.errors import PreconditionError
 from imagestore.metadata.namespace_api import HOME, checked_namespace
 
 if TYPE_CHECKING:
-    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
     from imagestore.containerd.filters import Fields
-    from imagestore.rpc.workers import StoreWorkers
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import StoreWorkers
+    from imagestore.util.cancel import CancelToken
 
 
 class NamespacesService(NamespacesServicer):

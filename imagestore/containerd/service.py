@@ -38,7 +38,7 @@ from imagestore.containerd.spaces import proxy_space
 if TYPE_CHECKING:
     import grpc
 
-    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store.workers import StoreWorkers
 
 
 def add_containerd(

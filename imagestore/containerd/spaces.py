@@ -14,17 +14,17 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import collect
 from imagestore.errors import ContentNotFoundError, IntegrityError, PreconditionError
 from imagestore.metadata.namespace_api import HOME, ContentRecord, proxy_owner
 from imagestore.metadata.records import lease_key
+from imagestore.store import garbage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.content.api import IngestStatus
-    from imagestore.digest import Digest
-    from imagestore.store import ImageStore
+    from imagestore.oci.digest import Digest
+    from imagestore.store.image_store import ImageStore
 
 #: Somebody's ingest on disk; what doesn't look like it is a pull's.
 _OWNED_REF: Final = re.compile(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.DOTALL)
@@ -154,7 +154,7 @@ class HomeSpace(Space):
                 raise PreconditionError(
                     f"content {digest} is held by an image or a lease", hint="remove that; 'imagestore why' names it"
                 )
-        collect.sweep(store.metadata, store.content, [str(digest)]).check()
+        garbage.sweep(store.metadata, store.content, [str(digest)]).check()
         return True
 
     @staticmethod
@@ -200,7 +200,7 @@ class ProxySpace(Space):
         """Its collector says that the blob goes: at once, unless something else holds it."""
         if not store.metadata.forget_record(self.owner, digest):
             return False
-        collect.sweep(store.metadata, store.content, [str(digest)]).check()
+        garbage.sweep(store.metadata, store.content, [str(digest)]).check()
         return True
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.containerd.wire import checked_key
 from imagestore.content.api import IngestStatus
-from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -28,14 +27,15 @@ from imagestore.errors import (
     PreconditionError,
     StoreError,
 )
+from imagestore.oci.digest import Digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.cancel import CancelToken
     from imagestore.containerd.spaces import Space
     from imagestore.content.ingest import LocalIngestWriter
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
+    from imagestore.util.cancel import CancelToken
 
 _COPY_BYTES: Final = 1024 * 1024
 _DEFAULT_ALGORITHM: Final = "sha256"

@@ -16,18 +16,18 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, translated
-from imagestore.digest import Verifier
 from imagestore.errors import AlreadyExistsError, IntegrityError
-from imagestore.failpoint import reach
-from imagestore.whole_file import sync_directory
+from imagestore.oci.digest import Verifier
+from imagestore.util.failpoint import reach
+from imagestore.util.replacing import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from imagestore.cancel import CancelToken
     from imagestore.content.ingest import LocalIngestWriter
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
+    from imagestore.util.cancel import CancelToken
 
 # _IOW(0x94, 9, int) of linux/fs.h; the same on every architecture whose direction bits are the usual ones.
 _FICLONE: Final = 0x40049409

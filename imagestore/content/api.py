@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO, Self
 
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
 
 
 @dataclass(frozen=True, slots=True)

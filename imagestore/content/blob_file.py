@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
 
 
 #: What systems say of bytes that are lost: by the device, or by a file system that finds its own notes wrong.

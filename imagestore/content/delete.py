@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
-from imagestore.digest import VERIFIABLE
 from imagestore.errors import StoreError
-from imagestore.executors import work_off
-from imagestore.failpoint import reach
+from imagestore.oci.digest import VERIFIABLE
+from imagestore.util.executors import work_off
+from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreError
-from imagestore.executors import one_thread
-from imagestore.failpoint import reach
+from imagestore.util.executors import one_thread
+from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     import hashlib

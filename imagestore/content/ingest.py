@@ -16,7 +16,6 @@ from imagestore.content.blob_file import LOST
 from imagestore.content.direct_io import Filling
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingest_folder import now_text, read_status, remove_ingest
-from imagestore.digest import Digest, new_hash
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
@@ -25,8 +24,9 @@ from imagestore.errors import (
     StoreError,
     WriterClosedError,
 )
-from imagestore.failpoint import reach
-from imagestore.whole_file import replace, sync_directory
+from imagestore.oci.digest import Digest, new_hash
+from imagestore.util.failpoint import reach
+from imagestore.util.replacing import replace, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.cancel import CancelToken
     from imagestore.content.direct_io import ReadInto
     from imagestore.content.locks import FileLock
+    from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ import time
 from typing import TYPE_CHECKING
 
 from imagestore.content.api import IngestStatus
-from imagestore.digest import Digest
-from imagestore.failpoint import reach
-from imagestore.own_files import opener
+from imagestore.oci.digest import Digest
+from imagestore.util.failpoint import reach
+from imagestore.util.owned_files import opener
 
 if TYPE_CHECKING:
     from pathlib import Path

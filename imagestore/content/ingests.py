@@ -19,8 +19,8 @@ from imagestore.errors import IngestLockedError, InvalidInputError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from imagestore.cancel import CancelToken
     from imagestore.content.api import IngestStatus
+    from imagestore.util.cancel import CancelToken
 
 _INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
 

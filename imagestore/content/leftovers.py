@@ -12,7 +12,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
-from imagestore.failpoint import reach
+from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,6 @@ from imagestore.content.ingest_folder import ingest_name, read_status
 from imagestore.content.ingests import Ingests
 from imagestore.content.names import entries, is_name, names
 from imagestore.content.small_writer import SMALL_BYTES, SmallBlobs, SmallWriter
-from imagestore.digest import Digest, Verifier, verify
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -36,16 +35,17 @@ from imagestore.errors import (
     InvalidInputError,
     SizeMismatchError,
 )
-from imagestore.failpoint import reach
-from imagestore.whole_file import sync_directory
+from imagestore.oci.digest import Digest, Verifier, verify
+from imagestore.util.failpoint import reach
+from imagestore.util.replacing import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import BinaryIO
 
-    from imagestore.ballast import Ballast
-    from imagestore.cancel import CancelToken
     from imagestore.content.locks import FileLock
+    from imagestore.util.cancel import CancelToken
+    from imagestore.util.disk_reserve import Ballast
 
 _HASHED_BYTES: Final = 1024 * 1024
 _MOST_SMALL_WRITERS: Final = 24

@@ -13,8 +13,8 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
-from imagestore.failpoint import reach
-from imagestore.own_files import open_regular
+from imagestore.util.failpoint import reach
+from imagestore.util.owned_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.cancel import CancelToken
+    from imagestore.util.cancel import CancelToken
 
 # As containerd's client waits for a held ingest: random sleeps under a doubling ceiling.
 _FIRST_WAIT_SECONDS: Final = 0.016

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
-from imagestore.digest import VERIFIABLE
+from imagestore.oci.digest import VERIFIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,7 +34,6 @@ from imagestore.content.direct_io import (
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingest_folder import ingest_name, remove_ingest
 from imagestore.content.locks import FileLock
-from imagestore.digest import Digest, verify
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
@@ -43,9 +42,10 @@ from imagestore.errors import (
     StoreError,
     WriterClosedError,
 )
-from imagestore.executors import work_off
-from imagestore.failpoint import reach
-from imagestore.whole_file import sync_directory
+from imagestore.oci.digest import Digest, verify
+from imagestore.util.executors import work_off
+from imagestore.util.failpoint import reach
+from imagestore.util.replacing import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.cancel import CancelToken
     from imagestore.content.direct_io import ReadInto
     from imagestore.content.ingest import LocalIngestWriter
+    from imagestore.util.cancel import CancelToken
 
 #: Larger blobs have an ingest from the start.
 SMALL_BYTES: Final = 9 * 256 * 1024

@@ -5,17 +5,18 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from imagestore import entries, lookup
+from imagestore.cri import listed_images
 from imagestore.cri._proto import api_pb2
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
+from imagestore.store import record_lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from imagestore.entries import Group
-    from imagestore.image_service import ServedImage
+    from imagestore.cri.listed_images import Group
+    from imagestore.cri.model import ServedImage
     from imagestore.metadata.records import ListedImage
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
 
 #: A thousand take some 0.7 MB.
 _MOST_ENTRIES: Final = 20_000
@@ -29,7 +30,7 @@ class ImageMessages:
     """
 
     def __init__(self) -> None:
-        self._users = entries.Users()
+        self._users = listed_images.Users()
         self._lock = threading.Lock()
         self._known: dict[tuple[tuple[ListedImage, ...], bool], bytes] = {}
 
@@ -40,7 +41,7 @@ class ImageMessages:
             groups: for each entry its references.
             store: has the content and names the pinned images.
         """
-        pinned = lookup.pinned_by(store.config)
+        pinned = record_lookup.pinned_by(store.config)
         return b"".join([self._entry(tuple(group), pinned, store) for group in groups])
 
     def image(self, group: Group, store: ImageStore) -> api_pb2.Image:
@@ -56,7 +57,7 @@ class ImageMessages:
         known = self._known.get(key)
         if known is not None:
             return known
-        (entry,) = entries.served([group], store, self._users)
+        (entry,) = listed_images.served([group], store, self._users)
         image = image_message(entry)
         made = api_pb2.ListImagesResponse(images=[image]).SerializeToString()
         if self.lasts(image):

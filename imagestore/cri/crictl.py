@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError
-from imagestore.yaml_documents import read_documents
+from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

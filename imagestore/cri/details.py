@@ -11,21 +11,21 @@ import json
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
-from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
-from imagestore.image import Image
+from imagestore.oci.digest import Digest
+from imagestore.store.image import Image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.metadata.records import ImageRecord
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
 
 
 def chain_id(diff_ids: Sequence[Digest]) -> str:
     """Identity of the layers applied on top of each other; empty without layers.
 
-    >>> from imagestore.digest import Digest
+    >>> from imagestore.oci.digest import Digest
     >>> chain_id([Digest.of(b"base")]) == str(Digest.of(b"base"))
     True
     """

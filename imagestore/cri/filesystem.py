@@ -13,13 +13,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cri._proto import api_pb2
-from imagestore.upkeep.accounting import content_use
+from imagestore.store.maintenance.accounting import content_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.rpc.workers import StoreWorkers
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import StoreWorkers
 
 #: A walk through 50,000 blobs takes half a second, and kubelets ask every 10 s.
 KEPT_SECONDS: Final = 10.0

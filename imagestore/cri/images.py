@@ -14,32 +14,31 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from imagestore import entries
-from imagestore.cri import details
+from imagestore.cri import details, listed_images
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.convert import ImageMessages, Statuses
 from imagestore.cri.filesystem import FilesystemUse
+from imagestore.cri.model import ImageSpec
 from imagestore.cri.progress import ProgressWatch
 from imagestore.cri.pulls import PullKey
 from imagestore.errors import ImageStoreError, InvalidInputError
-from imagestore.image_service import ImageSpec
 from imagestore.metadata.records import ListedImage
-from imagestore.reference import Reference
+from imagestore.oci.reference import Reference
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.secret import Secret
-from imagestore.text import cut
+from imagestore.util.secret import Secret
+from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from imagestore.cancel import CancelToken
+    from imagestore.cri.listed_images import Group
     from imagestore.cri.pulls import PullQueue
-    from imagestore.entries import Group
-    from imagestore.observe import Observer
     from imagestore.registry.credentials.model import Explicit
-    from imagestore.rpc.workers import StoreWorkers
-    from imagestore.store import ImageStore
+    from imagestore.registry.events import Observer
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import StoreWorkers
+    from imagestore.util.cancel import CancelToken
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -75,7 +74,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         """Every image, or those the filter's image and handler fit."""
 
         def answer(store: ImageStore) -> api_pb2.ListImagesResponse:
-            found = entries.listed(store, _spec(request.filter.image))
+            found = listed_images.listed(store, _spec(request.filter.image))
             return api_pb2.ListImagesResponse.FromString(self._messages.listed(found, store))
 
         return await self._workers.quick(answer)
@@ -84,7 +83,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         self, request: api_pb2.StreamImagesRequest, context: Context
     ) -> AsyncIterator[api_pb2.StreamImagesResponse]:
         """The same list of one moment, in several messages; none for an empty list."""
-        found = await self._workers.quick(lambda store: entries.listed(store, _spec(request.filter.image)))
+        found = await self._workers.quick(lambda store: listed_images.listed(store, _spec(request.filter.image)))
         for start in range(0, len(found), _STREAM_BATCH):
             part = found[start : start + _STREAM_BATCH]
 
@@ -100,10 +99,10 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         """One image; an answer without one when it is absent."""
 
         def answer(store: ImageStore) -> api_pb2.ImageStatusResponse:
-            record = entries.meant(store, _spec(request.image))
+            record = listed_images.meant(store, _spec(request.image))
             if record is None:
                 return api_pb2.ImageStatusResponse()
-            image = self._messages.image(entries.whole(store, ListedImage.of(record)), store)
+            image = self._messages.image(listed_images.whole(store, ListedImage.of(record)), store)
             info = details.info(record, store) if request.verbose else {}
             return api_pb2.ImageStatusResponse(image=image, info=info)
 

@@ -11,14 +11,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Waiting
+from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.cancel import CancelToken
-    from imagestore.digest import Digest
-    from imagestore.observe import Event, Observer
+    from imagestore.oci.digest import Digest
+    from imagestore.registry.events import Event, Observer
+    from imagestore.util.cancel import CancelToken
 
 _LOOK_SECONDS: Final = 10.0
 

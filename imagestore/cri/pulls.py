@@ -16,18 +16,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.cancel import CancelToken
+from imagestore.cri.pull_meter import Meter, NoMeter, PullOutcome
 from imagestore.cri.pull_places import PullPlaces
 from imagestore.errors import OperationCancelledError, StoreBusyError
-from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted
-from imagestore.reference import Reference
-from imagestore.rpc.meter import Meter, NoMeter, PullOutcome
+from imagestore.oci.reference import Reference
+from imagestore.registry.events import BlobAdvanced, BlobDone, BlobStarted
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from imagestore.digest import Digest
-    from imagestore.observe import Event, Observer
+    from imagestore.oci.digest import Digest
+    from imagestore.registry.events import Event, Observer
 
     Work = Callable[[CancelToken, Observer], Awaitable[str]]
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from imagestore.config import Config
-    from imagestore.rpc.workers import StoreWorkers
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import StoreWorkers
 
     Context = grpc.aio.ServicerContext[Any, Any]
 

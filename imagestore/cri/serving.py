@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from imagestore.cri._proto import api_pb2_grpc
 from imagestore.cri.images import ImageServicer
 from imagestore.cri.runtime import RuntimeServicer
-from imagestore.rpc.absent import AbsentMethods
+from imagestore.util.rpc_absent import AbsentMethods
 
 if TYPE_CHECKING:
     import grpc
 
     from imagestore.cri.pulls import PullQueue
-    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store.workers import StoreWorkers
 
 #: containerd's limit of a message, both ways; clients allow as much. In bytes.
 MESSAGE_BYTES: Final = 16 * 1024 * 1024

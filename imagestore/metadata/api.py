@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from imagestore.digest import Digest
     from imagestore.metadata.records import Everything, Holder, ImageRecord, Lease, ListedImage
+    from imagestore.oci.digest import Digest
 
 
 class MetadataStore(Protocol):

@@ -8,12 +8,12 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from imagestore import unwritable
 from imagestore.errors import AlreadyExistsError, PreconditionError, StoreFullError
-from imagestore.failpoint import reach
 from imagestore.metadata.failures import Translated
 from imagestore.metadata.schema import COPIED
-from imagestore.whole_file import sync_directory
+from imagestore.util import unwritable
+from imagestore.util.failpoint import reach
+from imagestore.util.replacing import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,15 +15,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.ballast import Ballast
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
-from imagestore.failpoint import reach
 from imagestore.metadata import forks, location, schema
 from imagestore.metadata.failures import CORRUPT_HINT, Translated, closed
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.numbering import Numbering
 from imagestore.metadata.opening import LOG_PAGES, Opened, Way, connect, migrate, tune
 from imagestore.metadata.turns import Turns, use_log
+from imagestore.util.disk_reserve import Ballast
+from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -11,17 +11,17 @@ import json
 import operator
 from typing import TYPE_CHECKING, Final
 
-from imagestore import gc_labels
-from imagestore.digest import Digest, as_written
 from imagestore.errors import StoreCorruptError
-from imagestore.gc import climb, in_order, mark
-from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.database import Database
 from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.images import insert_edges
+from imagestore.metadata.marking import climb, in_order, mark
 from imagestore.metadata.named_images import IS_ALIVE
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Holder, HolderKind
+from imagestore.oci import gc_labels
+from imagestore.oci.digest import Digest, as_written
+from imagestore.oci.gc_labels import ContentTerms
 
 if TYPE_CHECKING:
     import sqlite3

@@ -7,18 +7,18 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import digest as digests
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreFullError, StoreReadOnlyError
-from imagestore.failpoint import reach
-from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.metadata import journal_lines as lines
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
 from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Everything, ListedImage
+from imagestore.oci import digest as digests
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.gc_labels import EXPIRE, LeaseTerms
+from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     import sqlite3

@@ -16,19 +16,19 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from imagestore.failpoint import reach
 from imagestore.metadata import journal_lines as lines
 from imagestore.metadata.location import JOURNAL
-from imagestore.own_files import open_regular, opener
+from imagestore.util.failpoint import reach
+from imagestore.util.owned_files import open_regular, opener
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import BinaryIO, Self
 
-    from imagestore.digest import Digest
     from imagestore.metadata.journal_reading import Journaled
     from imagestore.metadata.records import ImageRecord, Lease
+    from imagestore.oci.digest import Digest
 
 # A record takes some 1.5 kB; a journal several times as long as its records need is written anew.
 _RECORD_BYTES: Final = 4096

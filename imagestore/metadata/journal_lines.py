@@ -15,14 +15,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from imagestore import gc_labels
 from imagestore.metadata import rows
+from imagestore.oci import gc_labels
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from imagestore.digest import Digest
     from imagestore.metadata.records import ImageRecord, Lease
+    from imagestore.oci.digest import Digest
 
 # In one line: readers bound what they take for a line.
 _CONTENTS: Final = 10_000

@@ -7,11 +7,11 @@ import operator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from imagestore import gc_labels
-from imagestore.digest import Digest
-from imagestore.gc_labels import ContentTerms
 from imagestore.metadata import rows
 from imagestore.metadata.records import ImageRecord, Lease
+from imagestore.oci import gc_labels
+from imagestore.oci.digest import Digest
+from imagestore.oci.gc_labels import ContentTerms
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ import functools
 import json
 from typing import TYPE_CHECKING, Final
 
-from imagestore import gc_labels
-from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError
-from imagestore.gc_labels import LeaseTerms
 from imagestore.metadata import journal_lines as lines
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Lease
+from imagestore.oci import gc_labels
+from imagestore.oci.digest import Digest
+from imagestore.oci.gc_labels import LeaseTerms
 
 if TYPE_CHECKING:
     import sqlite3

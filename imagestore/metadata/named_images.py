@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore import digest as digests
-from imagestore import gc_labels
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
-from imagestore.gc_labels import ContentTerms, LeaseTerms
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME, NamedImage
+from imagestore.oci import digest as digests
+from imagestore.oci import gc_labels
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.gc_labels import ContentTerms, LeaseTerms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,8 +20,8 @@ from imagestore.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.descriptor import Descriptor
-    from imagestore.digest import Digest
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
 
 HOME: Final = "k8s.io"
 #: Begins the owner of a proxy's content; no namespace has a colon.

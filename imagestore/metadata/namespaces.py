@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore import gc_labels
-from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, NotFoundError
-from imagestore.gc import mark
-from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.graph import GraphTables
+from imagestore.metadata.marking import mark
 from imagestore.metadata.named_images import IS_ALIVE
 from imagestore.metadata.namespace_api import HOME, PROXY, ContentRecord
+from imagestore.oci import gc_labels
+from imagestore.oci.digest import Digest
+from imagestore.oci.gc_labels import ContentTerms
 
 if TYPE_CHECKING:
     import sqlite3

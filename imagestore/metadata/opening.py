@@ -9,10 +9,10 @@ import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError
-from imagestore.failpoint import reach
 from imagestore.metadata import location, schema
 from imagestore.metadata.failures import FULL_HINT
 from imagestore.metadata.turns import BUSY_SECONDS
+from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     from pathlib import Path

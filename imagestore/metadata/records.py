@@ -10,14 +10,14 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.namespace_api import HOME
+from imagestore.oci.gc_labels import ContentTerms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from imagestore.descriptor import Descriptor
-    from imagestore.digest import Digest
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
     from imagestore.platforms.spec import Platform
 
 

@@ -6,11 +6,11 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.metadata.records import ImageRecord
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.reference import Reference
 from imagestore.platforms.spec import Platform
-from imagestore.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreError
 from imagestore.metadata import schema
-from imagestore.own_files import refuse_untrusted
 from imagestore.platforms.spec import Platform
+from imagestore.util.owned_files import refuse_untrusted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from imagestore.durations import Duration
+from imagestore.cri.model import ImageSpec, SandboxMetadata
 from imagestore.errors import ImageStoreError
-from imagestore.image_service import ImageSpec, SandboxMetadata
 from imagestore.node import events
 from imagestore.node.credentials.keyring import with_secrets
 from imagestore.node.events import NodeEvent, log_line
@@ -21,22 +20,23 @@ from imagestore.node.names import (
     with_default_tag,
 )
 from imagestore.node.outcome import EnsureResult, ErrorClass, classify, runtime_text
-from imagestore.node.pulls.puller import PullFailedError
-from imagestore.text import counted
+from imagestore.node.pulling.puller import PullFailedError
+from imagestore.util.durations import Duration
+from imagestore.util.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from imagestore.cancel import CancelToken
-    from imagestore.image_service import ImageService
     from imagestore.node.credentials.keyring import Keyring, PullSecret, TrackedCredential
     from imagestore.node.events import EventRecorder, ObjectReference
     from imagestore.node.features import FeatureGates
+    from imagestore.node.image_service import ImageService
     from imagestore.node.metrics import NodeMetrics
-    from imagestore.node.pulls.backoff import BackOff
-    from imagestore.node.pulls.puller import Pulled, Puller
-    from imagestore.node.records.manager import PullManager
-    from imagestore.observe import Observer
+    from imagestore.node.pull_records.manager import PullManager
+    from imagestore.node.pulling.backoff import BackOff
+    from imagestore.node.pulling.puller import Pulled, Puller
+    from imagestore.registry.events import Observer
+    from imagestore.util.cancel import CancelToken
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,34 +9,26 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from imagestore import entries
 from imagestore._version import __version__
-from imagestore.cri import details
+from imagestore.cri import details, listed_images
+from imagestore.cri.model import FilesystemUsage, ImageDetails, ImageFilesystems, ImageSpec, ServedImage, ServiceVersion
 from imagestore.errors import InvalidInputError
-from imagestore.image_service import (
-    FilesystemUsage,
-    ImageDetails,
-    ImageFilesystems,
-    ImageSpec,
-    ServedImage,
-    ServiceVersion,
-)
 from imagestore.metadata.records import ListedImage
-from imagestore.observe import ignore
-from imagestore.reference import Reference
+from imagestore.oci.reference import Reference
 from imagestore.registry.credentials.cri import explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.upkeep.accounting import content_use
+from imagestore.registry.events import ignore
+from imagestore.store.maintenance.accounting import content_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.cancel import CancelToken
-    from imagestore.image_service import ContainerImage, SandboxMetadata
+    from imagestore.cri.model import ContainerImage, SandboxMetadata
     from imagestore.metadata.records import ImageRecord
-    from imagestore.observe import Observer
     from imagestore.registry.credentials.cri import AuthConfig
-    from imagestore.store import ImageStore
+    from imagestore.registry.events import Observer
+    from imagestore.store.image_store import ImageStore
+    from imagestore.util.cancel import CancelToken
 
 
 class EmbeddedImageService:
@@ -50,7 +42,7 @@ class EmbeddedImageService:
     def __init__(self, store: ImageStore, *, containers: Callable[[], Sequence[ContainerImage]] | None = None) -> None:
         self._store = store
         self._containers = containers
-        self._users = entries.Users()
+        self._users = listed_images.Users()
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
@@ -58,17 +50,17 @@ class EmbeddedImageService:
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService."""
-        groups = entries.listed(self._store, spec or ImageSpec(""))
-        return entries.served(groups, self._store, self._users)
+        groups = listed_images.listed(self._store, spec or ImageSpec(""))
+        return listed_images.served(groups, self._store, self._users)
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""
-        record = entries.meant(self._store, spec)
+        record = listed_images.meant(self._store, spec)
         return None if record is None else self._served(record)
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
         """See ImageService. The details are those of the CRI face."""
-        record = entries.meant(self._store, spec)
+        record = listed_images.meant(self._store, spec)
         return None if record is None else ImageDetails(self._served(record), details.info(record, self._store))
 
     def pull(
@@ -112,4 +104,6 @@ class EmbeddedImageService:
         """See ImageService; the store stays open."""
 
     def _served(self, record: ImageRecord) -> ServedImage:
-        return entries.served([entries.whole(self._store, ListedImage.of(record))], self._store, self._users)[0]
+        return listed_images.served(
+            [listed_images.whole(self._store, ListedImage.of(record))], self._store, self._users
+        )[0]

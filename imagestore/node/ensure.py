@@ -16,21 +16,21 @@ from imagestore.errors import ConfigError
 from imagestore.node.attempt import Attempt, EnsureRequest, Machinery, Pod, PullingTimes
 from imagestore.node.credentials.keyring import ChainedKeyring
 from imagestore.node.events import log_event
-from imagestore.node.pulls.backoff import BackOff
-from imagestore.node.pulls.puller import Puller
+from imagestore.node.pulling.backoff import BackOff
+from imagestore.node.pulling.puller import Puller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.cancel import CancelToken
-    from imagestore.image_service import ImageService
     from imagestore.node.credentials.keyring import Keyring
     from imagestore.node.events import EventRecorder
     from imagestore.node.features import FeatureGates
+    from imagestore.node.image_service import ImageService
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.outcome import EnsureResult
-    from imagestore.node.records.manager import PullManager
-    from imagestore.observe import Observer
+    from imagestore.node.pull_records.manager import PullManager
+    from imagestore.registry.events import Observer
+    from imagestore.util.cancel import CancelToken
 
 __all__ = ["EnsureRequest", "ImageManager", "Pod", "PullingTimes"]
 

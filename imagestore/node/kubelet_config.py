@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import ConfigError
 from imagestore.node.features import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
-from imagestore.node.gc.policy import CollectionPolicy
 from imagestore.node.golang import aggregate, quoted
+from imagestore.node.image_gc.policy import CollectionPolicy
 from imagestore.node.members import Members, positive
-from imagestore.node.pulls.throttle import TokenBucket
-from imagestore.node.pulls.turns import Turns
-from imagestore.node.records.verification import CredentialVerification, VerificationPolicy, pattern_fault
+from imagestore.node.pull_records.verification import CredentialVerification, VerificationPolicy, pattern_fault
+from imagestore.node.pulling.throttle import TokenBucket
+from imagestore.node.pulling.turns import Turns
+from imagestore.util.durations import NANOSECONDS, Duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

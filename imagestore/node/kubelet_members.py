@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.known_members import Table, did_you_mean, leaves, nearest, unknown
+from imagestore.util.known_members import Table, did_you_mean, leaves, nearest, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

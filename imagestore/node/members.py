@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.durations import Duration
 from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

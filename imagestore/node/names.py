@@ -1,8 +1,9 @@
 """Image names as the kubelet reads them, with its texts.
 
 Rules: the reference package of the distribution project (normalized names), the kubelet's default tag, and the API
-server's default pull policy. Every text is the one that a pod's events show. `imagestore.reference` says more; a host
-that it refuses (an impossible port or IPv6 address) is refused here too, so that every command reads the same names.
+server's default pull policy. Every text is the one that a pod's events show. `imagestore.oci.reference` says more;
+a host that it refuses (an impossible port or IPv6 address) is refused here too, so that every command reads the same
+names.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from imagestore.digest import GRAMMAR, VERIFIABLE
 from imagestore.errors import InvalidInputError, InvalidReferenceError
 from imagestore.node.golang import quoted
-from imagestore.reference import COMPONENT, DOCKER_HUB, LABEL, MAX_PATH, TAG, Reference
+from imagestore.oci.digest import GRAMMAR, VERIFIABLE
+from imagestore.oci.reference import COMPONENT, DOCKER_HUB, LABEL, MAX_PATH, TAG, Reference
 
 _LABEL: Final = LABEL.pattern
 _DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"

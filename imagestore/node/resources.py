@@ -184,7 +184,7 @@ def check_oci(document: Json) -> Json:
     Raises:
         DocumentError: lists the faults.
     """
-    from imagestore.documents.decode import validate
+    from imagestore.oci.decode import validate
 
     validate(document, "oci-resources", "OCI resources")
     return document

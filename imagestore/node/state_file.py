@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from imagestore import regular_files
 from imagestore.content.disk import make_directory, translated
 from imagestore.errors import StoreCorruptError
-from imagestore.whole_file import replace
+from imagestore.util import regular_files
+from imagestore.util.replacing import replace
 
 if TYPE_CHECKING:
     from pathlib import Path

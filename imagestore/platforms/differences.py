@@ -87,7 +87,7 @@ DIFFERENCES: Final = (
         "fallbacks too: a node for which there is only a fallback fetches nothing",
         here="one matcher chooses, for pulls and for reading: the default one of the wanted platform",
         because="what is fetched is what runs, and nothing else needs to be fetched",
-        test="documents/test_select.py::test_a_node_gets_a_fallback_where_there_is_nothing_better",
+        test="oci/test_select.py::test_a_node_gets_a_fallback_where_there_is_nothing_better",
     ),
     Difference(
         identifier="next-best",
@@ -95,14 +95,14 @@ DIFFERENCES: Final = (
         "fits is the end",
         here="the next best is tried",
         because="an index that promises more than it holds must not hide the manifest beside it",
-        test="documents/test_select_nested.py::test_where_the_best_index_holds_nothing_that_fits_the_next_entry_is_tried",
+        test="oci/test_select_nested.py::test_where_the_best_index_holds_nothing_that_fits_the_next_entry_is_tried",
     ),
     Difference(
         identifier="several-configs",
         upstream="of several entries without platform only the first is looked into",
         here="they are tried in the order of the index, manifests by their configs, indexes by their entries",
         because="indexes without any platform exist, with one manifest for each",
-        test="documents/test_select_nested.py::test_platformless_entries_have_their_turn_in_the_order_of_the_index",
+        test="oci/test_select_nested.py::test_platformless_entries_have_their_turn_in_the_order_of_the_index",
     ),
     Difference(
         identifier="versions-by-config",
@@ -110,35 +110,35 @@ DIFFERENCES: Final = (
         here="where a handler declares its platform, the version in such an entry's config decides; if it doesn't "
         "fit, the next entry is tried, and one whose config isn't at hand comes last",
         because="the guest could not run it",
-        test="documents/test_select.py::test_a_version_that_only_the_config_has_decides_where_that_is_asked_for",
+        test="oci/test_select.py::test_a_version_that_only_the_config_has_decides_where_that_is_asked_for",
     ),
     Difference(
         identifier="bounds",
         upstream="indexes may nest and list as much as they like",
         here="4 levels, 64 indexes, 10,000 entries and 16 configs are looked at, counting what has to be opened",
         because="documents come from strangers, and each look may cost a request",
-        test="documents/test_select_nested.py::test_indexes_nest_four_deep_and_no_deeper",
+        test="oci/test_select_nested.py::test_indexes_nest_four_deep_and_no_deeper",
     ),
     Difference(
         identifier="missing-documents",
         upstream="a config or inner index that isn't in the store ends the reading of the image",
         here="without a registry to ask, its entry is ruled out and the next one tried",
         because="a store holds of an index only what its handlers needed",
-        test="documents/test_select.py::test_an_entry_whose_document_is_missing_is_ruled_out_and_the_next_one_tried",
+        test="oci/test_select.py::test_an_entry_whose_document_is_missing_is_ruled_out_and_the_next_one_tried",
     ),
     Difference(
         identifier="attestations",
         upstream="attestations and other entries of unknown platforms fit a matcher that takes everything",
         here="they are never chosen, whatever the matcher",
         because="they are no images",
-        test="documents/test_select.py::test_attestations_and_unknown_platforms_are_never_chosen",
+        test="oci/test_select.py::test_attestations_and_unknown_platforms_are_never_chosen",
     ),
     Difference(
         identifier="other-media-types",
         upstream="an entry that fits but leads to neither manifest nor index is an error when it is the best",
         here="it is never chosen, and the next one tried",
         because="newer kinds of entries must not break older readers",
-        test="documents/test_select.py::test_entries_that_are_neither_manifest_nor_index_are_refused",
+        test="oci/test_select.py::test_entries_that_are_neither_manifest_nor_index_are_refused",
     ),
     Difference(
         identifier="strict-documents",
@@ -147,13 +147,13 @@ DIFFERENCES: Final = (
         here="a document that readers could see differently is refused, and so is one beyond the bounds or without "
         "what an image needs",
         because="two readers must not see two images in one document",
-        test="documents/test_decode.py::test_ambiguous_or_unbounded_json_is_refused",
+        test="oci/test_decode.py::test_ambiguous_or_unbounded_json_is_refused",
     ),
     Difference(
         identifier="single-manifests",
         upstream="a reference that leads straight to a manifest is taken unseen",
         here="its config is judged: an error where the handler declares a platform, else a warning on the record",
         because="the container would fail with a message that names neither platform",
-        test="documents/test_select.py::test_single_manifest_that_does_not_fit_is_not_chosen",
+        test="oci/test_select.py::test_single_manifest_that_does_not_fit_is_not_chosen",
     ),
 )

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.cancel import CancelToken
-    from imagestore.descriptor import Descriptor
     from imagestore.errors import RegistryError
+    from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.operation import Operation
     from imagestore.registry.places import Place
     from imagestore.registry.session import Surroundings
+    from imagestore.util.cancel import CancelToken
 
 _log = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
-from imagestore import digest as digests
 from imagestore.errors import RegistryError, SizeMismatchError
+from imagestore.oci import digest as digests
 from imagestore.registry.blob import Body
 from imagestore.registry.coding import UnpackedBody, coding, coding_hint, is_gzip, naming_coding
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 
 if TYPE_CHECKING:
-    from imagestore.descriptor import Descriptor
+    from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.places import HostPlaces, Place
     from imagestore.registry.session import Call, Session
     from imagestore.registry.transport.messages import Response

@@ -14,10 +14,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from imagestore.digest import Digest
 from imagestore.errors import RegistryUnavailableError
-from imagestore.own_files import opener
-from imagestore.whole_file import replace
+from imagestore.oci.digest import Digest
+from imagestore.util.owned_files import opener
+from imagestore.util.replacing import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

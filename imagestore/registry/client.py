@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from imagestore import digest as digests
 from imagestore.errors import ReferenceNotFoundError
-from imagestore.observe import ignore
+from imagestore.oci import digest as digests
 from imagestore.registry import manifests
 from imagestore.registry.blob import BlobStream, Setting, Stretch
 from imagestore.registry.blob_answer import inline_body, open_blob
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.document_answer import announced, confirm, from_get, verified
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
+from imagestore.registry.events import ignore
 from imagestore.registry.failover import first_served
 from imagestore.registry.operation import Operations
 from imagestore.registry.places import HostPlaces
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.cancel import CancelToken
-    from imagestore.descriptor import Descriptor
-    from imagestore.digest import Digest
-    from imagestore.observe import Observer
-    from imagestore.reference import Reference
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
     from imagestore.registry.blob import BlobReader, Body
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
+    from imagestore.registry.events import Observer
     from imagestore.registry.exchange import Sender
     from imagestore.registry.listing import Referrers
     from imagestore.registry.session import Line
+    from imagestore.util.cancel import CancelToken
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError
-from imagestore.media_types import Kind
+from imagestore.oci.media_types import Kind
 from imagestore.registry.errors_body import escape
 from imagestore.registry.transport import urls
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import zlib
     from collections.abc import Iterator
 
-    from imagestore.descriptor import Descriptor
+    from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.transport.messages import Response
 
 _GZIP: Final = frozenset({"gzip", "x-gzip"})

@@ -6,9 +6,6 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from imagestore import digest as digests
-from imagestore.digest import Digest, Verifier
-from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import (
     DigestMismatchError,
     OperationCancelledError,
@@ -17,13 +14,16 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
+from imagestore.oci import digest as digests
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.digest import Digest, Verifier
 from imagestore.registry import manifests
 from imagestore.registry.coding import coding, is_gzip, naming_coding, plain
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import parse_length
 
 if TYPE_CHECKING:
-    from imagestore.descriptor import Descriptor
+    from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.session import Call, Session
     from imagestore.registry.transport.messages import Response
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from imagestore.config.connection import ConnectionSettings
-from imagestore.reference import DOCKER_HUB, DOCKER_HUB_API, api_host
+from imagestore.oci.reference import DOCKER_HUB, DOCKER_HUB_API, api_host
 from imagestore.registry.transport import addresses, urls
 
 if TYPE_CHECKING:

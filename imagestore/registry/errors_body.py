@@ -22,7 +22,7 @@ from imagestore.errors import (
 )
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.proxies import PROXY_LOGIN
-from imagestore.text import cut
+from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from imagestore.registry.transport.messages import Response

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import httpx
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.transport.addresses import Origin
     from imagestore.registry.transport.messages import Response
+    from imagestore.util.cancel import CancelToken
 
 
 class Sender(Protocol):

@@ -17,14 +17,14 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.observe import SourceSwitched
+from imagestore.registry.events import SourceSwitched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.observe import Observer
     from imagestore.registry.breaker import Breaker
     from imagestore.registry.endpoints import Endpoint
+    from imagestore.registry.events import Observer
 
 T = TypeVar("T")
 

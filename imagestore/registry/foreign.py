@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ProtocolError
-from imagestore.media_types import Kind
+from imagestore.oci.media_types import Kind
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.session import Line
 from imagestore.registry.transport import urls
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from imagestore.cancel import CancelToken
-    from imagestore.descriptor import Descriptor
+    from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.exchange import Sender
     from imagestore.registry.transport.addresses import Origin
+    from imagestore.util.cancel import CancelToken
 
 
 def allowed_sources(descriptor: Descriptor, allowed_hosts: AbstractSet[str]) -> tuple[Endpoint, ...]:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from imagestore import digest as digests
-from imagestore import media_types
-from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
-from imagestore.documents.index import Index
 from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundError
-from imagestore.reference import TAG
+from imagestore.oci import digest as digests
+from imagestore.oci import media_types
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.oci.index import Index
+from imagestore.oci.reference import TAG
 from imagestore.registry.coding import plain
 from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from imagestore.descriptor import Descriptor
-    from imagestore.digest import Digest
-    from imagestore.reference import Reference
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
     from imagestore.registry.session import Session
     from imagestore.registry.transport.messages import Response
 
@@ -135,7 +135,7 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
 def fallback_tag(digest: Digest) -> str:
     """The tag that stands for the referrers API where that is missing.
 
-    >>> from imagestore.digest import Digest
+    >>> from imagestore.oci.digest import Digest
     >>> fallback_tag(Digest.of(b""))[:16]
     'sha256-e3b0c4429'
     """

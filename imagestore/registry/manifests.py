@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore import media_types
-from imagestore.descriptor import Descriptor
-from imagestore.digest import VERIFIABLE, Digest
-from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, in_turn
-from imagestore.documents.kinds import contradiction
 from imagestore.errors import DigestMismatchError, DocumentError, InvalidDigestError, ProtocolError
-from imagestore.media_types import Kind
+from imagestore.oci import media_types
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, in_turn
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import VERIFIABLE, Digest
+from imagestore.oci.media_types import Kind
+from imagestore.oci.other_documents import contradiction
 
 if TYPE_CHECKING:
     import httpx

@@ -10,11 +10,11 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from imagestore.cancel import CancelToken
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
     from imagestore.registry.transport.addresses import Origin
+    from imagestore.util.cancel import CancelToken
 
 # A limited transfer reads as much at a time as it may in this many seconds, but never less than a few packets.
 _SHARE_SECONDS: Final = 0.1

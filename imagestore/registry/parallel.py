@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.policy import TransferPolicy
+    from imagestore.util.cancel import CancelToken
 
     Make = Callable[[Stretch, CancelToken], BlobStream]
 

@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from imagestore.cancel import CancelToken
     from imagestore.registry.transport.addresses import Origin
+    from imagestore.util.cancel import CancelToken
 
 
 class HostPlaces:

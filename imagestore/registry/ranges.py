@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore import media_types
+from imagestore.oci import media_types
 
 if TYPE_CHECKING:
     import httpx

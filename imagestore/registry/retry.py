@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from imagestore.errors import RateLimitedError, RegistryUnavailableError
-from imagestore.observe import Waiting
+from imagestore.registry.events import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.cancel import CancelToken
     from imagestore.errors import ImageStoreError
-    from imagestore.observe import Observer
+    from imagestore.registry.events import Observer
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.transport.messages import Response
+    from imagestore.util.cancel import CancelToken
 
 #: Statuses that a later try may turn into success; 52x are those of a large delivery network for a lost origin.
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 530)})

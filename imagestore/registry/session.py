@@ -21,10 +21,10 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.observe import Noticed, Waiting
 from imagestore.registry import redirect
 from imagestore.registry.echo import hush, secrets_in, without
 from imagestore.registry.errors_body import failure
+from imagestore.registry.events import Noticed, Waiting
 from imagestore.registry.retry import (
     TRANSIENT_STATUSES,
     backoff_seconds,
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from imagestore.cancel import CancelToken
-    from imagestore.observe import Observer
     from imagestore.registry.endpoints import Endpoint
+    from imagestore.registry.events import Observer
     from imagestore.registry.exchange import Authenticator, Sender
     from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import HostPauses, Timing
     from imagestore.registry.transport.messages import Response
+    from imagestore.util.cancel import CancelToken
 
 T = TypeVar("T")
 

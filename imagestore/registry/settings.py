@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.reference import api_host
+from imagestore.oci.reference import api_host
 from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
 from imagestore.registry.policy import TransferPolicy
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from imagestore.known_members import Table, leaves
+from imagestore.util.known_members import Table, leaves
 
 RESOURCES: Final[Table] = {**leaves("limits requests"), "claims": [leaves("name request")]}
 CONTAINER: Final[Table] = {

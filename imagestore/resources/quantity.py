@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from imagestore.errors import InvalidQuantityError
-from imagestore.text import cut
+from imagestore.util.text import cut
 
 
 class Format(enum.Enum):

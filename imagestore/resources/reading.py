@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.known_members import did_you_mean, nearest
 from imagestore.resources import huge_pages, placement
 from imagestore.resources.quantity import MILLI, Quantity, from_json
 from imagestore.resources.shapes import object_in, objects_in, text_in, wrong
@@ -26,6 +25,7 @@ from imagestore.resources.spec import (
 )
 from imagestore.resources.totals import container_requests, with_defaults
 from imagestore.resources.workloads import pod_in
+from imagestore.util.known_members import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,20 +10,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.known_members import did_you_mean, unknown
 from imagestore.resources import placement
 from imagestore.resources.pod_members import CONTAINER, POD, RESOURCES, SPEC
 from imagestore.resources.shapes import object_in
 from imagestore.resources.spec import EPHEMERAL_STORAGE, MEMORY
 from imagestore.resources.workloads import VERSIONS, pod_in
+from imagestore.util.known_members import did_you_mean, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.known_members import Table
     from imagestore.resources.quantity import Quantity
     from imagestore.resources.shapes import Document
     from imagestore.resources.spec import Pod, Requirements
+    from imagestore.util.known_members import Table
 
 _AMOUNTS: Final = ("requests", "limits")
 _BYTES: Final = (MEMORY, EPHEMERAL_STORAGE)

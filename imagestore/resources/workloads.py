@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.known_members import did_you_mean, nearest
+from imagestore.util.known_members import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from imagestore.resources.shapes import Document

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, cast
 
 from imagestore.errors import ImageStoreError, UndeletableError
 from imagestore.server.schedule import GcSchedule
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.collect import GarbageReport
-    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store.garbage import GarbageReport
+    from imagestore.store.workers import StoreWorkers
 
 log = logging.getLogger(__name__)
 

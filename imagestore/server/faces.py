@@ -15,8 +15,8 @@ from imagestore.cri.serving import add_cri
 if TYPE_CHECKING:
     import grpc
 
-    from imagestore.rpc.workers import StoreWorkers
     from imagestore.server.metrics import Metrics
+    from imagestore.store.workers import StoreWorkers
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from imagestore.rpc.context import REQUEST_ID
-from imagestore.text import printable
+from imagestore.util.request_context import REQUEST_ID
+from imagestore.util.text import printable
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,16 +13,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, ImageStoreError, ServerError
-from imagestore.upkeep.accounting import disk_of
+from imagestore.store.maintenance.accounting import disk_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.collect import GarbageReport
-    from imagestore.rpc.meter import PullOutcome
-    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.cri.pull_meter import PullOutcome
     from imagestore.server.publication import Publication
-    from imagestore.store import ImageStore
+    from imagestore.store.garbage import GarbageReport
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import StoreWorkers
 
 #: A walk through 50,000 blobs takes half a second.
 _SIZES_SECONDS: Final = 30.0

@@ -21,7 +21,6 @@ import grpc
 from imagestore._version import __version__
 from imagestore.containerd.service import add_proxy_content
 from imagestore.errors import ImageStoreError, InvalidInputError, ServerError
-from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.calls import CallWatch
 from imagestore.server.collector import Collector
 from imagestore.server.faces import add_faces
@@ -31,15 +30,16 @@ from imagestore.server.notify import Notifier
 from imagestore.server.numbers import NoNumbers
 from imagestore.server.options import channel_options
 from imagestore.server.sockets import SocketFile
+from imagestore.store.workers import StoreWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.collect import GarbageReport
     from imagestore.config import Config
     from imagestore.server.faces import Faces
     from imagestore.server.settings import ServerSettings
-    from imagestore.store import ImageStore
+    from imagestore.store.garbage import GarbageReport
+    from imagestore.store.image_store import ImageStore
 
 log = logging.getLogger(__name__)
 

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagestore.content.direct_io import LEAST_LARGE_BYTES
-from imagestore.digest import Digest
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_index, layer, synthetic_layer
 from tests.crash.invariants import LATER_SECONDS, broken_backups, violations
 from tests.crash.worker import Place, repair, run
 from tests.support.node import PLATFORMS
-from tests.unit.archive import making
+from tests.unit.store.archive import making
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -46,8 +46,14 @@ LONGEST_SECONDS = 1.5
 #: Of each version's largest layer: one has an ingest and several buffers, the others come whole without an ingest.
 LARGE_BYTES = (LEAST_LARGE_BYTES + 512 * 1367, 512 * 600, 512 * 600)
 _PRELOADED = [
-    *("httpx", "jsonschema", "imagestore.store", "imagestore.pull.work", "imagestore.registry.connect"),
-    *("imagestore.archive.importing", "imagestore.archive.source", "imagestore.upkeep.rebuild"),
+    *(
+        "httpx",
+        "jsonschema",
+        "imagestore.store.image_store",
+        "imagestore.store.pull.work",
+        "imagestore.registry.connect",
+    ),
+    *("imagestore.store.archive.importing", "imagestore.store.archive.source", "imagestore.store.maintenance.rebuild"),
 ]
 
 

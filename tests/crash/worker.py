@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 if TYPE_CHECKING:
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
 
 _MIXED = [
     *["pull"] * 6,
@@ -89,7 +89,7 @@ def _guarded(place: Place, failpoint: str, work: Callable[[], None]) -> None:
 
 def _open(place: Place, *, adopts: bool) -> ImageStore:
     from imagestore import config, platforms
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
     from tests.support.node import CONFIG
 
     host = platforms.parse("windows(10.0.20348)/amd64")
@@ -98,7 +98,7 @@ def _open(place: Place, *, adopts: bool) -> ImageStore:
 
 
 def _mend(place: Place) -> None:
-    from imagestore.upkeep.rebuild import rebuild
+    from imagestore.store.maintenance.rebuild import rebuild
 
     # Without content a rebuild has to be forced; here nothing is away, it was all collected.
     has_content = any((place.root / "content" / "blobs").glob("*/*"))
@@ -111,8 +111,8 @@ def _mend(place: Place) -> None:
 def _work(place: Place, chance: random.Random) -> None:
     from imagestore.content import delete
     from imagestore.errors import ImageNotFoundError
-    from imagestore.upkeep.hashing import CheckOptions
-    from imagestore.upkeep.policy import Policy
+    from imagestore.store.maintenance.hashing import CheckOptions
+    from imagestore.store.maintenance.policy import Policy
 
     # These images have few blobs; so some are deleted by several threads, others by one.
     mock.patch.object(delete, "_FEWEST_FOR_THREADS", chance.choice([1, 10, 100])).start()
@@ -155,7 +155,7 @@ def _work(place: Place, chance: random.Random) -> None:
 
 def _import(store: ImageStore, handler: str, place: Place, chance: random.Random) -> None:
     """An archive, under the names that are pulled too."""
-    from imagestore.archive.importing import ImportOptions
+    from imagestore.store.archive.importing import ImportOptions
 
     options = ImportOptions(
         runtime_handlers=(handler,),

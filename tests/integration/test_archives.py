@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.archive import layout
-from imagestore.archive.contents import ArchiveFormat
-from imagestore.archive.exporting import ExportOptions, ExportShape
-from imagestore.archive.importing import ImportOptions
-from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, DocumentError
+from imagestore.oci.digest import Digest
+from imagestore.store.archive import layout
+from imagestore.store.archive.contents import ArchiveFormat
+from imagestore.store.archive.exporting import ExportOptions, ExportShape
+from imagestore.store.archive.importing import ImportOptions
 from imagestore.testing import build_image, build_index, layer
 from tests.support.node import HYPERV, PLATFORMS, PYTHON, Node, node, python_image
 from tests.support.peers import need
-from tests.unit.archive.making import layout_files, saved_files, write
+from tests.unit.store.archive.making import layout_files, saved_files, write
 
 pytestmark = pytest.mark.integration
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from imagestore import platforms
-from imagestore.cancel import CancelToken
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
-from imagestore.documents.select import Selection, select
 from imagestore.errors import InvalidPlatformError
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.select import Selection, select
 from imagestore.platforms import Matcher, Platform, host
-from imagestore.pull.sources import Documents
+from imagestore.store.pull.sources import Documents
+from imagestore.util.cancel import CancelToken
 from tests.support.go_matcher import Cases, Image, answers, members, platform_of
 from tests.support.golang import compile_program
 

@@ -19,8 +19,8 @@ import pytest
 from imagestore import config as configuration
 from imagestore import platforms
 from imagestore.containerd.service import add_containerd, add_proxy_content
-from imagestore.digest import Digest
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_index, synthetic_layer
 from imagestore.testing.images.builders import Image
 from tests.support.peers import need

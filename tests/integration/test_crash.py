@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from imagestore import platforms
-from imagestore.failpoint import VARIABLE
-from imagestore.observe import BlobStarted, Event
-from imagestore.store import ImageStore
+from imagestore.registry.events import BlobStarted, Event
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_index, synthetic_layer
+from imagestore.util.failpoint import VARIABLE
 
 pytestmark = pytest.mark.integration
 

@@ -9,17 +9,17 @@ import pytest
 
 from imagestore import platforms
 from imagestore.cri.client import CriImageService
-from imagestore.durations import Duration
+from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageStoreError
-from imagestore.image_service import ImageSpec
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.service import DockerImageService
 from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
 from imagestore.node.features import FeatureGates
-from imagestore.node.gc import CollectionPolicy, ImageCollector
+from imagestore.node.image_gc import CollectionPolicy, ImageCollector
 from imagestore.node.outcome import ErrorClass
-from imagestore.observe import PartAdvanced
+from imagestore.registry.events import PartAdvanced
 from imagestore.testing import build_index, layer
+from imagestore.util.durations import Duration
 from tests.support.containerd_cri import containerd_cri
 from tests.support.dockerd import dockerd
 from tests.support.image_service_contract import Bench, HandlerContract, ImageServiceContract
@@ -28,8 +28,8 @@ from tests.support.peers import docker_registry
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.image_service import ImageService
-    from imagestore.observe import Event
+    from imagestore.node.image_service import ImageService
+    from imagestore.registry.events import Event
 
 pytestmark = pytest.mark.integration
 GATES = FeatureGates(runtime_class_in_image_cri=True, ensure_secret_pulled_images=False)

@@ -12,8 +12,8 @@ import oras.client
 import pytest
 
 from imagestore import platforms
-from imagestore.digest import Digest
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import build_image, build_index, layer
 from tests.support.peers import DockerRegistry, docker_registry, need
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from imagestore.digest import Digest
-from imagestore.documents.index import Index
+from imagestore.oci.digest import Digest
+from imagestore.oci.index import Index
 from imagestore.platforms import format_all
 from imagestore.testing import build_index, layer
 from imagestore.testing.images.builders import Image

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from imagestore.digest import Digest
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_index, layer
 from imagestore.testing.images.builders import BuiltManifest, Image
 from tests.support.node import HANDLERS, PLATFORMS, needed

@@ -15,9 +15,9 @@ import pytest
 
 from imagestore import platforms
 from imagestore.cri.client import CriImageService
+from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageStoreError
-from imagestore.image_service import ImageSpec
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_image, layer
 from imagestore.testing.images.builders import Image
 from tests.support.containerd_cri import containerd_cri

@@ -16,16 +16,16 @@ import pytest
 import trustme
 
 from imagestore import config, platforms
-from imagestore.cancel import CancelToken
-from imagestore.digest import Digest
 from imagestore.errors import AuthenticationError, RegistryUnavailableError
-from imagestore.observe import SourceSwitched
-from imagestore.reference import Reference
+from imagestore.oci.digest import Digest
+from imagestore.oci.reference import Reference
 from imagestore.registry.credentials.model import Credential, CredentialLookup, Found, Target
-from imagestore.secret import Secret
-from imagestore.store import ImageStore
+from imagestore.registry.events import SourceSwitched
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
 from imagestore.testing.faults import Drip
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 from tests.support.logins import HTPASSWD, PASSWORD, TokenService, token_service
 from tests.support.peers import DockerRegistry, docker_registry
 

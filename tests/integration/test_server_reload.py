@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from imagestore.cri.model import ImageSpec
 from imagestore.errors import UnknownRuntimeHandlerError
-from imagestore.image_service import ImageSpec
-from imagestore.store import ImageStore
-from imagestore.upkeep.rebuild import rebuild
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance.rebuild import rebuild
 from tests.support.node import CONFIG
 from tests.support.server import serving, until
 from tests.support.slow_pulls import LARGE, MIB, SMALL, pulling, received, registry

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.errors import ImageStoreError
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_index, replay
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.faults import chaos
 from imagestore.testing.images.invalid import InvalidImage, invalid_images
 
 if TYPE_CHECKING:
-    from imagestore.image import Image
+    from imagestore.store.image import Image
 
 pytestmark = pytest.mark.integration
 

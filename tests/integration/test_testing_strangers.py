@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import oras.client
 import pytest
 
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
 from imagestore.testing import RegistryServer, TokenAuth, build_artifact, build_image, build_index, replay, save_tape
 from imagestore.testing.front_ends.authority import Authority
 from imagestore.testing.front_ends.proxy import ProxyServer

@@ -16,7 +16,7 @@ from imagestore.containerd._proto.descriptor_pb2 import Descriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesStub
 from imagestore.containerd._proto.leases_pb2_grpc import LeasesStub
 from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesStub
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
 
 STAT, WRITE, COMMIT = content_pb2.STAT, content_pb2.WRITE, content_pb2.COMMIT
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"

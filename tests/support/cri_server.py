@@ -16,16 +16,16 @@ import grpc
 from imagestore.containerd.service import add_containerd
 from imagestore.cri.pulls import PullQueue
 from imagestore.cri.serving import MESSAGE_BYTES, add_cri
-from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.calls import CallWatch
 from imagestore.server.interceptors import CallInterceptor
 from imagestore.server.numbers import NoNumbers
+from imagestore.store.workers import StoreWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from imagestore.rpc.meter import Meter
-    from imagestore.store import ImageStore
+    from imagestore.cri.pull_meter import Meter
+    from imagestore.store.image_store import ImageStore
 
 _OPTIONS = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
 

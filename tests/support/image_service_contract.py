@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from imagestore.cancel import CancelToken
+from imagestore.cri.model import ImageSpec
 from imagestore.errors import (
     ImageStoreError,
     InvalidInputError,
     OperationCancelledError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.image_service import ImageService, ImageSpec
+from imagestore.node.image_service import ImageService
+from imagestore.util.cancel import CancelToken
 
 
 @dataclass

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from imagestore.durations import NANOSECONDS
-from imagestore.image_service import (
+from imagestore.cri.model import (
     ContainerImage,
     FilesystemUsage,
     ImageDetails,
@@ -15,15 +14,16 @@ from imagestore.image_service import (
     ServedImage,
     ServiceVersion,
 )
+from imagestore.util.durations import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.cancel import CancelToken
+    from imagestore.cri.model import SandboxMetadata
     from imagestore.errors import ImageStoreError
-    from imagestore.image_service import SandboxMetadata
-    from imagestore.observe import Observer
     from imagestore.registry.credentials.cri import AuthConfig
+    from imagestore.registry.events import Observer
+    from imagestore.util.cancel import CancelToken
 
 
 class FakeClock:

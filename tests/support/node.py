@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from imagestore import config, platforms
 from imagestore.registry.connect import connect
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import Registry, build_index, layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from imagestore.digest import Digest
-    from imagestore.observe import Event
+    from imagestore.oci.digest import Digest
     from imagestore.platforms import Platform
-    from imagestore.pull.verify import ImageVerifier
+    from imagestore.registry.events import Event
+    from imagestore.store.pull.verify import ImageVerifier
     from imagestore.testing import BasicAuth, FaultRule, TokenAuth
     from imagestore.testing.images.builders import Image
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import grpc
 
 from imagestore.containerd.service import add_containerd, add_proxy_content
-from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.calls import CallWatch
 from imagestore.server.interceptors import CallInterceptor
 from imagestore.server.numbers import NoNumbers
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
+from imagestore.store.workers import StoreWorkers
 
 MESSAGE_BYTES = 16 * 1024 * 1024
 OPTIONS = [("grpc.max_send_message_length", MESSAGE_BYTES), ("grpc.max_receive_message_length", MESSAGE_BYTES)]

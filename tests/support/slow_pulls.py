@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from imagestore import platforms
-from imagestore.cancel import CancelToken
-from imagestore.image_service import ImageSpec
+from imagestore.cri.model import ImageSpec
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
 from imagestore.testing.faults.delivery import Drip
+from imagestore.util.cancel import CancelToken
 from tests.support.server import Server
 
 HERE = platforms.host.detect()

@@ -20,7 +20,9 @@ class StoreProcess:
 
     def __init__(self, root: Path) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["httpx", "jsonschema", "imagestore.store", "imagestore.pull.work"])
+        context.set_forkserver_preload(
+            ["httpx", "jsonschema", "imagestore.store.image_store", "imagestore.store.pull.work"]
+        )
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, root), daemon=True)
         self._process.start()
@@ -56,7 +58,7 @@ class StoreProcess:
 def serve(pipe: Connection, root: Path) -> None:
     """The process's main loop."""
     from imagestore import config
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
     from tests.support.node import CONFIG, HOST
 
     settings = config.loads(CONFIG, filename="config.toml", host=HOST)
@@ -70,7 +72,7 @@ def serve(pipe: Connection, root: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    from imagestore.image import Image
+    from imagestore.store.image import Image
 
     if isinstance(value, Image):
         return value.reference, value.runtime_handler, str(value.manifest.digest)

@@ -15,9 +15,9 @@ import pytest
 
 import imagestore
 from imagestore import config, platforms, testing
-from imagestore.node import gc
+from imagestore.node import image_gc
 
-PACKAGES = [imagestore, config, platforms, testing, gc]
+PACKAGES = [imagestore, config, platforms, testing, image_gc]
 #: Modules that need an extra, or that are programs.
 NOT_IMPORTED = ("__main__", "_pb2", "_pb2_grpc")
 
@@ -53,14 +53,14 @@ def test_all_names_can_be_imported_at_once() -> None:
         (imagestore, "Digest", {"algorithm", "encoded"}),
         (imagestore, "Config", {"handlers"}),
         (platforms, "Platform", {"os", "architecture", "variant", "os_version", "os_features"}),
-        (importlib.import_module("imagestore.descriptor"), "Descriptor", {"media_type", "digest", "size"}),
+        (importlib.import_module("imagestore.oci.descriptor"), "Descriptor", {"media_type", "digest", "size"}),
     ],
 )
 def test_signatures_show_the_real_parameters(owner: ModuleType, name: str, parameters: set[str]) -> None:
     assert parameters <= set(inspect.signature(getattr(owner, name)).parameters)
 
 
-@pytest.mark.parametrize("module", ["imagestore.observe", "imagestore.registry.credentials.model"])
+@pytest.mark.parametrize("module", ["imagestore.registry.events", "imagestore.registry.credentials.model"])
 def test_signatures_of_events_and_credentials_show_the_real_parameters(module: str) -> None:
     home = importlib.import_module(module)
     classes = [one for _, one in inspect.getmembers(home, inspect.isclass) if one.__module__ == module]
@@ -89,7 +89,7 @@ for found in pkgutil.walk_packages(imagestore.__path__, "imagestore."):
             if "<locals>" not in name and seen.setdefault(name, value) is not value:
                 twice.append(name)
 import dataclasses, enum, json, re, socket, sqlite3, threading, typing
-from imagestore import cancel, media_types
+from imagestore.oci import media_types
 assert isinstance(media_types.Kind, enum.EnumType)
 print(len(seen) > 500, twice)
 """

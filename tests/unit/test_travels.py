@@ -13,7 +13,7 @@ import pytest
 
 import imagestore
 from imagestore.errors import NoMatchingManifestError
-from imagestore.observe import BlobStarted, Event
+from imagestore.registry.events import BlobStarted, Event
 from imagestore.testing import RegistryServer, build_index
 
 WAYS: list[Callable[[object], object]] = [lambda each: pickle.loads(pickle.dumps(each)), copy.deepcopy, copy.copy]

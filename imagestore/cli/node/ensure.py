@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from imagestore import regular_files
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus, exit_status, say
@@ -20,7 +19,8 @@ from imagestore.cli.node.services import (
     write_metrics,
 )
 from imagestore.cli.signals import cancelled_by_signals
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
+from imagestore.util import regular_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from imagestore.node.events import NodeEvent
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.outcome import EnsureResult
-    from imagestore.node.records.manager import PullManager
+    from imagestore.node.pull_records.manager import PullManager
 
 _POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _MAX_SECRET_BYTES: Final = 1024 * 1024
@@ -97,7 +97,7 @@ def ensure(
     """
     from imagestore.node.ensure import EnsureRequest
     from imagestore.node.events import ObjectReference
-    from imagestore.node.gc.transition import GateMarker
+    from imagestore.node.image_gc.transition import GateMarker
     from imagestore.node.names import PullPolicy
     from imagestore.node.outcome import start_failure
 
@@ -138,7 +138,7 @@ def ensure(
 
 def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | None) -> ImageManager:
     from imagestore.node.ensure import ImageManager
-    from imagestore.node.pulls.puller import Puller
+    from imagestore.node.pulling.puller import Puller
 
     settings = found.settings
     return ImageManager(
@@ -158,8 +158,8 @@ def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
     Raises:
         ImageStoreError: the folder can't be used, or the service can't list.
     """
-    from imagestore.node.records.files import PullRecordFiles
-    from imagestore.node.records.manager import PullManager
+    from imagestore.node.pull_records.files import PullRecordFiles
+    from imagestore.node.pull_records.manager import PullManager
 
     files = PullRecordFiles(
         found.folder,
@@ -211,7 +211,7 @@ def _handler(found: Connected, handler: str, name: str | None, path: Path | None
     if path is None:
         raise click.UsageError("--runtime-class needs --runtime-classes with the cluster's objects")
     from imagestore.node.runtime_class import image_handler, parse_runtime_classes
-    from imagestore.yaml_documents import read_documents
+    from imagestore.util.yaml_documents import read_documents
 
     documents = read_documents(path)
     with naming(path):

@@ -15,7 +15,7 @@ from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
 from imagestore.cli.node.services import clean_up_command, connected, metrics_for, service_options, write_metrics
-from imagestore.text import counted
+from imagestore.util.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from imagestore.cli.node.services import Connected, ServiceChoice
     from imagestore.errors import ImageStoreError
     from imagestore.node.events import NodeEvent
-    from imagestore.node.gc import CollectionReport, ImageCollector
-    from imagestore.node.gc.collector import CollectorStats
-    from imagestore.node.gc.detection import ImageUse
-    from imagestore.node.gc.state import CollectorState
+    from imagestore.node.image_gc import CollectionReport, ImageCollector
+    from imagestore.node.image_gc.collector import CollectorStats
+    from imagestore.node.image_gc.detection import ImageUse
+    from imagestore.node.image_gc.state import CollectorState
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.metrics import NodeMetrics
-    from imagestore.node.records.manager import PullManager
+    from imagestore.node.pull_records.manager import PullManager
 
 _PERCENT = click.IntRange(0, 100)
 _UNTURNED: Final = "as it was when images were pulled, so there is nothing to clean up"
@@ -150,8 +150,8 @@ class _Round:
 
 def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, work: _Work) -> _Round:
     from imagestore.errors import ImageCollectionError, StoreError
-    from imagestore.node.gc.state import CollectorState
-    from imagestore.node.gc.transition import GateMarker, clean_up
+    from imagestore.node.image_gc.state import CollectorState
+    from imagestore.node.image_gc.transition import GateMarker, clean_up
 
     state = CollectorState.load(found.folder, now=time.time_ns())
     marker, gates = GateMarker(found.folder), found.settings.gates
@@ -216,7 +216,7 @@ def _collector(
     metrics: NodeMetrics | None,
     records: PullManager | None,
 ) -> ImageCollector:
-    from imagestore.node.gc import ImageCollector
+    from imagestore.node.image_gc import ImageCollector
 
     return ImageCollector(
         found.service,
@@ -249,7 +249,7 @@ def _settings(
     percents: tuple[int | None, int | None],
     ages: tuple[float | None, float | None],
 ) -> KubeletImageSettings:
-    from imagestore.durations import Duration
+    from imagestore.util.durations import Duration
 
     high, low = percents
     if high is not None and low is not None and low >= high:

@@ -159,9 +159,9 @@ def _described(document: Path | None, amounts: dict[str, str | None], huge_pages
 
 def _read(path: Path) -> dict[str, Any]:
     """The object of a file: JSON if it begins as an object of JSON does, else YAML."""
-    from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
     from imagestore.errors import ConfigError, DocumentError, InvalidResourcesError
-    from imagestore.yaml_documents import parse_documents
+    from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
+    from imagestore.util.yaml_documents import parse_documents
 
     what = "standard input" if str(path) == "-" else str(path)
     try:

@@ -16,19 +16,20 @@ from imagestore.cli.context import GivenPath
 from imagestore.cli.extras import needed
 from imagestore.cli.failure import ExitStatus, report, say
 from imagestore.cli.render import printable
-from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ImageNotFoundError
+from imagestore.oci.digest import Digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.cli.context import App
-    from imagestore.image_service import ContainerImage, ImageService
+    from imagestore.cri.model import ContainerImage
     from imagestore.node.edged.settings import EdgedSettings
+    from imagestore.node.image_service import ImageService
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.metrics import NodeMetrics
     from imagestore.platforms import Platform
-    from imagestore.store import ImageStore
+    from imagestore.store.image_store import ImageStore
 
 _WHOLE_ID: Final = re.compile(r"sha256:[a-f0-9]{64}")
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
@@ -180,7 +181,7 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     from imagestore.node.features import FeatureGates
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.kubelet_members import unknown_members
-    from imagestore.yaml_documents import read_documents
+    from imagestore.util.yaml_documents import read_documents
 
     if choice.kubelet_config is not None:
         documents = read_documents(choice.kubelet_config)
@@ -225,7 +226,7 @@ def metrics_for(file: Path | None) -> NodeMetrics | None:
 def write_metrics(file: Path | None, numbers: NodeMetrics | None) -> ExitStatus:
     """Write metrics to the file, if one was named. A failure is reported, and changes nothing of what was done."""
     from imagestore.errors import ImageStoreError
-    from imagestore.whole_file import write_whole
+    from imagestore.util.replacing import write_whole
 
     if file is None or numbers is None:
         return ExitStatus.OK
@@ -369,7 +370,7 @@ def _endpoint(
 
 def _used(store: ImageStore, text: str) -> list[ContainerImage]:
     """What a container holds that uses an image: services tell it by its id."""
-    from imagestore.image_service import ContainerImage
+    from imagestore.cri.model import ContainerImage
 
     name, _, handler = text.partition(",")
     ids = {str(image.id) for image in store.list(name=name, runtime_handler=handler or None)}

@@ -10,7 +10,7 @@ import click
 from imagestore._version import __version__
 from imagestore.cli import describe, render
 from imagestore.cli.context import App, output_option, pass_app
-from imagestore.image_service import FilesystemUsage, ImageFilesystems
+from imagestore.cri.model import FilesystemUsage, ImageFilesystems
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,7 @@ def info(app: App, output: str) -> None:
 
 
 def _local(app: App) -> ImageFilesystems:
-    from imagestore.upkeep.accounting import content_use
+    from imagestore.store.maintenance.accounting import content_use
 
     app.missing = "refuse"
     use = content_use(app.store.content)

@@ -11,8 +11,8 @@ from imagestore.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagestore.cancel import CancelToken
     from imagestore.cri.client import CriImageService
+    from imagestore.util.cancel import CancelToken
 
 #: The endpoint that stands for crictl's settings.
 CRICTL: Final = "crictl"

@@ -11,13 +11,13 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.cli import describe, render
+from imagestore.oci.reference import Reference
 from imagestore.platforms import Platform
-from imagestore.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.image_service import ImageDetails, ServedImage
+    from imagestore.cri.model import ImageDetails, ServedImage
 
 _ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
 

@@ -8,16 +8,16 @@ from imagestore.cli import render
 from imagestore.cli.failure import say, say_untried
 from imagestore.cli.remote import describe
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageNotFoundError, ImageStoreError, InvalidInputError, UnsupportedError
-from imagestore.image_service import ImageSpec
-from imagestore.lookup import missing_hint, refuse_unreadable
-from imagestore.reference import Reference
+from imagestore.oci.reference import Reference
+from imagestore.store.record_lookup import missing_hint, refuse_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.cri.client import CriImageService
-    from imagestore.image_service import ServedImage
+    from imagestore.cri.model import ServedImage
     from imagestore.registry.credentials.cri import AuthConfig
 
 

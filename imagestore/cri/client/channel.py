@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
-from imagestore.cancel import CancelToken
 from imagestore.cri.client.failure import error_of
 from imagestore.errors import ImageServiceError
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cri._proto import api_pb2
-from imagestore.errors import ImageServiceError, InvalidInputError
-from imagestore.image_service import (
+from imagestore.cri.model import (
     ContainerImage,
     FilesystemUsage,
     ImageSpec,
@@ -18,7 +17,8 @@ from imagestore.image_service import (
     ServedImage,
     ServiceVersion,
 )
-from imagestore.text import is_utf8
+from imagestore.errors import ImageServiceError, InvalidInputError
+from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
     from imagestore.registry.credentials.cri import AuthConfig

@@ -20,24 +20,18 @@ from imagestore.cri.client.read import (
 )
 from imagestore.cri.client.status import RuntimeStatus, status_value
 from imagestore.cri.endpoint import Endpoint
+from imagestore.cri.model import ImageDetails, ImageFilesystems
 from imagestore.errors import ImageServiceError, InvalidInputError, NotFoundError
-from imagestore.image_service import ImageDetails, ImageFilesystems
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
-    from imagestore.cancel import CancelToken
-    from imagestore.image_service import (
-        ContainerImage,
-        ImageSpec,
-        SandboxMetadata,
-        ServedImage,
-        ServiceVersion,
-    )
-    from imagestore.observe import Observer
+    from imagestore.cri.model import ContainerImage, ImageSpec, SandboxMetadata, ServedImage, ServiceVersion
     from imagestore.registry.credentials.cri import AuthConfig
+    from imagestore.registry.events import Observer
+    from imagestore.util.cancel import CancelToken
 
 #: The kubelet's limit for calls that move no bytes.
 CALL_SECONDS: Final = 120.0

@@ -11,11 +11,11 @@ import binascii
 import json
 from typing import TYPE_CHECKING, Final
 
-from imagestore.digest import Digest
 from imagestore.errors import ConfigError
+from imagestore.oci.digest import Digest
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.registry.credentials.members import member
-from imagestore.secret import Secret
+from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from imagestore.cancel import CancelToken
 from imagestore.node.credentials.docker_entries import credential_hash, parse_entries
 from imagestore.node.credentials.matching import matching, normalized_key
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.registry.credentials.model import Target
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from imagestore.digest import Digest
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -20,7 +19,8 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.reference import Reference
+from imagestore.oci.digest import Digest
+from imagestore.oci.reference import Reference
 
 _MAX_MESSAGE: Final = 2000
 _OF_REGISTRIES: Final[dict[int, type[RegistryError]]] = {

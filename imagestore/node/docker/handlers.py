@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from imagestore.cancel import CancelToken
 from imagestore.content.disk import make_directory, signature, translated
 from imagestore.content.locks import FileLock
 from imagestore.node import state_file
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable

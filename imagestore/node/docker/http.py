@@ -22,7 +22,7 @@ from imagestore.node.docker.version import negotiate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.cancel import CancelToken
+    from imagestore.util.cancel import CancelToken
 
 #: Lists of some ten thousand images stay below it.
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024

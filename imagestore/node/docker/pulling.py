@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagestore.node.docker import answers, authorization, progress
-from imagestore.observe import PartAdvanced, ignore
+from imagestore.registry.events import PartAdvanced, ignore
 
 if TYPE_CHECKING:
-    from imagestore.cancel import CancelToken
-    from imagestore.durations import Duration
     from imagestore.node.docker.http import EngineConnection
-    from imagestore.observe import Observer
+    from imagestore.oci.reference import Reference
     from imagestore.platforms import Platform
-    from imagestore.reference import Reference
     from imagestore.registry.credentials.cri import AuthConfig
+    from imagestore.registry.events import Observer
+    from imagestore.util.cancel import CancelToken
+    from imagestore.util.durations import Duration
 
 
 def pull(

@@ -18,8 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from imagestore.errors import ImageServiceError, InvalidInputError, UnknownRuntimeHandlerError
-from imagestore.image_service import (
+from imagestore.cri.model import (
     ContainerImage,
     FilesystemUsage,
     ImageDetails,
@@ -28,25 +27,26 @@ from imagestore.image_service import (
     ServedImage,
     ServiceVersion,
 )
+from imagestore.errors import ImageServiceError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.node.docker import answers, authorization
 from imagestore.node.docker.handlers import HandlerTable
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import pull
 from imagestore.node.edged.settings import STALL_LIMIT
-from imagestore.node.pulls.turns import Turns
-from imagestore.reference import Reference
+from imagestore.node.pulling.turns import Turns
+from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from imagestore.cancel import CancelToken
-    from imagestore.digest import Digest
-    from imagestore.durations import Duration
-    from imagestore.image_service import SandboxMetadata
+    from imagestore.cri.model import SandboxMetadata
     from imagestore.node.docker.answers import EngineImage
-    from imagestore.observe import Observer
+    from imagestore.oci.digest import Digest
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.cri import AuthConfig
+    from imagestore.registry.events import Observer
+    from imagestore.util.cancel import CancelToken
+    from imagestore.util.durations import Duration
 
 _ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
 _TIMEOUT_SECONDS: Final = 120.0

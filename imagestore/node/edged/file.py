@@ -15,7 +15,6 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import ConfigError
 from imagestore.node.edged.members import CONFIG, check_place, doubtful, respelled
 from imagestore.node.edged.seed import is_seed, resolve_seed
@@ -32,7 +31,8 @@ from imagestore.node.endpoints import parse_endpoint
 from imagestore.node.kubelet_config import DEFAULT_RUNTIME_ENDPOINT, KubeletImageSettings
 from imagestore.node.kubelet_members import unknown_members
 from imagestore.node.members import Members, positive
-from imagestore.yaml_documents import read_documents
+from imagestore.util.durations import NANOSECONDS, Duration
+from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.known_members import Table, did_you_mean, leaves, nearest
 from imagestore.node.kubelet_members import MEMBERS
+from imagestore.util.known_members import Table, did_you_mean, leaves, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

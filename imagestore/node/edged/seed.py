@@ -11,7 +11,6 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.known_members import nearest
 from imagestore.node.edged.settings import (
     DOCKER,
     DOCKER_ENDPOINT,
@@ -27,11 +26,12 @@ from imagestore.node.edged.settings import (
 from imagestore.node.endpoints import parse_endpoint
 from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.node.members import Members, positive
+from imagestore.util.known_members import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.durations import Duration
+    from imagestore.util.durations import Duration
 
 # The design writes some names with a capital, the first release with hyphens below "edged."; both are read.
 _NAMES: Final = {

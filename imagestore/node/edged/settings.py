@@ -6,9 +6,9 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import UnsupportedRuntimeTypeError
 from imagestore.node.kubelet_config import KubeletImageSettings
+from imagestore.util.durations import NANOSECONDS, Duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,18 +24,18 @@ from imagestore.registry.auth.token_service import TokenService, basic_header
 from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Anonymous, Found, Target
 from imagestore.registry.transport import addresses, urls
-from imagestore.secret import Secret
+from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.auth.challenge import Challenge
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.exchange import Sender
     from imagestore.registry.transport.addresses import Origin
+    from imagestore.util.cancel import CancelToken
 
 #: Challenges answered for one request; two are normal (no token yet; one more scope).
 MAX_ANSWERS: Final = 4

@@ -15,9 +15,9 @@ from imagestore.errors import AuthenticationError, RegistryUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.auth.tokens import TokenReply
-    from imagestore.secret import Secret
+    from imagestore.util.cancel import CancelToken
+    from imagestore.util.secret import Secret
 
 _POLL_SECONDS: Final = 0.1
 

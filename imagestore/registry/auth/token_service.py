@@ -29,12 +29,12 @@ from imagestore.registry.transport.messages import make_request, moved
 if TYPE_CHECKING:
     import httpx
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.auth.scope import Scope
     from imagestore.registry.credentials.model import Credential, Found
     from imagestore.registry.exchange import Sender
     from imagestore.registry.transport.messages import Response
-    from imagestore.secret import Secret
+    from imagestore.util.cancel import CancelToken
+    from imagestore.util.secret import Secret
 
 CLIENT_ID: Final = "imagestore"
 MAX_REDIRECTS: Final = 3

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, OperationCancelledError
-from imagestore.secret import Secret
+from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.auth.scope import Scope
     from imagestore.registry.transport.addresses import Origin
+    from imagestore.util.cancel import CancelToken
 
 #: Largest answer of a token service that is read. Large group claims make tokens of some ten kilobytes.
 MAX_REPLY_BYTES: Final = 256 * 1024

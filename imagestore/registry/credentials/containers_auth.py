@@ -18,9 +18,9 @@ from imagestore.registry.credentials.search import absent, search, unreadable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.credentials.helper import HelperPool
     from imagestore.registry.credentials.model import Findings, Target
+    from imagestore.util.cancel import CancelToken
 
 
 def matching_keys(keys: Iterable[str], target: Target) -> list[str]:

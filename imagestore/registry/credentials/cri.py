@@ -15,11 +15,11 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.docker_config import host_of
 from imagestore.registry.credentials.model import NO_SECRET, Credential, Explicit, Findings, Found, Outcome, Step
-from imagestore.secret import Secret
+from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
-    from imagestore.cancel import CancelToken
     from imagestore.registry.credentials.model import Target
+    from imagestore.util.cancel import CancelToken
 
 _PROVENANCE: Final = "the request's AuthConfig"
 

@@ -18,10 +18,10 @@ from imagestore.registry.credentials.search import absent, search, unreadable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.credentials.files import AuthFile
     from imagestore.registry.credentials.helper import HelperPool
     from imagestore.registry.credentials.model import Findings, Target
+    from imagestore.util.cancel import CancelToken
 
 
 def host_of(key: str) -> str:

@@ -17,13 +17,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore import regular_files
 from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.links import followed
 from imagestore.registry.credentials.members import member
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
-from imagestore.secret import Secret
-from imagestore.whole_file import replace
+from imagestore.util import regular_files
+from imagestore.util.links import followed
+from imagestore.util.replacing import replace
+from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

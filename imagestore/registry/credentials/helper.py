@@ -25,8 +25,8 @@ from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.credentials.model import Target
+    from imagestore.util.cancel import CancelToken
 
     # (helper, server) to when it expires and what was said.
     _Answers = dict[tuple[str, str], tuple[float, Credential | None]]
@@ -149,7 +149,7 @@ class HelperPool:
         cancel.check()
         if seconds <= 0:
             raise _timed_out(what, suffix, self._deadline_seconds)
-        from imagestore.programs import converse
+        from imagestore.util.subprocesses import converse
 
         try:
             output, status = converse(

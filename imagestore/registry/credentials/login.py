@@ -30,13 +30,13 @@ from imagestore.registry.errors_body import read_some, tls_hint
 from imagestore.registry.transport.messages import make_request
 
 if TYPE_CHECKING:
-    from imagestore.cancel import CancelToken
     from imagestore.registry.auth.policy import AuthPolicy
     from imagestore.registry.credentials.helper import HelperPool
     from imagestore.registry.credentials.lookup import Surroundings
     from imagestore.registry.credentials.model import Credential
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.exchange import Sender
+    from imagestore.util.cancel import CancelToken
 
 _SECRET_MEMBERS: Final = ("auth", "username", "password", "identitytoken", "registrytoken")
 

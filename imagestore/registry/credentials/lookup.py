@@ -24,9 +24,9 @@ from imagestore.registry.credentials.model import Found, Outcome, Source, Step, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from imagestore.cancel import CancelToken
     from imagestore.errors import ConfigError, InvalidInputError
-    from imagestore.reference import Reference
+    from imagestore.oci.reference import Reference
+    from imagestore.util.cancel import CancelToken
 
 AUTH_FILE_VARIABLE: Final = "REGISTRY_AUTH_FILE"
 CONTENT_VARIABLE: Final = "DOCKER_AUTH_CONFIG"

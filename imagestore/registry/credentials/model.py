@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import InvalidInputError
-from imagestore.secret import Secret
+from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
-    from imagestore.cancel import CancelToken
     from imagestore.errors import ConfigError
+    from imagestore.util.cancel import CancelToken
 
 NO_SECRET: Final = Secret("")
 

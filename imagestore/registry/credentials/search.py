@@ -16,10 +16,10 @@ from imagestore.registry.credentials.model import Findings, Found, Outcome, Step
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.cancel import CancelToken
     from imagestore.registry.credentials.files import AuthFile
     from imagestore.registry.credentials.helper import HelperPool
     from imagestore.registry.credentials.model import Target
+    from imagestore.util.cancel import CancelToken
 
 _SHADOWED = "an earlier place has credentials"
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
-from imagestore.cancel import CancelToken
 from imagestore.registry.transport import network
 from imagestore.registry.transport.connection import Connection, Transfer
 from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     import ssl

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from http.client import HTTPResponse
 
-    from imagestore.cancel import CancelToken
+    from imagestore.util.cancel import CancelToken
 
 _log = logging.getLogger(__name__)
 

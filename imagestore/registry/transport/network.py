@@ -29,7 +29,7 @@ from imagestore.registry.transport import addresses
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.cancel import CancelToken
+    from imagestore.util.cancel import CancelToken
 
 #: Where a request's extensions have its Exchange.
 EXCHANGE: Final = "imagestore.exchange"

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
 from imagestore.registry.transport.addresses import Origin
-from imagestore.text import cut
+from imagestore.util.text import cut
 
 #: By scheme; there are no others.
 DEFAULT_PORTS: Final = {"https": 443, "http": 80}

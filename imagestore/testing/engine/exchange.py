@@ -17,7 +17,7 @@ from imagestore.testing.images.bodies import Body, BytesBody
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
 
 Framing = Literal["length", "chunked", "close"]
 _NO_BODY: Final = BytesBody(b"")

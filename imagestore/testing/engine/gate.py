@@ -14,7 +14,7 @@ import urllib.parse
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.reference import DOCKER_HUB
+from imagestore.oci.reference import DOCKER_HUB
 from imagestore.testing.engine.answers import error, json_reply
 from imagestore.testing.engine.exchange import Reply, Request
 from imagestore.testing.engine.targets import read_target

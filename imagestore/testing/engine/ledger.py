@@ -17,7 +17,7 @@ import urllib.parse
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
 from imagestore.testing.engine.exchange import Ending, Reply, Request
 from imagestore.testing.engine.targets import check_names
 

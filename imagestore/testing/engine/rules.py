@@ -11,7 +11,7 @@ import json
 import urllib.parse
 from typing import TYPE_CHECKING, Final, Protocol
 
-from imagestore import media_types
+from imagestore.oci import media_types
 from imagestore.testing.engine.answers import apply_range, error, json_reply
 from imagestore.testing.engine.exchange import Fields, Reply, Request
 from imagestore.testing.engine.targets import Target, read_target

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults.effect import Effect, put

@@ -162,7 +162,7 @@ class LoopbackServer:
             InvalidReferenceError: the text is no reference.
             ConfigError: the server doesn't listen.
         """
-        from imagestore.reference import Reference
+        from imagestore.oci.reference import Reference
 
         name = Reference.parse(text)
         return str(replace(name, host=self._open("https", name.host).address))

@@ -16,8 +16,8 @@ import tarfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from imagestore.digest import Digest, new_hash
 from imagestore.errors import InvalidInputError
+from imagestore.oci.digest import Digest, new_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,10 +18,10 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import media_types
-from imagestore.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError
+from imagestore.oci import media_types
+from imagestore.oci.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
+from imagestore.oci.digest import Digest
 from imagestore.platforms.spec import Platform
 from imagestore.testing.images.bodies import Body, BytesBody
 from imagestore.testing.images.layers import Family, Layer, layer

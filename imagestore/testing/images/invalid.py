@@ -11,9 +11,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import errors, media_types
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
+from imagestore import errors
+from imagestore.oci import media_types
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
 from imagestore.testing.images.bodies import BytesBody, FlippedBody, read_all
 from imagestore.testing.images.builders import (
     BuiltManifest,

@@ -14,8 +14,8 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from imagestore import media_types
-from imagestore.digest import Digest
+from imagestore.oci import media_types
+from imagestore.oci.digest import Digest
 from imagestore.testing.images.bodies import Body, BytesBody, SyntheticBody, digest_of
 
 if TYPE_CHECKING:

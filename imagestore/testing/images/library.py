@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.reference import DOCKER_HUB, Reference
+from imagestore.oci.reference import DOCKER_HUB, Reference
 from imagestore.testing.images.bodies import Body, BytesBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
     from imagestore.testing.images.builders import Image
 
 #: Hosts that Docker's tools ask when they mean docker.io.

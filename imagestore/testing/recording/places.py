@@ -7,7 +7,7 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
-from imagestore.text import without_login
+from imagestore.util.text import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Final, Self
 
 import httpx
 
-from imagestore.digest import Digest, new_hash
 from imagestore.errors import Category, ImageStoreError
+from imagestore.oci.digest import Digest, new_hash
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.engine import Answered
 from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request, has_body

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError
+from imagestore.oci.digest import Digest
 from imagestore.testing.engine.exchange import Ending, Fields, Request
 from imagestore.testing.engine.queries import is_placeholder
 from imagestore.testing.engine.targets import read_target

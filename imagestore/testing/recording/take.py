@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Final
 
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
 from imagestore.testing.engine.exchange import Ending, Fields, Request
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, read_all

@@ -13,8 +13,8 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.digest import VERIFIABLE, Digest, Verifier
 from imagestore.errors import ContentNotFoundError, InvalidDigestError
+from imagestore.oci.digest import VERIFIABLE, Digest, Verifier
 from imagestore.testing.images.bodies import Body, BytesBody, FileBody
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from imagestore.testing.tapes.player import tape_path
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository, TapeSynthetic
 from imagestore.testing.tapes.tape_read import parse_tape
 from imagestore.testing.tapes.tape_write import format_tape
-from imagestore.whole_file import write_whole
+from imagestore.util.replacing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
     from imagestore.testing.faults.rule import FaultRule
     from imagestore.testing.images.bodies import Body
     from imagestore.testing.images.builders import Image

@@ -22,7 +22,7 @@ from imagestore.testing.images.bodies import BytesBody
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
     from imagestore.testing.images.bodies import Body
     from imagestore.testing.tapes.tape import TapeExchange
 

@@ -13,8 +13,6 @@ import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import media_types
-from imagestore.digest import Digest, verify
 from imagestore.errors import (
     ContentNotFoundError,
     DocumentError,
@@ -22,12 +20,14 @@ from imagestore.errors import (
     InvalidDigestError,
     InvalidReferenceError,
 )
-from imagestore.reference import TAG, Reference
+from imagestore.oci import media_types
+from imagestore.oci.digest import Digest, verify
+from imagestore.oci.reference import TAG, Reference
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
-from imagestore.whole_file import write_whole
+from imagestore.util.replacing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,13 +15,13 @@ import httpx
 import requests.auth
 from oras.auth import AuthenticationException
 
-from imagestore.cancel import CancelToken
 from imagestore.errors import AccessDeniedError, ImageStoreError, ProtocolError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.http import HttpSender
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

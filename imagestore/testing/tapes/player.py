@@ -31,7 +31,7 @@ from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
     from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.faults.rule import FaultRule
     from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport

@@ -13,7 +13,6 @@ import re
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from imagestore.digest import Digest, Verifier
 from imagestore.errors import (
     ConfigError,
     ContentNotFoundError,
@@ -24,13 +23,14 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
+from imagestore.oci.digest import Digest, Verifier
 from imagestore.testing.images.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.compose import save_text
 from imagestore.testing.tapes.layout import check_layout
 from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
-from imagestore.whole_file import write_whole
+from imagestore.util.replacing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
     from imagestore.testing.engine.exchange import Ending, Framing
     from imagestore.testing.faults.rule import FaultRule
     from imagestore.testing.images.bodies import SyntheticForm

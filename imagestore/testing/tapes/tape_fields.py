@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.digest import Digest
 from imagestore.errors import DocumentError, InvalidDigestError
+from imagestore.oci.digest import Digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from imagestore.config.findings import RefusalError
 from imagestore.config.lines import KeyLines
 from imagestore.errors import DocumentError, InvalidInputError, InvalidReferenceError
-from imagestore.reference import Reference
+from imagestore.oci.reference import Reference
 from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults.catalogue import EFFECTS
 from imagestore.testing.faults.rule import FaultRule, Where

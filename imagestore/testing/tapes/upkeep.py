@@ -21,7 +21,7 @@ from imagestore.testing.tapes.tape_write import format_tape
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.digest import Digest
+    from imagestore.oci.digest import Digest
     from imagestore.testing.tapes.tape import Tape
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.cli.main import COMMANDS
-from imagestore.observe import Noticed
+from imagestore.registry.events import Noticed
 from imagestore.testing import Entry, RegistryServer, build_image, build_index
 from tests.support.node import HYPERV, PROCESS, python_image
 from tests.unit.cli.lines import Line

@@ -75,7 +75,7 @@ def test_a_pull_of_layers_of_every_size_takes_little_memory(tmp_path: Path, *, i
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = ("httpx", "jsonschema", "sqlite3", "click", "imagestore.store")
+    heavy = ("httpx", "jsonschema", "sqlite3", "click", "imagestore.store.image_store")
     code = f"import sys, imagestore; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

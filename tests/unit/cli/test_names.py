@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from imagestore.cli.names import familiar
 from imagestore.errors import InvalidReferenceError
-from imagestore.reference import Reference
+from imagestore.oci.reference import Reference
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -18,7 +18,7 @@ from tests.unit.cli.node_lines import KUBELET, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagestore.image_service import ImageSpec
+    from imagestore.cri.model import ImageSpec
 
 
 def test_an_image_is_ensured_once_for_each_handler(image: str, capsys: pytest.CaptureFixture[str]) -> None:

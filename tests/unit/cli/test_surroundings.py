@@ -316,7 +316,7 @@ def test_an_interrupt_that_python_lost_ends_commands_before_they_open_a_store(tm
         "import os, signal, sys, weakref\n"
         "class Loses:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'imagestore.store':\n"
+        "        if name == 'imagestore.store.image_store':\n"
         "            sys.meta_path.remove(self)\n"
         "            gone = Loses()\n"
         "            self.kept = weakref.ref(gone, lambda _: signal.raise_signal(signal.SIGTERM))\n"

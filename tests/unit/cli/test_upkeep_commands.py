@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from imagestore.cli.failure import ExitStatus
-from imagestore.digest import Digest
 from imagestore.errors import StoreError, StoreFullError
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.oci.digest import Digest
+from imagestore.store.maintenance.service import Upkeep
 from imagestore.testing import RegistryServer
-from imagestore.upkeep.service import Upkeep
 from tests.support.commands import Commands
 from tests.support.node import CONFIG, HYPERV, PYTHON, python_image
 

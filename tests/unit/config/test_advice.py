@@ -6,11 +6,12 @@ import re
 
 import pytest
 
-from imagestore import config, media_types
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
-from imagestore.documents.index import Index
-from imagestore.documents.select import Selection, select
+from imagestore import config
+from imagestore.oci import media_types
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.index import Index
+from imagestore.oci.select import Selection, select
 from imagestore.platforms import Platform, format_all, parse
 
 LINUX = parse("linux/amd64")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import platforms
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from tests.support.containerd_client import Client
 from tests.support.rpc_server import containerd_face, proxy_face
 

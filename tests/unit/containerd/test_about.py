@@ -15,8 +15,8 @@ from imagestore.containerd._proto.introspection_pb2_grpc import IntrospectionStu
 from imagestore.containerd._proto.snapshots_pb2_grpc import SnapshotsStub
 from imagestore.containerd._proto.version_pb2_grpc import VersionStub
 from imagestore.containerd.service import add_containerd, add_proxy_content
-from imagestore.rpc.workers import StoreWorkers
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
+from imagestore.store.workers import StoreWorkers
 from tests.support.containerd_client import Client, refused
 from tests.support.rpc_server import containerd_face
 

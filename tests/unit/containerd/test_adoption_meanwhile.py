@@ -13,11 +13,11 @@ import pytest
 
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.content.local import LocalContentStore
-from imagestore.descriptor import Descriptor
 from imagestore.errors import ConfigError, ImageDeniedError, ImageStoreError, StoreBusyError
-from imagestore.pull.present import PresentImage
-from imagestore.pull.settle import settle
-from imagestore.store import ImageStore
+from imagestore.oci.descriptor import Descriptor
+from imagestore.store.image_store import ImageStore
+from imagestore.store.pull.present import PresentImage
+from imagestore.store.pull.settle import settle
 from imagestore.testing import build_image
 from imagestore.testing.images.builders import Image
 from tests.support.containerd_client import Client, refused
@@ -85,7 +85,7 @@ def test_what_is_gone_when_its_record_would_be_written_makes_none(
 
     image = build_image()
     bring(home, image)
-    monkeypatch.setattr("imagestore.pull.present.settle", settle_and_lose)
+    monkeypatch.setattr("imagestore.store.pull.present.settle", settle_and_lose)
     make(home, image)
     assert (home.image_names(), store.metadata.find_images()) == ([NAME], [])
 

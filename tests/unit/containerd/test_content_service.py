@@ -21,14 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagestore import platforms
-from imagestore.cancel import CancelToken
 from imagestore.containerd import content
 from imagestore.containerd._proto import content_pb2
 from imagestore.containerd.spaces import space_of
 from imagestore.containerd.upload import Piece, Upload
-from imagestore.digest import Digest
 from imagestore.errors import PreconditionError
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
+from imagestore.util.cancel import CancelToken
 from tests.support.collector import without_collector
 from tests.support.containerd_client import (
     COMMIT,

@@ -10,13 +10,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.records import ImageRecord
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
 from imagestore.platforms.spec import Platform
-from imagestore.store import ImageStore
-from imagestore.upkeep.policy import Policy
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance.policy import Policy
 from tests.support.containerd_client import COMMIT, Client, digest_of, message, refused, target
 
 NOT_FOUND, INVALID = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT

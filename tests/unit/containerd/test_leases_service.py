@@ -7,8 +7,8 @@ import time
 import grpc
 import pytest
 
-from imagestore.digest import Digest
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
 
 NOT_FOUND, UNIMPLEMENTED = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED

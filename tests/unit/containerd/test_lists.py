@@ -18,7 +18,7 @@ from imagestore.containerd._proto.leases_pb2_grpc import LeasesStub
 from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesStub
 from imagestore.containerd.filters import Fields, Filter
 from imagestore.errors import OperationCancelledError
-from imagestore.rpc.workers import QUICK_THREADS
+from imagestore.store.workers import QUICK_THREADS
 from tests.support.containerd_client import Client, message
 
 

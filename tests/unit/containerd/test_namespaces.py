@@ -12,10 +12,10 @@ import pytest
 
 from imagestore.containerd._proto import content_pb2
 from imagestore.containerd._proto import namespaces_pb2 as wire
-from imagestore.digest import Digest
 from imagestore.metadata.records import HolderKind
-from imagestore.store import ImageStore
-from imagestore.upkeep import why
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance import why
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
 
 NOT_FOUND, PRECONDITION = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION

@@ -19,14 +19,10 @@ from typing import Self
 
 import pytest
 
-from imagestore import media_types
-from imagestore.cancel import CancelToken
 from imagestore.content.api import IngestStatus
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,
     Category,
@@ -38,9 +34,13 @@ from imagestore.errors import (
     WriterClosedError,
 )
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.observe import ignore
-from imagestore.pull.fetch import Fetcher, ingest_ref
-from imagestore.reference import Reference
+from imagestore.oci import media_types
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.reference import Reference
+from imagestore.registry.events import ignore
+from imagestore.store.pull.fetch import Fetcher, ingest_ref
+from imagestore.util.cancel import CancelToken
 
 NEVER = CancelToken()
 SIZES = (500, 5000, 50000)

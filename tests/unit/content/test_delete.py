@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.content.delete import Deleted, Deleter
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagestore.cancel import CancelToken
 from imagestore.content.direct_io import (
     BUFFER_BYTES,
     DIRECT,
@@ -26,7 +25,6 @@ from imagestore.content.direct_io import (
     LEAST_LARGE_BYTES,
 )
 from imagestore.content.local import LocalContentStore
-from imagestore.digest import Digest
 from imagestore.errors import (
     DigestMismatchError,
     RegistryUnavailableError,
@@ -34,6 +32,8 @@ from imagestore.errors import (
     StoreError,
     StoreFullError,
 )
+from imagestore.oci.digest import Digest
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
 from imagestore.content.small_writer import SmallBlob
-from imagestore.digest import Digest
 from imagestore.errors import IntegrityError, OperationCancelledError, StoreError
+from imagestore.oci.digest import Digest
+from imagestore.util.cancel import CancelToken
 
 DATA = b"hello"
 

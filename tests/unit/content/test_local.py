@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.content.disk import translated
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
-from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -33,6 +31,8 @@ from imagestore.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
+from imagestore.oci.digest import Digest
+from imagestore.util.cancel import CancelToken
 
 NEVER = CancelToken()
 

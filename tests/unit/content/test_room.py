@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from imagestore.ballast import BALLAST_BYTES, Ballast
-from imagestore.cancel import CancelToken
 from imagestore.content.local import LocalContentStore
 from imagestore.content.small_writer import SmallBlob
-from imagestore.digest import Digest
 from imagestore.errors import StoreFullError
+from imagestore.oci.digest import Digest
+from imagestore.util.cancel import CancelToken
+from imagestore.util.disk_reserve import BALLAST_BYTES, Ballast
 
 MEBIBYTE = 1 << 20
 DATA = b"x" * (5 * MEBIBYTE)

@@ -7,10 +7,8 @@ import os
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.content.local import LocalContentStore
 from imagestore.content.small_writer import BATCH, SmallBlob
-from imagestore.digest import Digest
 from imagestore.errors import (
     DigestMismatchError,
     ImageStoreError,
@@ -19,6 +17,8 @@ from imagestore.errors import (
     StoreCorruptError,
     StoreError,
 )
+from imagestore.oci.digest import Digest
+from imagestore.util.cancel import CancelToken
 from tests.unit.content.remains import left_over
 
 

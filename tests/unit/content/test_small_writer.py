@@ -16,13 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagestore.cancel import CancelToken
 from imagestore.content.direct_io import DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
 from imagestore.content.small_writer import SMALL_BYTES, SmallWriter
-from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
@@ -32,6 +30,8 @@ from imagestore.errors import (
     StoreFullError,
     WriterClosedError,
 )
+from imagestore.oci.digest import Digest
+from imagestore.util.cancel import CancelToken
 from tests.unit.content.remains import left_over
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagestore.image_service import ImageSpec
+from imagestore.cri.model import ImageSpec
 
 WINDOWS = "windows(10.0.20348.1)/amd64"
 CANARY = "canary-7f3a"

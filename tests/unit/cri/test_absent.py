@@ -12,9 +12,9 @@ import pytest
 
 from imagestore.cri.pulls import PullQueue
 from imagestore.cri.serving import add_cri
-from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.calls import CallWatch
 from imagestore.server.interceptors import UNKNOWN_METHOD, CallInterceptor
+from imagestore.store.workers import StoreWorkers
 from tests.support.cri_server import CriServer
 from tests.support.node import node
 

@@ -16,9 +16,9 @@ from typing import Any
 import grpc
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.cri._proto import api_pb2 as cri
 from imagestore.cri.client import CriImageService, service
+from imagestore.cri.model import ContainerImage, ImageSpec, SandboxMetadata
 from imagestore.errors import (
     DeadlineExceededError,
     ImageDeniedError,
@@ -31,9 +31,10 @@ from imagestore.errors import (
     ServiceUnavailableError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.image_service import ContainerImage, ImageService, ImageSpec, SandboxMetadata
+from imagestore.node.image_service import ImageService
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.secret import Secret
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 
 IMAGE = cri.Image(id="sha256:1", size=7, repo_tags=["registry.example/app:1"])
 

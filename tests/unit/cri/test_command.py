@@ -16,8 +16,8 @@ import pytest
 from imagestore.cli.failure import ExitStatus
 from imagestore.cli.remote import images
 from imagestore.cri.client import CriImageService
+from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.errors import UnsupportedError
-from imagestore.image_service import ImageSpec, ServedImage
 from imagestore.testing import BasicAuth
 from tests.support.commands import Commands
 from tests.support.cri_server import CriServer, cri_server

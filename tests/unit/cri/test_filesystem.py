@@ -12,10 +12,10 @@ import pytest
 
 from imagestore.cri.client import CriImageService
 from imagestore.cri.filesystem import KEPT_SECONDS, FilesystemUse
-from imagestore.digest import Digest
 from imagestore.errors import StoreError
-from imagestore.rpc.workers import StoreWorkers
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
+from imagestore.store.workers import StoreWorkers
 from imagestore.testing import Image, build_image
 from tests.support.node import PROCESS, Node, node
 from tests.unit.cri.image_calls import HOST, spec

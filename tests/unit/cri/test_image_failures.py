@@ -13,8 +13,8 @@ import pytest
 
 from imagestore import config as configuration
 from imagestore import platforms
-from imagestore.cancel import CancelToken
 from imagestore.cri.client import CriImageService
+from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -34,13 +34,13 @@ from imagestore.errors import (
     StoreError,
     StoreFullError,
 )
-from imagestore.image_service import SandboxMetadata
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.secret import Secret
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import BasicAuth, FaultRule, Image, RegistryServer, TokenAuth, Where, build_image
 from imagestore.testing import synthetic_layer as large_layer
 from imagestore.testing.faults import Drip, Stall
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 from tests.support.cri_server import cri_server
 from tests.support.node import HYPERV, PROCESS, Node, node
 from tests.unit.cri.image_calls import CANARY, HOST, WINDOWS, spec

@@ -13,16 +13,16 @@ import pytest
 
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.client import CriImageService
-from imagestore.digest import Digest
-from imagestore.entries import Users
+from imagestore.cri.listed_images import Users
+from imagestore.cri.model import ImageSpec, SandboxMetadata
 from imagestore.errors import (
     InvalidInputError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.image_service import ImageSpec, SandboxMetadata
+from imagestore.oci.digest import Digest
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.secret import Secret
 from imagestore.testing import Image, build_artifact, build_image
+from imagestore.util.secret import Secret
 from tests.support.cri_server import CriServer, cri_server
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 from tests.unit.cri.image_calls import CANARY, HOST, WINDOWS, spec

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from imagestore import config as configuration
-from imagestore import entries
+from imagestore.cri import listed_images
 from imagestore.cri._proto import api_pb2 as cri
 from imagestore.cri.convert import image_message
 from imagestore.cri.images import ImageServicer
+from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.cri.pulls import PullQueue
-from imagestore.digest import Digest
 from imagestore.errors import StoreCorruptError
-from imagestore.image_service import ImageSpec, ServedImage
 from imagestore.metadata.records import ListedImage
-from imagestore.rpc.workers import StoreWorkers
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
+from imagestore.store.workers import StoreWorkers
 from imagestore.testing import build_image
 from tests.support.node import CONFIG, HOST, PYTHON, node, python_image
 from tests.support.store_process import StoreProcess
@@ -191,9 +191,9 @@ def test_a_record_whose_digest_is_none_is_damage(tmp_path: Path) -> None:
         here.store.pull(APP)
         with contextlib.closing(sqlite3.connect(tmp_path / "metadata.db")) as database, database:
             database.execute("""UPDATE image SET target = '["application/json", "sha256:none", 1]'""")
-        groups = entries.listed(here.store, ImageSpec(""))
+        groups = listed_images.listed(here.store, ImageSpec(""))
         with pytest.raises(StoreCorruptError, match="sha256:none"):
-            entries.served(groups, here.store, entries.Users())
+            listed_images.served(groups, here.store, listed_images.Users())
 
 
 def test_what_lists_show_is_what_records_say(tmp_path: Path) -> None:

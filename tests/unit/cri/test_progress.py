@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from imagestore import config as configuration
-from imagestore.cancel import CancelToken
 from imagestore.cri.progress import ProgressWatch
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import ConfigError, OperationCancelledError
-from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Event, Waiting
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Event, Waiting
+from imagestore.util.cancel import CancelToken
 
 ONE, TWO = (Descriptor("application/octet-stream", Digest.of(raw), 9) for raw in (b"one", b"two"))
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from imagestore.cancel import CancelToken
+from imagestore.cri.pull_meter import PullOutcome
 from imagestore.cri.pull_places import PullPlaces
 from imagestore.cri.pulls import PullKey, PullQueue
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError, StoreBusyError
-from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted, Event, Observer
-from imagestore.rpc.meter import PullOutcome
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.registry.events import BlobAdvanced, BlobDone, BlobStarted, Event, Observer
+from imagestore.util.cancel import CancelToken
 
 KEY = PullKey(1, "registry.example/app:1", "runc", "")
 LAYER = Descriptor("application/vnd.oci.image.layer.v1.tar", Digest.of(b"layer"), 5)

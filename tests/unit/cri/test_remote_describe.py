@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.cli.remote import describe
-from imagestore.image_service import ImageDetails, ImageSpec, ServedImage
+from imagestore.cri.model import ImageDetails, ImageSpec, ServedImage
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),

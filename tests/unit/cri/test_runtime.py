@@ -12,7 +12,7 @@ import pytest
 from imagestore import platforms
 from imagestore.cri._proto import api_pb2 as cri
 from imagestore.cri.runtime import RuntimeServicer
-from imagestore.rpc.workers import StoreWorkers
+from imagestore.store.workers import StoreWorkers
 from tests.support.node import CONFIG, node
 
 RUNC = """

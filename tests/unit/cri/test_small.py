@@ -12,9 +12,9 @@ from imagestore import config, platforms
 from imagestore.cri.details import chain_id
 from imagestore.cri.failure import data_of
 from imagestore.cri.runtime import uses_systemd
-from imagestore.digest import Digest
 from imagestore.errors import ImageStoreError, NoMatchingManifestError, UnknownRuntimeHandlerError
-from imagestore.rpc.codes import MOST_TEXT_BYTES, text_of
+from imagestore.oci.digest import Digest
+from imagestore.util.rpc_status import MOST_TEXT_BYTES, text_of
 
 RUNC = """
 version = 3

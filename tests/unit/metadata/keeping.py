@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
-from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.platforms.spec import Platform
 
 

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagestore.ballast import Ballast
-from imagestore.digest import Digest
 from imagestore.errors import StoreBusyError, StoreFullError
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.oci.digest import Digest
+from imagestore.util.disk_reserve import Ballast
 from tests.unit.metadata.keeping import without_log
 
 ONE = Digest.of(b"one")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -25,6 +24,7 @@ from imagestore.metadata import copying, location, schema
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.location import NETWORK, file_system
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.oci.digest import Digest
 from imagestore.platforms.spec import Platform
 from tests.support.syncs import noted_syncs
 from tests.unit.metadata.keeping import without_log

@@ -15,9 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.ballast import BALLAST_BYTES
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,
     LeaseNotFoundError,
@@ -26,14 +23,17 @@ from imagestore.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.metadata import location
 from imagestore.metadata.failures import Translated
 from imagestore.metadata.opening import Way
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.schema import CURRENT
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.platforms.spec import Platform
+from imagestore.util.disk_reserve import BALLAST_BYTES
 from tests.support.locks import locks_on
 from tests.unit.metadata.keeping import Clock, digest
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
-from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.metadata.summaries import ImageSummary, read_summaries
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.platforms.spec import Platform
 
 IMAGE = Digest.of(b"config")

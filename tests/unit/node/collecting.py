@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from imagestore.durations import Duration
-from imagestore.image_service import ContainerImage
+from imagestore.cri.model import ContainerImage
 from imagestore.node.events import NodeEvent, ObjectReference
 from imagestore.node.features import FeatureGates
-from imagestore.node.gc import CollectionPolicy, DiskUsage, ImageCollector
+from imagestore.node.image_gc import CollectionPolicy, DiskUsage, ImageCollector
 from imagestore.node.metrics import NodeMetrics
-from imagestore.node.records.manager import PullManager
+from imagestore.node.pull_records.manager import PullManager
+from imagestore.util.durations import Duration
 from tests.support.image_services import FakeClock, FakeService, image
 
 OFF = FeatureGates()

@@ -12,11 +12,11 @@ from imagestore.node.features import FeatureGates
 from imagestore.node.metrics import NodeMetrics
 from imagestore.node.names import PullPolicy
 from imagestore.node.outcome import EnsureResult
-from imagestore.node.pulls.puller import Puller
-from imagestore.node.pulls.throttle import TokenBucket
-from imagestore.node.records.files import PullRecordFiles
-from imagestore.node.records.manager import PullManager
-from imagestore.node.records.verification import CredentialVerification
+from imagestore.node.pull_records.files import PullRecordFiles
+from imagestore.node.pull_records.manager import PullManager
+from imagestore.node.pull_records.verification import CredentialVerification
+from imagestore.node.pulling.puller import Puller
+from imagestore.node.pulling.throttle import TokenBucket
 from tests.support.image_services import FakeClock, FakeService, image
 
 if TYPE_CHECKING:

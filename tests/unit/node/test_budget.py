@@ -7,8 +7,9 @@ import sys
 
 _LIBRARY = """
 import sys
-import imagestore.node.ensure, imagestore.node.gc, imagestore.node.gc.loop, imagestore.node.gc.transition
-import imagestore.node.edged.file, imagestore.node.records.manager, imagestore.node.runtime_class
+import imagestore.node.ensure, imagestore.node.image_gc, imagestore.node.image_gc.loop
+import imagestore.node.image_gc.transition
+import imagestore.node.edged.file, imagestore.node.pull_records.manager, imagestore.node.runtime_class
 heavy = {"httpx", "grpc", "google.protobuf", "yaml", "jsonschema", "sqlite3", "click", "prometheus_client"}
 print(sorted(heavy & set(sys.modules)))
 """

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore.durations import Duration
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
 from imagestore.node.endpoints import Endpoint, parse_endpoint
 from imagestore.node.features import FeatureGates
-from imagestore.node.gc import CollectionPolicy
+from imagestore.node.image_gc import CollectionPolicy
 from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.node.runtime_class import (
     RuntimeClass,
@@ -21,7 +20,8 @@ from imagestore.node.runtime_class import (
     parse_runtime_class,
     parse_runtime_classes,
 )
-from imagestore.yaml_documents import parse_documents, read_documents
+from imagestore.util.durations import Duration
+from imagestore.util.yaml_documents import parse_documents, read_documents
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.errors import ConfigError
 from imagestore.node.credentials.docker_entries import credential_hash, parse_entries
 from imagestore.node.credentials.keyring import (
@@ -25,7 +24,8 @@ from imagestore.node.credentials.keyring import (
 from imagestore.node.credentials.matching import is_docker_hub, matches, matching, normalized_key
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.registry.credentials.model import Credential, Found, Target
-from imagestore.secret import Secret
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from imagestore import platforms
-from imagestore.cancel import CancelToken
-from imagestore.durations import Duration
+from imagestore.cri.model import ContainerImage, ImageSpec
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -25,12 +24,13 @@ from imagestore.errors import (
     ServiceUnavailableError,
     StoreCorruptError,
 )
-from imagestore.image_service import ContainerImage, ImageSpec
 from imagestore.node.docker.handlers import HandlerTable
 from imagestore.node.docker.service import DockerImageService
-from imagestore.observe import PartAdvanced
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.secret import Secret
+from imagestore.registry.events import PartAdvanced
+from imagestore.util.cancel import CancelToken
+from imagestore.util.durations import Duration
+from imagestore.util.secret import Secret
 from tests.support.docker_engine import RECORDED, Engine, docker_engine, id_of, recorded
 from tests.support.image_service_contract import Bench, HandlerContract
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from imagestore.observe import Event
+    from imagestore.registry.events import Event
 
 APP = "registry.example/team/app"
 ARM = platforms.parse("linux/arm64")

@@ -15,7 +15,7 @@ from imagestore.node.docker.authorization import header
 from imagestore.node.docker.progress import MAX_LINE_BYTES, read
 from imagestore.node.docker.version import ApiVersion, negotiate
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.secret import Secret
+from imagestore.util.secret import Secret
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore import platforms
-from imagestore.cancel import CancelToken
-from imagestore.durations import Duration
+from imagestore.cri.model import ImageSpec
 from imagestore.errors import DeadlineExceededError, InvalidInputError, UnknownRuntimeHandlerError
-from imagestore.image_service import ImageSpec
 from imagestore.node.docker.service import DockerImageService
+from imagestore.util.cancel import CancelToken
+from imagestore.util.durations import Duration
 from tests.support.docker_engine import Engine, docker_engine, id_of
 
 if TYPE_CHECKING:

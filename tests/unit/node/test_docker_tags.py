@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import platforms
-from imagestore.cancel import CancelToken
+from imagestore.cri.model import ImageSpec
 from imagestore.errors import (
     AccessDeniedError,
     ImageServiceError,
@@ -21,10 +21,10 @@ from imagestore.errors import (
     StoreError,
     StoreFullError,
 )
-from imagestore.image_service import ImageSpec
 from imagestore.node.docker import handlers
 from imagestore.node.docker.handlers import HandlerTable
 from imagestore.node.docker.service import DockerImageService
+from imagestore.util.cancel import CancelToken
 from tests.support.docker_engine import Engine, docker_engine, id_of
 
 APP = "registry.example/team/app"

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.durations import Duration
 from imagestore.errors import ConfigError, UnsupportedRuntimeTypeError
 from imagestore.node.edged.file import interpret, load
 from imagestore.node.edged.seed import resolve_seed
 from imagestore.node.edged.settings import Origin
+from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
     from pathlib import Path

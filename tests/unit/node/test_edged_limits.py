@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.durations import Duration
 from imagestore.errors import ConfigError
 from imagestore.node.edged.file import interpret
 from imagestore.node.edged.seed import resolve_seed
 from imagestore.node.kubelet_config import KubeletImageSettings
+from imagestore.util.durations import Duration
 
 GROUP = "edgecore.config.kubeedge.io"
 

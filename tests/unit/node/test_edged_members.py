@@ -10,7 +10,7 @@ from imagestore.cli.main import main
 from imagestore.errors import ConfigError
 from imagestore.node.edged.file import interpret
 from imagestore.node.edged.seed import resolve_seed
-from imagestore.yaml_documents import parse_documents
+from imagestore.util.yaml_documents import parse_documents
 
 if TYPE_CHECKING:
     from pathlib import Path

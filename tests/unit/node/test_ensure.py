@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from imagestore.cri.model import ImageSpec
 from imagestore.errors import (
     ConfigError,
     ImageDeniedError,
@@ -13,13 +14,12 @@ from imagestore.errors import (
     ImageStoreError,
     RegistryUnavailableError,
 )
-from imagestore.image_service import ImageSpec
 from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
 from imagestore.node.events import NodeEvent
 from imagestore.node.features import FeatureGates
 from imagestore.node.names import PullPolicy
 from imagestore.node.outcome import ErrorClass, start_failure
-from imagestore.node.pulls.throttle import TokenBucket
+from imagestore.node.pulling.throttle import TokenBucket
 from tests.support.image_services import FakeClock, FakeService
 from tests.unit.node.ensuring import HANDLERS, OFF, POD, PRESENT, SUBJECT, TWO, Bed, present, secret
 

@@ -8,9 +8,9 @@ import pytest
 
 from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
 from imagestore.node.features import FeatureGates
-from imagestore.node.records.files import PullRecordFiles
-from imagestore.node.records.manager import PullManager
-from imagestore.node.records.verification import CredentialVerification
+from imagestore.node.pull_records.files import PullRecordFiles
+from imagestore.node.pull_records.manager import PullManager
+from imagestore.node.pull_records.verification import CredentialVerification
 from tests.support.image_services import FakeService
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.errors import (
     ImageServiceError,
     OperationCancelledError,
@@ -15,9 +14,10 @@ from imagestore.node.ensure import EnsureRequest
 from imagestore.node.features import FeatureGates
 from imagestore.node.names import PullPolicy
 from imagestore.node.outcome import ErrorClass
-from imagestore.node.records.files import PullRecordFiles
-from imagestore.node.records.manager import PullManager
-from imagestore.node.records.verification import CredentialVerification
+from imagestore.node.pull_records.files import PullRecordFiles
+from imagestore.node.pull_records.manager import PullManager
+from imagestore.node.pull_records.verification import CredentialVerification
+from imagestore.util.cancel import CancelToken
 from tests.support.image_services import image
 from tests.unit.node.ensuring import POD, PRESENT, TWO, Bed, recording, secret
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.durations import Duration
+from imagestore.cri.model import ContainerImage, ImageSpec
 from imagestore.errors import ImageCollectionError, ImageServiceError
-from imagestore.image_service import ContainerImage, ImageSpec
-from imagestore.node.gc import CollectionPolicy, DiskUsage
-from imagestore.node.gc.order import Spared
+from imagestore.node.image_gc import CollectionPolicy, DiskUsage
+from imagestore.node.image_gc.order import Spared
+from imagestore.util.durations import Duration
 from tests.support.image_services import image
 from tests.unit.node.collecting import ON, Bed, seconds
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore.durations import Duration
+from imagestore.cri.model import ContainerImage
 from imagestore.errors import InvalidInputError
-from imagestore.image_service import ContainerImage
-from imagestore.node.gc import CollectionPolicy, DiskUsage
-from imagestore.node.gc.detection import Detector, ImageKey, ImageUse
-from imagestore.node.gc.order import Spared, candidates, free_space, sort_key
-from imagestore.node.gc.policy import size_text
+from imagestore.node.image_gc import CollectionPolicy, DiskUsage
+from imagestore.node.image_gc.detection import Detector, ImageKey, ImageUse
+from imagestore.node.image_gc.order import Spared, candidates, free_space, sort_key
+from imagestore.node.image_gc.policy import size_text
+from imagestore.util.durations import Duration
 from tests.support.image_services import image
 
 

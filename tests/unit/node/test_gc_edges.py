@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.durations import Duration
+from imagestore.cri.model import ContainerImage
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
-from imagestore.image_service import ContainerImage
 from imagestore.node.features import FeatureGates
-from imagestore.node.gc import CollectionPolicy
-from imagestore.node.gc.detection import Detector
-from imagestore.node.gc.state import CollectorState
-from imagestore.node.gc.transition import GateMarker
+from imagestore.node.image_gc import CollectionPolicy
+from imagestore.node.image_gc.detection import Detector
+from imagestore.node.image_gc.state import CollectorState
+from imagestore.node.image_gc.transition import GateMarker
+from imagestore.util.durations import Duration
 from tests.support.image_services import image
 
 if TYPE_CHECKING:

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.cancel import CancelToken
-from imagestore.durations import Duration
+from imagestore.cri.model import ContainerImage
 from imagestore.errors import StoreCorruptError
-from imagestore.image_service import ContainerImage
 from imagestore.node.events import NodeEvent
-from imagestore.node.gc import CollectionPolicy, DiskUsage
-from imagestore.node.gc.disk import disk_of_images
-from imagestore.node.gc.loop import CollectionLoop
-from imagestore.node.gc.order import Reason
-from imagestore.node.gc.transition import GateChange, GateMarker, clean_up
-from imagestore.node.records.files import PullRecordFiles
-from imagestore.node.records.manager import PullManager
-from imagestore.node.records.model import PulledRecord
-from imagestore.node.records.verification import CredentialVerification
+from imagestore.node.image_gc import CollectionPolicy, DiskUsage
+from imagestore.node.image_gc.disk import disk_of_images
+from imagestore.node.image_gc.loop import CollectionLoop
+from imagestore.node.image_gc.order import Reason
+from imagestore.node.image_gc.transition import GateChange, GateMarker, clean_up
+from imagestore.node.pull_records.files import PullRecordFiles
+from imagestore.node.pull_records.manager import PullManager
+from imagestore.node.pull_records.model import PulledRecord
+from imagestore.node.pull_records.verification import CredentialVerification
+from imagestore.util.cancel import CancelToken
+from imagestore.util.durations import Duration
 from tests.support.image_services import FakeService, image
 from tests.unit.node.collecting import NODE, OFF, ON, Bed, seconds
 

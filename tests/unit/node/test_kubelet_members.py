@@ -11,7 +11,7 @@ from imagestore.cli.main import main
 from imagestore.node.edged.file import interpret
 from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.node.kubelet_members import MEMBERS, unknown_members
-from imagestore.yaml_documents import parse_documents
+from imagestore.util.yaml_documents import parse_documents
 
 if TYPE_CHECKING:
     from pathlib import Path

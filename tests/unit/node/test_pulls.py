@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore.cancel import CancelToken
-from imagestore.durations import NANOSECONDS, Duration
 from imagestore.errors import InvalidInputError, OperationCancelledError
-from imagestore.node.pulls.backoff import BackOff
-from imagestore.node.pulls.throttle import TokenBucket
-from imagestore.node.pulls.turns import Turns
+from imagestore.node.pulling.backoff import BackOff
+from imagestore.node.pulling.throttle import TokenBucket
+from imagestore.node.pulling.turns import Turns
+from imagestore.util.cancel import CancelToken
+from imagestore.util.durations import NANOSECONDS, Duration
 from tests.support.image_services import FakeClock
 
 
@@ -184,7 +184,7 @@ def test_who_stops_waiting_takes_no_turn() -> None:
 
 _INTERRUPTED = """
 import signal, threading
-from imagestore.node.pulls.turns import Turns
+from imagestore.node.pulling.turns import Turns
 
 turns, is_held, is_over = Turns.serial(), threading.Event(), threading.Event()
 

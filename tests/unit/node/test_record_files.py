@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreError
 from imagestore.node.metrics import NodeMetrics
-from imagestore.node.records.files import PullRecordFiles, file_name
-from imagestore.node.records.manager import PullManager
-from imagestore.node.records.model import PulledRecord
-from imagestore.node.records.verification import CredentialVerification
+from imagestore.node.pull_records.files import PullRecordFiles, file_name
+from imagestore.node.pull_records.manager import PullManager
+from imagestore.node.pull_records.model import PulledRecord
+from imagestore.node.pull_records.verification import CredentialVerification
 
 if TYPE_CHECKING:
     from pathlib import Path

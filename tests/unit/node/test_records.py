@@ -10,20 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore.cri.model import ServedImage
 from imagestore.errors import ConfigError, StoreCorruptError
-from imagestore.image_service import ServedImage
 from imagestore.node.credentials.keyring import SecretSource, ServiceAccountSource, TrackedCredential
 from imagestore.node.metrics import NodeMetrics
-from imagestore.node.records import model
-from imagestore.node.records.files import PullRecordFiles, file_name
-from imagestore.node.records.manager import MOST_SECRETS_LEARNED, PullManager
-from imagestore.node.records.model import (
-    PullCredentials,
-    PulledRecord,
-    RecordedSecret,
-    RecordedServiceAccount,
-)
-from imagestore.node.records.verification import CredentialVerification
+from imagestore.node.pull_records import model
+from imagestore.node.pull_records.files import PullRecordFiles, file_name
+from imagestore.node.pull_records.manager import MOST_SECRETS_LEARNED, PullManager
+from imagestore.node.pull_records.model import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
+from imagestore.node.pull_records.verification import CredentialVerification
 from imagestore.registry.credentials.cri import AuthConfig
 
 if TYPE_CHECKING:

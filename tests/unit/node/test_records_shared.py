@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore.cri.model import ServedImage
 from imagestore.errors import StoreError
-from imagestore.image_service import ServedImage
-from imagestore.node.records.files import PullRecordFiles, file_name
-from imagestore.node.records.manager import PullManager
-from imagestore.node.records.model import PulledRecord
-from imagestore.node.records.verification import CredentialVerification
+from imagestore.node.pull_records.files import PullRecordFiles, file_name
+from imagestore.node.pull_records.manager import PullManager
+from imagestore.node.pull_records.model import PulledRecord
+from imagestore.node.pull_records.verification import CredentialVerification
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ PRESENT = [ServedImage(REF, (IMAGE,), (), 1)]
 PULL = """
 import sys, time
 from pathlib import Path
-from imagestore.node.records.files import PullRecordFiles
+from imagestore.node.pull_records.files import PullRecordFiles
 lock = PullRecordFiles(Path(sys.argv[1])).begin(sys.argv[2])
 print("under way", flush=True)
 time.sleep(600)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.cri.client import CriImageService
-from imagestore.durations import Duration
-from imagestore.image_service import ImageSpec
+from imagestore.cri.model import ImageSpec
 from imagestore.node.embedded import EmbeddedImageService
 from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
 from imagestore.node.features import FeatureGates
-from imagestore.node.gc import CollectionPolicy, DiskUsage, ImageCollector
+from imagestore.node.image_gc import CollectionPolicy, DiskUsage, ImageCollector
 from imagestore.node.names import PullPolicy
 from imagestore.node.outcome import ErrorClass
 from imagestore.registry.policy import TransferPolicy
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import build_index, layer
+from imagestore.util.durations import Duration
 from tests.support.cri_server import cri_server
 from tests.support.image_service_contract import Bench, HandlerContract
 from tests.support.linux_node import AGAIN, APP, CONFIG, HOST, MISSING

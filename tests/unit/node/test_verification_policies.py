@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import ConfigError
-from imagestore.node.records.verification import CredentialVerification, pattern_fault
+from imagestore.node.pull_records.verification import CredentialVerification, pattern_fault
 
 DIGESTED = f"registry.example/app@sha256:{'0' * 64}"
 

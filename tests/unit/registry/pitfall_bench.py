@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from imagestore import config, platforms
-from imagestore.cancel import CancelToken
 from imagestore.registry.connect import connect
 from imagestore.registry.credentials.model import Credential, Found
 from imagestore.registry.retry import Timing
-from imagestore.secret import Secret
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import FaultRule, Registry, TokenAuth, Where, build_image
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from imagestore.image import Image as Pulled
     from imagestore.registry.credentials.model import CredentialLookup, Target
     from imagestore.registry.policy import TransferPolicy
+    from imagestore.store.image import Image as Pulled
     from imagestore.testing import BasicAuth
     from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.images.builders import Image

@@ -12,7 +12,6 @@ import threading
 import pytest
 from httpx import Headers
 
-from imagestore.cancel import CancelToken
 from imagestore.errors import (
     AuthenticationError,
     ProtocolError,
@@ -25,7 +24,8 @@ from imagestore.registry.auth.tokens import MAX_REPLY_BYTES
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.credentials.model import Anonymous, Credential, CredentialLookup
 from imagestore.registry.transport.addresses import Origin
-from imagestore.secret import Secret
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 from tests.unit.registry.token_server import (
     ALICE,
     IDENTITY,

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from imagestore.cancel import CancelToken
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import (
     OperationCancelledError,
     ProtocolError,
@@ -19,9 +16,12 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
-from imagestore.observe import Waiting
-from imagestore.reference import Reference
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.reference import Reference
+from imagestore.registry.events import Waiting
 from imagestore.registry.policy import TransferPolicy
+from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain, pieces
 from tests.unit.registry.wire import Body
 

@@ -9,10 +9,10 @@ import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import ImageStoreError
-from imagestore.reference import Reference
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.reference import Reference
 from imagestore.registry.policy import TransferPolicy
 from tests.support.streams import drain, pieces
 

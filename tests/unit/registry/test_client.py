@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from imagestore import media_types
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -28,7 +25,10 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
-from imagestore.reference import Reference
+from imagestore.oci import media_types
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from httpx import Headers
 
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import DigestMismatchError, ProtocolError, ReferenceNotFoundError, RegistryUnavailableError
-from imagestore.media_types import DOCKER_FOREIGN_LAYER, OCI_LAYER_GZIP
-from imagestore.observe import Noticed
-from imagestore.reference import Reference
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER, OCI_LAYER_GZIP
+from imagestore.oci.reference import Reference
+from imagestore.registry.events import Noticed
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.warning_texts import warning_texts
 from tests.support.streams import drain

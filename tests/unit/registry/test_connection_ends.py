@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import pytest
 import trustme
 
-from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import DeadlineExceededError, OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.transport.addresses import Origin
@@ -20,6 +19,7 @@ from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
     BODY,

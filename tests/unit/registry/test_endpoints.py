@@ -11,8 +11,6 @@ import pytest
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.config.hosts import HostConfig, RegistryHosts
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import (
     DigestMismatchError,
     ProtocolError,
@@ -20,10 +18,12 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
-from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.observe import SourceSwitched
-from imagestore.reference import Reference
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
+from imagestore.oci.reference import Reference
 from imagestore.registry.endpoints import ConfiguredEndpoints, default_endpoint, endpoints_from
+from imagestore.registry.events import SourceSwitched
 from tests.support.streams import drain
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.cli import progress
-from imagestore.observe import (
+from imagestore.registry.events import (
     BlobAdvanced,
     BlobAwaited,
     BlobDone,
@@ -23,9 +22,10 @@ from imagestore.observe import (
     SourceSwitched,
     Waiting,
 )
-from imagestore.pull.fetch import ingest_ref
+from imagestore.store.pull.fetch import ingest_ref
 from imagestore.testing import FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse
+from imagestore.util.cancel import CancelToken
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
 
 LAYER = layer("only", size=4000)

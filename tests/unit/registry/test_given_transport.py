@@ -9,9 +9,9 @@ import httpx
 import pytest
 import respx
 
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
 from imagestore.registry.connect import connect
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import Registry, build_image
 
 IMAGE = build_image()

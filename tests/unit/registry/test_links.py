@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.config.hosts import HostConfig, RegistryHosts
-from imagestore.digest import Digest
 from imagestore.errors import (
     AccessDeniedError,
     DocumentError,
@@ -22,8 +21,9 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryUnavailableError,
 )
-from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.reference import Reference
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
+from imagestore.oci.reference import Reference
 from imagestore.registry import listing
 from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.links import Link, next_target, parse_links

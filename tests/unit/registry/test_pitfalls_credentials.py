@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from imagestore import errors
-from imagestore.cancel import CancelToken
-from imagestore.reference import Reference
+from imagestore.oci.reference import Reference
 from imagestore.registry.credentials.lookup import CredentialResolver, Surroundings
 from imagestore.testing import (
     BasicAuth,
@@ -27,6 +26,7 @@ from imagestore.testing.faults import (
     Refuse,
     Reset,
 )
+from imagestore.util.cancel import CancelToken
 from tests.unit.registry.pitfall_bench import LOGIN, PASSWORD, REFERENCE, Bench, Logins, fault
 
 

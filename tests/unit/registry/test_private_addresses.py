@@ -7,7 +7,6 @@ import socket
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ProtocolError
 from imagestore.registry.auth.policy import AuthPolicy
@@ -17,6 +16,7 @@ from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
+from imagestore.util.cancel import CancelToken
 from tests.unit.registry.wire import OK, RawServers, say
 
 

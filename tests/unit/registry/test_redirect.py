@@ -12,15 +12,15 @@ import httpx
 import pytest
 
 from imagestore.config.connection import ConnectionSettings
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import AccessDeniedError, AuthenticationError, ProtocolError, RegistryUnavailableError
-from imagestore.media_types import OCI_INDEX
-from imagestore.observe import Noticed
-from imagestore.reference import Reference
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_INDEX
+from imagestore.oci.reference import Reference
 from imagestore.registry import echo, session
 from imagestore.registry.echo import secrets_in
 from imagestore.registry.endpoints import Endpoint
+from imagestore.registry.events import Noticed
 from imagestore.registry.transport.urls import join, origin_of
 from tests.support.streams import drain
 

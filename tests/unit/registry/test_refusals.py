@@ -9,19 +9,19 @@ from typing import Any
 import httpx
 import pytest
 
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import AccessDeniedError, AuthenticationError, ReferenceNotFoundError, RegistryError
-from imagestore.media_types import OCI_LAYER_GZIP
-from imagestore.observe import Noticed
-from imagestore.reference import Reference
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_LAYER_GZIP
+from imagestore.oci.reference import Reference
 from imagestore.registry.auth.token_service import basic_header
 from imagestore.registry.credentials.model import Credential
 from imagestore.registry.echo import secrets_in, without
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.errors_body import escape
+from imagestore.registry.events import Noticed
 from imagestore.registry.transport.urls import origin_of
-from imagestore.secret import Secret
+from imagestore.util.secret import Secret
 
 MakeBench = Callable[..., Any]
 REFERENCE = Reference.parse("registry.example/team/app:1")

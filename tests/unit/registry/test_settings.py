@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from imagestore import config, platforms
-from imagestore.cancel import CancelToken
 from imagestore.config.findings import Severity
 from imagestore.config.hosts import read_hosts
 from imagestore.config.known import REGISTRY_PLUGIN_SECTION
@@ -19,9 +18,10 @@ from imagestore.registry.connect import connect
 from imagestore.registry.credentials.model import Credential, Found, Target
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.settings import auth_policy, transfer_policy
-from imagestore.secret import Secret
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import Registry, TokenAuth, build_image
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 
 HOST = platforms.parse("linux/amd64")
 TABLE = 'version = 3\n[plugins."io.imagestore.registry.v1"]\n'

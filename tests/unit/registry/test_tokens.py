@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.errors import AuthenticationError, OperationCancelledError
 from imagestore.registry.auth.scope import Scope
 from imagestore.registry.auth.tokens import (
@@ -19,7 +18,8 @@ from imagestore.registry.auth.tokens import (
     usable_seconds,
 )
 from imagestore.registry.transport.addresses import Origin
-from imagestore.secret import Secret
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 
 ORIGIN = Origin("https", "registry.example", 443)
 

@@ -212,7 +212,7 @@ def test_the_package_needs_the_standard_library_alone() -> None:
         str(
             [
                 "imagestore",
-                *(f"imagestore.{name}" for name in ("_version", "errors", "known_members", "text")),
+                *(f"imagestore.{name}" for name in ("_version", "errors", "util", "util.known_members", "util.text")),
             ]
         ),
         "[]",

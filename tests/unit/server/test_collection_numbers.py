@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from imagestore import platforms
-from imagestore.collect import GarbageReport
-from imagestore.digest import Digest
-from imagestore.rpc.workers import StoreWorkers
+from imagestore.oci.digest import Digest
 from imagestore.server.collector import Collector
 from imagestore.server.metrics import Metrics, StoreNumbers
-from imagestore.store import ImageStore
+from imagestore.store.garbage import GarbageReport
+from imagestore.store.image_store import ImageStore
+from imagestore.store.workers import StoreWorkers
 
 GOOD = GarbageReport(False, (), 5, (), 0, {})
 LEFT_BEHIND = GarbageReport(False, (), 7, (), 1, {"sha256:0": "can't delete"})

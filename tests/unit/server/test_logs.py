@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from imagestore.rpc.context import REQUEST_ID
 from imagestore.server import logs
+from imagestore.util.request_context import REQUEST_ID
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from imagestore.cancel import CancelToken
-from imagestore.rpc.workers import StoreWorkers
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
+from imagestore.store.workers import StoreWorkers
+from imagestore.util.cancel import CancelToken
 
 
 class Store:

@@ -13,11 +13,11 @@ import pytest
 
 import imagestore
 from imagestore import ImageStore
-from imagestore.cancel import CancelToken
 from imagestore.errors import ImageStoreError, OperationCancelledError, StoreError
-from imagestore.observe import BlobStarted, Event
+from imagestore.registry.events import BlobStarted, Event
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from imagestore.testing.faults import Drip, FaultRule, Where
+from imagestore.util.cancel import CancelToken
 
 
 @pytest.fixture

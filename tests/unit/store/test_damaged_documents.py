@@ -8,14 +8,14 @@ from typing import BinaryIO
 
 import pytest
 
-from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, IntegrityError
-from imagestore.image import Image
-from imagestore.observe import BlobDone
-from imagestore.pull.sources import remove_damaged
+from imagestore.oci.digest import Digest
+from imagestore.registry.events import BlobDone
+from imagestore.store.image import Image
+from imagestore.store.pull.sources import remove_damaged
 from imagestore.testing import build_image, layer
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
-from tests.unit.archive.making import layout_files, saved_files, write
+from tests.unit.store.archive.making import layout_files, saved_files, write
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "short": lambda raw: raw[:10],

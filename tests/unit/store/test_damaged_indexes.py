@@ -14,11 +14,11 @@ import pytest
 from imagestore.errors import StoreCorruptError
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance.check import FaultKind
+from imagestore.store.maintenance.policy import Policy
+from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
-from imagestore.upkeep.check import FaultKind
-from imagestore.upkeep.policy import Policy
-from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import PYTHON, node, python_image
 from tests.unit.store.test_upkeep import OTHER
 

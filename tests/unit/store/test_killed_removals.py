@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.digest import Digest
 from imagestore.metadata.journal import RecordJournal
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
-from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import PYTHON, node, python_image
 from tests.unit.store.test_upkeep import OTHER, damage_database
 

@@ -15,9 +15,9 @@ _CODE = """
 import json, os, resource, sys
 from pathlib import Path
 import imagestore
-from imagestore.digest import Digest
+from imagestore.oci.digest import Digest
 from imagestore.errors import StoreError
-from imagestore.upkeep.policy import Policy
+from imagestore.store.maintenance.policy import Policy
 
 store = imagestore.open(sys.argv[1])
 zeros = Digest.parse("sha256:" + 64 * "0")
@@ -54,7 +54,7 @@ os.write(1, json.dumps(said).encode())
 _OPENING = """
 import os, resource, sys
 import imagestore
-from imagestore import store
+from imagestore.store import image_store as store
 from imagestore.errors import StoreError
 
 imagestore.open(sys.argv[1]).close()

@@ -16,9 +16,9 @@ from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.locks import FileLock
 from imagestore.errors import StoreError
 from imagestore.metadata.journal import RecordJournal
-from imagestore.own_files import open_regular
-from imagestore.store import ImageStore
-from imagestore.upkeep.rebuild import rebuild
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance.rebuild import rebuild
+from imagestore.util.owned_files import open_regular
 from tests.support.node import PYTHON, node
 
 STRANGER = 12345

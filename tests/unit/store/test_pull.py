@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from imagestore import platforms
-from imagestore.digest import Digest
 from imagestore.errors import (
     ConfigError,
     DocumentError,
@@ -22,8 +21,9 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.observe import BlobDone, Noticed
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.registry.events import BlobDone, Noticed
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import Entry, build_artifact, build_image, build_index, foreign_layer, layer
 from tests.support.node import CONFIG, HOST, HYPERV, PLATFORMS, PROCESS, PYTHON, node, python_image, snapshot
 

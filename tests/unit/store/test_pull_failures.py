@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.content.ingest import LocalIngestWriter
-from imagestore.digest import Digest
 from imagestore.errors import (
     DeadlineExceededError,
     DigestMismatchError,
@@ -19,9 +17,11 @@ from imagestore.errors import (
     OperationCancelledError,
     StoreFullError,
 )
-from imagestore.observe import Event, Selected
+from imagestore.oci.digest import Digest
+from imagestore.registry.events import Event, Selected
 from imagestore.testing import build_index, layer
 from imagestore.testing.images.builders import Image
+from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image, snapshot
 
 

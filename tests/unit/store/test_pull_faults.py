@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.digest import Digest
 from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
@@ -18,8 +17,9 @@ from imagestore.errors import (
     StoreCorruptError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.media_types import Kind
-from imagestore.observe import BlobStarted, Event, Noticed
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import Kind
+from imagestore.registry.events import BlobStarted, Event, Noticed
 from imagestore.testing import Entry, FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse, RefuseRange, Truncate, WrongDigest
 from imagestore.testing.images.builders import Image

@@ -10,7 +10,7 @@ import pytest
 
 from imagestore import config
 from imagestore.registry.connect import connect
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import Registry, build_image, layer
 from tests.support.node import HOST
 

@@ -16,15 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.digest import Digest
 from imagestore.errors import StoreCorruptError
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
-from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import PYTHON, node, python_image
 from tests.unit.store.test_upkeep import OTHER
 
-REBUILD = "import sys, pathlib; from imagestore.upkeep.rebuild import rebuild; rebuild(pathlib.Path(sys.argv[1]))"
+REBUILD = (
+    "import sys, pathlib; from imagestore.store.maintenance.rebuild import rebuild; rebuild(pathlib.Path(sys.argv[1]))"
+)
 
 
 @pytest.fixture
@@ -76,7 +78,9 @@ def test_the_old_log_is_gone_for_good_before_the_new_database_has_its_name(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", noted(os.replace))
         patch.setattr(os, "rename", noted(os.rename))
-        patch.setattr("imagestore.upkeep.rebuild.sync_directory", lambda path: steps.append(f"synced {path.name}"))
+        patch.setattr(
+            "imagestore.store.maintenance.rebuild.sync_directory", lambda path: steps.append(f"synced {path.name}")
+        )
         damage(root / "metadata.db")
         rebuild(root)
     assert steps == ["metadata.db.damaged-1", "synced store", "metadata.db", "synced store"]

@@ -11,9 +11,9 @@ import pytest
 
 from imagestore.errors import StoreError
 from imagestore.metadata.journal import RecordJournal
-from imagestore.store import ImageStore
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
-from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import PYTHON, node, python_image
 from tests.unit.store.test_upkeep import OTHER
 

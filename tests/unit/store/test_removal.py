@@ -17,21 +17,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagestore import lookup
-from imagestore.collect import Patience
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
-from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata import database
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.namespace_api import NamedImage
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_MANIFEST
+from imagestore.oci.reference import Reference
 from imagestore.platforms.spec import Platform
-from imagestore.reference import Reference
-from imagestore.upkeep import removal
-from imagestore.upkeep.removal import Remover
+from imagestore.store import record_lookup
+from imagestore.store.garbage import Patience
+from imagestore.store.maintenance import removal
+from imagestore.store.maintenance.removal import Remover
 
 HANDLERS = ("runc", "kata")
 IDS = [Digest("sha256", f"{start}{number}" * 16) for start in ("abc", "abd") for number in range(2)]
@@ -86,14 +86,14 @@ def one_after_the_other(
 def doomed(
     metadata: SqliteMetadataStore, name: str, handler: str | None, *, is_for_all: bool, only_name: bool
 ) -> list[ImageRecord]:
-    named = [each for each in lookup.by_name(metadata, name) if str(Reference.parse(name)) == each.reference]
+    named = [each for each in record_lookup.by_name(metadata, name) if str(Reference.parse(name)) == each.reference]
     if only_name and named:
-        return named if is_for_all else lookup.meant(metadata, name, handler, "runc")
+        return named if is_for_all else record_lookup.meant(metadata, name, handler, "runc")
     if not is_for_all:
-        return lookup.doomed(metadata, name, handler, "runc")
-    found = lookup.by_name(metadata, name) or lookup.by_id(metadata, name)
+        return record_lookup.doomed(metadata, name, handler, "runc")
+    found = record_lookup.by_name(metadata, name) or record_lookup.by_id(metadata, name)
     owners = sorted({each.handler for each in found})
-    return [each for owner in owners for each in lookup.doomed(metadata, name, owner, "runc")]
+    return [each for owner in owners for each in record_lookup.doomed(metadata, name, owner, "runc")]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_many_together_go_as_one_after_the_other(
     handler, is_for_all = (None, True) if whose == "all" else (whose, False)
     remover = Remover(
         together,
-        lookup.RemovalRule(handler, "runc", is_for_all=is_for_all, only_name=only_name),
+        record_lookup.RemovalRule(handler, "runc", is_for_all=is_for_all, only_name=only_name),
         lambda name: doomed(together, name, handler, is_for_all=is_for_all, only_name=only_name),
     )
     expected = found = None
@@ -147,7 +147,7 @@ def _key(image: ImageRecord) -> tuple[str, str]:
 def test_the_journal_knows_what_went(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, lookup.RemovalRule(None, "runc"), lambda _name: [])
+        remover = Remover(metadata, record_lookup.RemovalRule(None, "runc"), lambda _name: [])
         remover.remove(["one", "three"])
         left = {found[0].reference for found in metadata.journaled().candidates if found}
     assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
@@ -191,7 +191,9 @@ def test_many_names_go_in_few_transactions_between_which_others_come(
 
         monkeypatch.setattr(metadata, "exclusive", noted_exclusive)
         monkeypatch.setattr(metadata, "give_way", noted_give_way)
-        removed, _ = Remover(metadata, lookup.RemovalRule(None, "runc"), lambda _name: []).remove(["none", *MANY])
+        removed, _ = Remover(metadata, record_lookup.RemovalRule(None, "runc"), lambda _name: []).remove(
+            ["none", *MANY]
+        )
         assert (metadata.find_images(), len(removed)) == ([], 1 + len(MANY))
     assert steps == ["others", "transaction"] * transactions
 
@@ -205,7 +207,11 @@ def full(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
 
 
 def remover_of(metadata: SqliteMetadataStore) -> Remover:
-    return Remover(metadata, lookup.RemovalRule(None, "runc"), lambda name: lookup.doomed(metadata, name, None, "runc"))
+    return Remover(
+        metadata,
+        record_lookup.RemovalRule(None, "runc"),
+        lambda name: record_lookup.doomed(metadata, name, None, "runc"),
+    )
 
 
 def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +357,7 @@ def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> Non
 
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-        remover = Remover(metadata, lookup.RemovalRule(None, "runc"), refuse)
+        remover = Remover(metadata, record_lookup.RemovalRule(None, "runc"), refuse)
         unknown = [f"docker.io/library/unknown{number}:latest" for number in range(70)]
         with pytest.raises(InvalidInputError, match="unknown0"):
             remover.remove(["one", *unknown, "two"])
@@ -377,7 +383,7 @@ def test_a_record_that_cannot_be_read_is_not_removed_as_if_it_could(tmp_path: Pa
 def test_all_records_go_in_one_step_by_their_names_alone(full: SqliteMetadataStore, only_name: bool) -> None:
     """All are one image under many names."""
     full.put_images([(replace(ONE, reference=name), {}) for name in MANY])
-    rule = lookup.RemovalRule(None, "runc", only_name=only_name)
-    removed, _ = Remover(full, rule, lambda name: lookup.doomed(full, name, None, "runc")).remove(MANY)
+    rule = record_lookup.RemovalRule(None, "runc", only_name=only_name)
+    removed, _ = Remover(full, rule, lambda name: record_lookup.doomed(full, name, None, "runc")).remove(MANY)
     assert full.find_images() == []
     assert [len(removed[name]) for name in MANY[:2]] == ([1, 1] if only_name else [len(MANY), 0])

@@ -17,13 +17,9 @@ from typing import Any
 
 import pytest
 
-from imagestore import lease
-from imagestore.archive.importing import ImportOptions
-from imagestore.cancel import CancelToken
 from imagestore.content import blob_file
 from imagestore.content.blob_file import open_blob
 from imagestore.content.locks import FileLock
-from imagestore.digest import Digest
 from imagestore.errors import (
     ContentNotFoundError,
     IntegrityError,
@@ -36,15 +32,19 @@ from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.location import JOURNAL
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.observe import BlobDone, Event, Observer
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.registry.events import BlobDone, Event, Observer
+from imagestore.store import leases
+from imagestore.store.archive.importing import ImportOptions
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance.check import CheckReport, Fault, FaultKind
+from imagestore.store.maintenance.hashing import CheckOptions
+from imagestore.store.maintenance.policy import Policy
+from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
-from imagestore.upkeep.check import CheckReport, Fault, FaultKind
-from imagestore.upkeep.hashing import CheckOptions
-from imagestore.upkeep.policy import Policy
-from imagestore.upkeep.rebuild import rebuild
+from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
-from tests.unit.archive import making
+from tests.unit.store.archive import making
 from tests.unit.store.test_upkeep import OTHER, damage_database, present, spoil
 
 DAY = 86400.0
@@ -318,7 +318,7 @@ def test_what_another_process_brought_into_a_new_store_is_not_taken_for_found(
                 writer.commit()
         return make(*given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("imagestore.store.SqliteMetadataStore", slowly)
+    monkeypatch.setattr("imagestore.store.image_store.SqliteMetadataStore", slowly)
     with ImageStore(root) as store:
         assert (list(store.metadata.leases()), "beside" in caplog.text) == ([], False)
 
@@ -443,7 +443,7 @@ def test_an_import_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here
 
 
 def test_a_held_lease_is_renewed_while_its_block_runs(here: Node) -> None:
-    with lease.held(here.store.metadata, purpose="test", renew_seconds=0.01) as held, lease.renewed(held):
+    with leases.held(here.store.metadata, purpose="test", renew_seconds=0.01) as held, leases.renewed(held):
         (before,) = here.store.metadata.leases()
         give_up_at = time.monotonic() + 10
         while next(here.store.metadata.leases()).expires_at == before.expires_at:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cancel import CancelToken
-from imagestore.descriptor import Descriptor
 from imagestore.errors import (
     ImageDeniedError,
     ImageNotFoundError,
@@ -17,8 +15,10 @@ from imagestore.errors import (
     StoreBusyError,
     UnknownRuntimeHandlerError,
 )
+from imagestore.oci.descriptor import Descriptor
+from imagestore.store.maintenance import naming
 from imagestore.testing import build_image
-from imagestore.upkeep import naming
+from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
 
 PAUSE = "registry.example/pause:1"

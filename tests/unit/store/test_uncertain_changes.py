@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.digest import Digest
-from imagestore.image import Image
-from imagestore.lease import LIFETIME_SECONDS
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.store import ImageStore
+from imagestore.oci.digest import Digest
+from imagestore.store.image import Image
+from imagestore.store.image_store import ImageStore
+from imagestore.store.leases import LIFETIME_SECONDS
+from imagestore.store.maintenance.rebuild import rebuild
+from imagestore.store.maintenance.restoring import RebuildReport
 from imagestore.testing import build_index
-from imagestore.upkeep.rebuild import rebuild
-from imagestore.upkeep.restoring import RebuildReport
 from tests.support.node import PYTHON, Node, node, python_image
 from tests.unit.store.test_repairing import put
 from tests.unit.store.test_upkeep import OTHER, damage_database, present
@@ -60,7 +60,7 @@ def rebuilt(root: Path) -> RebuildReport:
 
 def is_rebuilt(root: Path, failpoint: str) -> bool:
     """Another process rebuilds, unless it dies."""
-    command = [sys.executable, "-c", "import sys, pathlib; from imagestore.upkeep.rebuild import rebuild"]
+    command = [sys.executable, "-c", "import sys, pathlib; from imagestore.store.maintenance.rebuild import rebuild"]
     command[-1] += "; rebuild(pathlib.Path(sys.argv[1]))"
     environment = {**os.environ, "IMAGESTORE_FAILPOINT": failpoint}
     status = subprocess.run([*command, str(root)], env=environment, check=False).returncode

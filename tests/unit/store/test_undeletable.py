@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cancel import CancelToken
-from imagestore.collect import GarbageReport
 from imagestore.content.ingest_folder import ingest_name
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import DocumentError, UndeletableError
-from imagestore.lease import held
-from imagestore.media_types import OCI_LAYER_GZIP
-from imagestore.pull.undo import undone_on_failure
-from imagestore.store import ImageStore
-from imagestore.upkeep.policy import EvictionReport, Policy
-from imagestore.upkeep.removal import Removals
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import OCI_LAYER_GZIP
+from imagestore.store.garbage import GarbageReport
+from imagestore.store.image_store import ImageStore
+from imagestore.store.leases import held
+from imagestore.store.maintenance.policy import EvictionReport, Policy
+from imagestore.store.maintenance.removal import Removals
+from imagestore.store.pull.undo import undone_on_failure
+from imagestore.util.cancel import CancelToken
 from tests.support.node import PYTHON, Node, node
 
 

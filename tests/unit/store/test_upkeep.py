@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.cli import describe
-from imagestore.digest import Digest
 from imagestore.errors import (
     DeadlineExceededError,
     ImageNotFoundError,
@@ -23,17 +21,19 @@ from imagestore.errors import (
     OperationCancelledError,
     StoreCorruptError,
 )
-from imagestore.image import Image
 from imagestore.metadata.records import HolderKind
+from imagestore.oci.digest import Digest
 from imagestore.platforms import Platform
-from imagestore.store import ImageStore
+from imagestore.store.image import Image
+from imagestore.store.image_store import ImageStore
+from imagestore.store.maintenance import policy
+from imagestore.store.maintenance.check import FaultKind
+from imagestore.store.maintenance.hashing import CheckOptions, CheckProgress
+from imagestore.store.maintenance.policy import Policy
+from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import Entry, build_artifact, build_image, build_index
 from imagestore.testing.images.bodies import BytesBody
-from imagestore.upkeep import policy
-from imagestore.upkeep.check import FaultKind
-from imagestore.upkeep.hashing import CheckOptions, CheckProgress
-from imagestore.upkeep.policy import Policy
-from imagestore.upkeep.rebuild import rebuild
+from imagestore.util.cancel import CancelToken
 from tests.support.locks import is_locked
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 
@@ -420,7 +420,7 @@ def test_an_interrupted_check_goes_on_where_it_stopped(here: Node, tmp_path: Pat
 def test_how_far_a_check_came_is_noted_on_the_way(here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is killed notes nothing at the end, and would begin anew after hours."""
     here.store.pull(PYTHON)
-    monkeypatch.setattr("imagestore.upkeep.hashing._SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("imagestore.store.maintenance.hashing._SAVE_SECONDS", 0.0)
     state, noted = tmp_path / "check.json", []
 
     def look(_progress: CheckProgress) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.config.model import VerifierSettings
-from imagestore.descriptor import Descriptor
 from imagestore.errors import ConfigError, ImageDeniedError
-from imagestore.pull.verify import ProgramVerifiers
+from imagestore.oci.descriptor import Descriptor
+from imagestore.store.pull.verify import ProgramVerifiers
 from imagestore.testing import FaultRule, Where
 from imagestore.testing.faults import WrongDigest
+from imagestore.util.cancel import CancelToken
 from tests.support.node import CONFIG, PYTHON, node, python_image
 
 TARGET = python_image().target

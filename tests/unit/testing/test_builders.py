@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from imagestore import media_types
-from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError, InvalidPlatformError
+from imagestore.oci import media_types
+from imagestore.oci.digest import Digest
 from imagestore.platforms.spec import Platform
 from imagestore.testing.images.bodies import read_all
 from imagestore.testing.images.builders import (

@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidInputError
+from imagestore.oci.digest import Digest
 from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
 from imagestore.testing.engine.ledger import Ledger, describe_credential
 

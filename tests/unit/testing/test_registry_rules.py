@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from imagestore import media_types
+from imagestore.oci import media_types
 from imagestore.testing import Registry, build_artifact, build_image, build_index
 from imagestore.testing.engine.answers import parse_range
 from imagestore.testing.engine.targets import Target, read_target

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ContentNotFoundError, DocumentError, IntegrityError
+from imagestore.oci.digest import Digest
 from imagestore.testing import (
     ReplayMismatchError,
     build_index,

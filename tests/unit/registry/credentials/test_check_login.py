@@ -6,7 +6,6 @@ import httpx
 import pytest
 from httpx import Headers
 
-from imagestore.cancel import CancelToken
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -18,7 +17,8 @@ from imagestore.registry.credentials.login import check_login
 from imagestore.registry.credentials.model import Credential
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.transport.urls import origin_of
-from imagestore.secret import Secret
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 from tests.unit.registry.token_server import FakeResponse
 
 BASE = "https://registry.example/v2"

@@ -6,13 +6,13 @@ import base64
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.errors import InvalidInputError
-from imagestore.reference import Reference
+from imagestore.oci.reference import Reference
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.credentials.model import Credential, Outcome, Target
-from imagestore.secret import Secret
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 
 PAIR = Secret(base64.b64encode(b"bob:CANARY\0").decode())
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.errors import ConfigError
-from imagestore.reference import Reference
+from imagestore.oci.reference import Reference
 from imagestore.registry.credentials import containers_auth, docker_config
 from imagestore.registry.credentials.lookup import CredentialResolver, Explanation, Surroundings
 from imagestore.registry.credentials.model import (
@@ -24,7 +23,8 @@ from imagestore.registry.credentials.model import (
     Outcome,
     Target,
 )
-from imagestore.secret import Secret
+from imagestore.util.cancel import CancelToken
+from imagestore.util.secret import Secret
 
 HOST = "registry.example"
 

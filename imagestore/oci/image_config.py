@@ -1,0 +1,166 @@
+"""Image configs (OCI image-spec 1.1, config.md, and Docker's image JSON)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import DocumentError
+from imagestore.oci import media_types
+from imagestore.oci.decode import decode, in_turn, judged, refuse_case_variants
+from imagestore.oci.shared_fields import parse_platform
+from imagestore.oci.typed_members import Members
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Self
+
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.manifest import Manifest
+    from imagestore.platforms.spec import Platform
+
+_MEMBERS: Final = frozenset(
+    {"architecture", "os", "os.version", "os.features", "variant", "rootfs", "config", "history", "created", "author"}
+)
+_TEXTS: Final = ("User", "WorkingDir", "StopSignal")
+_LISTS: Final = ("Env", "Entrypoint", "Cmd")
+_SETS: Final = ("ExposedPorts", "Volumes")
+#: The settings that anybody reads, by how Unicode folds them.
+_SETTINGS: Final = {name.casefold(): name for name in (*_TEXTS, *_LISTS, *_SETS, "Labels", "ArgsEscaped")}
+_MAX_LAYERS: Final = 1000
+_MAX_STEPS: Final = 10_000
+_ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """What an image is for and how it starts.
+
+    Attributes:
+        raw: the bytes as received; their digest is the image id.
+        platform: operating system, architecture, variant, version, features.
+        diff_ids: digests of the uncompressed layers, lowest first.
+        created: RFC 3339 text, or empty.
+        settings: the ``config`` member (Env, Cmd, User, ...) as plain JSON, known names in their usual case; untrusted
+            input to whoever starts it.
+    """
+
+    raw: bytes = field(repr=False)
+    platform: Platform
+    diff_ids: tuple[Digest, ...]
+    created: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def parse(cls, raw: bytes, *, what: str = "image config") -> Self:
+        """Read a config from its (verified) bytes.
+
+        Raises:
+            DocumentError: lists the faults with their JSON paths.
+        """
+        return in_turn(raw, lambda: cls._parse(raw, what))
+
+    @classmethod
+    def _parse(cls, raw: bytes, what: str) -> Self:
+        document = decode(raw, what)
+        refuse_case_variants(document, _MEMBERS, what)
+        if type(document.get("config")) is dict:
+            document["config"] = _named(document["config"], what)
+        return judged(document, "image-config", what, lambda: cls._typed(raw, document, what))
+
+    @classmethod
+    def _typed(cls, raw: bytes, document: Mapping[str, Any], what: str) -> Self:
+        found = Members(document, "$", what)
+        found.text("author")
+        for step in found.objects("history", _MAX_STEPS):
+            step.flag("empty_layer")
+        settings = found.object("config")
+        return cls(
+            raw,
+            parse_platform(found),
+            _diff_ids(found.object("rootfs")),
+            found.text("created"),
+            {} if settings is None else {**document["config"], **_without_nulls(settings)},
+        )
+
+    def check_layers(self, layers: Sequence[Descriptor], *, what: str) -> None:
+        """Check the diff ids against the layers of a manifest, as far as that can be done without reading a layer.
+
+        There is one for each layer. The diff id of a plain tar is its digest, so a digest among the diff ids stands at
+        the layer's own place. A layer that occurs twice has one diff id.
+
+        Raises:
+            DocumentError: they contradict each other.
+        """
+        if len(self.diff_ids) != len(layers):
+            raise DocumentError(what, [f"$.rootfs.diff_ids: {len(self.diff_ids)} diff ids for {len(layers)} layers"])
+        known = set(self.diff_ids)
+        seen: dict[Digest, tuple[int, Digest]] = {}
+        faults = []
+        for number, (layer, diff_id) in enumerate(zip(layers, self.diff_ids, strict=True)):
+            first, before = seen.setdefault(layer.digest, (number, diff_id))
+            is_tar = layer.digest in known or media_types.bare(layer.media_type) in media_types.PLAIN_LAYERS
+            is_comparable = layer.digest.algorithm == diff_id.algorithm
+            said = f"$.rootfs.diff_ids[{number}]: the diff id is {diff_id}, but layer {number}"
+            if is_tar and is_comparable and layer.digest != diff_id:
+                faults.append(f"{said} is the plain tar {layer.digest}{self._place(layer.digest)}")
+            elif before != diff_id:
+                faults.append(f"{said} is also layer {first}, whose diff id is {before}")
+        if faults:
+            raise DocumentError(what, faults)
+
+    def _place(self, digest: Digest) -> str:
+        if digest not in self.diff_ids:
+            return ""
+        return f", which is diff id {self.diff_ids.index(digest)}: the layers are in another order"
+
+
+def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | None:
+    """The config of a manifest that is_image; None where its media type tells nothing, and neither do its bytes.
+
+    Such a file beside layers of images is an artifact's: Docker refuses it, and other peers carry it.
+
+    Raises:
+        DocumentError: it breaks its rules, or doesn't fit the manifest's layers.
+    """
+    if manifest.config.kind is not media_types.Kind.CONFIG and b"rootfs" not in raw.lower():
+        return None
+    config = ImageConfig.parse(raw, what=what)
+    config.check_layers(manifest.layers, what=what)
+    return config
+
+
+def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The settings by their usual names: who starts containers takes them in any case, and some tools write others.
+
+    Raises:
+        DocumentError: one stands there twice, and it depends on the reader which counts.
+    """
+    found = {_SETTINGS.get(name.casefold(), name): value for name, value in settings.items()}
+    if len(found) < len(settings):
+        refuse_case_variants(settings, frozenset(_SETTINGS.values()), what, path="$.config")
+    return found
+
+
+def _diff_ids(rootfs: Members | None) -> tuple[Digest, ...]:
+    if rootfs is None:
+        return ()
+    rootfs.refuse_case_variants(_ROOTFS_MEMBERS)
+    if rootfs.text("type") not in ("", "layers"):
+        rootfs.refuse("type")
+    texts = rootfs.items("diff_ids", _MAX_LAYERS)
+    return tuple(rootfs.parse_digest(text, f"diff_ids[{number}]") for number, text in enumerate(texts))
+
+
+def _without_nulls(settings: Members) -> dict[str, Any]:
+    """The lists and labels among the settings, with an empty text for each null, as peers read them."""
+    for name in _TEXTS:
+        settings.text(name)
+    for name in _SETS:
+        settings.object(name)
+    settings.flag("ArgsEscaped")
+    found: dict[str, Any] = {name: settings.texts(name) for name in _LISTS if settings.has(name)}
+    if settings.has("Labels"):
+        found["Labels"] = settings.labels("Labels")
+    return found

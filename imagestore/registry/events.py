@@ -1,0 +1,133 @@
+"""What happens during long work, as typed events.
+
+An observer is any callable that takes an event. It is called from several threads, must return quickly and must not
+raise; progress bars, ``--progress json`` and an embedder's metrics are all observers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A reference led to a target."""
+
+    reference: str
+    target: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The matcher chose a manifest; ``reason`` says by which rule."""
+
+    reference: str
+    handler: str
+    platform: str
+    manifest: Descriptor
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlobAwaited:
+    """Another pull, of this process or another one, fetches this blob; this one waits and then uses it."""
+
+    descriptor: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class BlobStarted:
+    """Bytes of a blob begin to come; ``offset`` bytes were here already."""
+
+    descriptor: Descriptor
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobAdvanced:
+    """``received`` bytes of a blob are here by now."""
+
+    digest: Digest
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobVerifying:
+    """All bytes of a blob are here; size and digest are compared, and then it is made visible (BlobDone)."""
+
+    descriptor: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class BlobDone:
+    """A blob is committed: verified, on disk, and visible in the store.
+
+    ``fetched_bytes`` came over the network in this operation (0: it was here already).
+    """
+
+    descriptor: Descriptor
+    fetched_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Work pauses, for example because a registry asked for it."""
+
+    host: str
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSwitched:
+    """A host failed and the next one is tried."""
+
+    failed_host: str
+    next_host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something the user should know that is no error."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartAdvanced:
+    """Another service pulls for us and tells of one part (a layer, or the whole).
+
+    ``part`` is its own short name, or empty; ``current`` and ``total`` are bytes where it tells them.
+    """
+
+    part: str
+    status: str
+    current: int | None = None
+    total: int | None = None
+
+
+Event = (
+    Resolved
+    | Selected
+    | BlobAwaited
+    | BlobStarted
+    | BlobAdvanced
+    | BlobVerifying
+    | BlobDone
+    | Waiting
+    | SourceSwitched
+    | Noticed
+    | PartAdvanced
+)
+Observer = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """The observer that isn't interested."""

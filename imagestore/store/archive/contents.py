@@ -1,0 +1,187 @@
+"""What an archive holds: images by name, and the bytes behind their digests."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ContentNotFoundError, SizeMismatchError
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.digest import verify
+from imagestore.platforms import format_all
+from imagestore.store.archive import layout
+from imagestore.store.archive.compressions import decompressed
+from imagestore.store.archive.source import link_above, other_above, read, size_of
+from imagestore.util.text import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
+    from imagestore.store.archive.source import Source
+    from imagestore.util.cancel import CancelToken
+
+#: Characters of a label in messages.
+_MAX_SHOWN: Final = 200
+_INCOMPLETE: Final = "the archive is incomplete, or was exported for other platforms"
+
+
+class ArchiveFormat(enum.Enum):
+    """Forms of archives; the values are the names of skopeo's transports."""
+
+    OCI_ARCHIVE = "oci-archive"
+    OCI_FOLDER = "oci"
+    DOCKER_ARCHIVE = "docker-archive"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveImage:
+    """An image in an archive.
+
+    Attributes:
+        name: its full reference; None when the archive doesn't say one.
+        label: what the archive says instead, for example only a tag; may be empty.
+        entries: what the name leads to: usually one index or manifest; several are alternatives, as in an index.
+    """
+
+    name: Reference | None
+    label: str
+    entries: tuple[Descriptor, ...]
+
+    def __str__(self) -> str:
+        return str(self.name or cut(self.label, _MAX_SHOWN) or "an image without a name")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOrigin:
+    """Documents and blobs of an archive, asked for as a pull asks a registry.
+
+    Attributes:
+        source: the files.
+        places: file name by digest.
+        made: documents that the archive's format implies, by digest.
+        packed: compression of files whose content is the blob without it, by digest; their sizes were judged before.
+    """
+
+    source: Source
+    places: Mapping[Digest, str]
+    made: Mapping[Digest, bytes] = field(default_factory=dict, hash=False)
+    packed: Mapping[Digest, str] = field(default_factory=dict, hash=False)
+
+    def has(self, digest: Digest) -> bool:
+        """Whether there is content that claims this digest."""
+        return digest in self.places or digest in self.made
+
+    def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
+        """An index, a manifest or a config whole, verified against size and digest.
+
+        Raises:
+            ContentNotFoundError: the archive doesn't have it.
+            IntegrityError: it isn't what the descriptor says.
+            DocumentError: it is too long for a document.
+        """
+        cancel.check()
+        raw = self.made.get(descriptor.digest)
+        if raw is None:
+            raw = read(self.source, self._place(descriptor), limit_bytes=MAX_DOCUMENT_BYTES)
+        verify(raw, descriptor.digest, descriptor.size, what=self._what(descriptor))
+        return raw
+
+    def blob(
+        self,
+        reference: Reference,
+        descriptor: Descriptor,
+        *,
+        offset: int,
+        avoid: Collection[str],
+        cancel: CancelToken,
+    ) -> ArchiveTransfer:
+        """A blob from ``offset`` on.
+
+        Raises:
+            ContentNotFoundError: the archive doesn't have it.
+            SizeMismatchError: it has another size than the descriptor says.
+        """
+        self.check(descriptor)
+        place, kind = self._place(descriptor), self.packed.get(descriptor.digest)
+        if kind is None:
+            return ArchiveTransfer(self.source.chunks(place, offset), offset)
+        # What isn't kept as it is can only be read from its start.
+        return ArchiveTransfer(decompressed(self.source.chunks(place), kind, what=self._what(descriptor)), 0)
+
+    def check(self, descriptor: Descriptor) -> None:
+        """Check what can be checked without reading: that a blob is there and has the promised size.
+
+        Raises:
+            ContentNotFoundError, SizeMismatchError: it isn't, or it hasn't.
+        """
+        actual = size_of(self.source, self._place(descriptor))
+        if descriptor.digest in self.packed:
+            return
+        if actual != descriptor.size:
+            raise SizeMismatchError(self._what(descriptor), expected=descriptor.size, actual=actual)
+
+    def _place(self, descriptor: Descriptor) -> str:
+        place = self.places.get(descriptor.digest)
+        if place is None:
+            name = layout.blob_name(descriptor.digest)
+            if link_above(self.source, name) or other_above(self.source, name):
+                size_of(self.source, name)
+            raise ContentNotFoundError(f"{self._what(descriptor)}: is needed, but missing", hint=_INCOMPLETE)
+        return place
+
+    def _what(self, descriptor: Descriptor) -> str:
+        platform = "" if descriptor.platform is None else f" for {format_all(descriptor.platform)}"
+        return f"{self.source.what}: {descriptor.kind.value} {descriptor.digest}{platform}"
+
+
+class ArchiveTransfer:
+    """The bytes of a blob from ``start`` on."""
+
+    def __init__(self, pieces: Iterator[bytes], start: int) -> None:
+        self.start = start
+        self.hosts: Collection[str] = ()
+        self._pieces = pieces
+        self._left = memoryview(b"")
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes into a buffer; 0 at the end."""
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._left = memoryview(piece)
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if hasattr(self._pieces, "close"):
+            self._pieces.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveContents:
+    """An archive that was looked into.
+
+    Attributes:
+        images: in the order of the archive.
+        origin: gives the bytes.
+        notes: what was left out, for people.
+    """
+
+    images: tuple[ArchiveImage, ...]
+    origin: ArchiveOrigin
+    notes: tuple[str, ...] = ()

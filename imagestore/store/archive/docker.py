@@ -1,0 +1,264 @@
+"""Reading a docker-archive: what ``docker save`` writes (moby image-spec 1.2).
+
+``manifest.json`` lists images: the file of the config, tags, and the files of the layers. There is no manifest as a
+registry has one, so one is made: Docker's schema 2, byte for byte the one that containerd's import makes.
+
+A layer that isn't compressed is kept so, and its digest is the diff id that the config states; the import verifies it.
+A layer in gzip or zstd is kept too; its digest is computed, and the archive inside is compared with the diff id. No
+manifest can name bzip2 or xz, so such a layer is stored without its compression. Layers of old archives may be symbolic
+links to files of the same archive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from imagestore.errors import DigestMismatchError, DocumentError, InvalidReferenceError
+from imagestore.oci import media_types
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest, Verifier, new_hash
+from imagestore.oci.image_config import ImageConfig
+from imagestore.oci.reference import Reference
+from imagestore.store.archive import layout, tar
+from imagestore.store.archive.compressions import compression_of, decompressed
+from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
+from imagestore.store.archive.source import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.store.archive.source import Source
+    from imagestore.util.cancel import CancelToken
+
+#: How Docker shows that an image has no name, and others.
+_NO_TAGS: Final = ("<none>:<none>", "")
+#: Media types of layers that are kept with their compression.
+_KEPT: Final = {"gzip": media_types.DOCKER_LAYER_GZIP, "zstd": media_types.DOCKER_LAYER_ZSTD}
+_MEMBERS: Final = frozenset({"Config", "RepoTags", "Layers", "Parent", "LayerSources"})
+_MAX_IMAGES: Final = 1000
+_MAX_LAYERS: Final = 1000
+#: Of all images together.
+_MAX_TAGS: Final = 10_000
+_MAX_LINKS: Final = 8
+_HEX: Final = re.compile(r"(?:.*/)?(?:sha256:)?([a-f0-9]{64})(?:\.json)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedImage:
+    """An entry of ``manifest.json``: file names of config and layers (lowest first), and tags."""
+
+    config: str
+    tags: tuple[str, ...]
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read for the images before: layers by file and diff id, configs with their diff ids by file."""
+
+    layers: dict[tuple[str, Digest], Descriptor] = field(default_factory=dict)
+    configs: dict[str, tuple[Descriptor, tuple[Digest, ...]]] = field(default_factory=dict)
+
+
+def look_into(source: Source, cancel: CancelToken) -> ArchiveContents:
+    """Find the images of a docker-archive; reads layers that are compressed.
+
+    Raises:
+        DocumentError: ``manifest.json`` or a config breaks the rules, or names files that aren't there.
+        IntegrityError: a config isn't what its name says, or a compressed layer not what its diff id says.
+    """
+    what = f"{source.what}: {layout.DOCKER_MANIFEST}"
+    places: dict[Digest, str] = {}
+    made: dict[Digest, bytes] = {}
+    packed: dict[Digest, str] = {}
+    found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
+    # Images share layers and configs, and each is read once.
+    known = _Known()
+    for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
+        cancel.check()
+        manifest = _manifest(source, saved, places, packed, known, cancel)
+        target = Descriptor(media_types.DOCKER_MANIFEST, Digest.of(manifest), len(manifest))
+        made[target.digest] = manifest
+        for name in _names(saved.tags):
+            found.setdefault(name, {})[target.digest] = target
+    images = tuple(ArchiveImage(*name, tuple(entries.values())) for name, entries in found.items())
+    return ArchiveContents(images, ArchiveOrigin(source, places, made, packed))
+
+
+def configs_by_name(source: Source) -> dict[Reference, list[str]]:
+    """The files of configs that ``manifest.json`` gives each name; what it lacks is left out.
+
+    Raises:
+        DocumentError: ``manifest.json`` breaks the rules.
+    """
+    found: dict[Reference, list[str]] = {}
+    what = f"{source.what}: {layout.DOCKER_MANIFEST}"
+    for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
+        with contextlib.suppress(DocumentError):
+            place = _resolve(source, saved.config)
+            for name, _ in _names(saved.tags):
+                if name is not None:
+                    found.setdefault(name, []).append(place)
+    return found
+
+
+def parse(raw: bytes, what: str) -> list[SavedImage]:
+    """Read ``manifest.json``.
+
+    Raises:
+        DocumentError: says where it breaks the rules.
+    """
+    # The bounded decoder reads objects, and this document is a list.
+    document = decode(b'{"images":' + raw + b"}", what)
+    images = document.get("images")
+    if set(document) == {"images"} and isinstance(images, dict) and "schemaVersion" in images:
+        _refuse(
+            what,
+            "is an image manifest, as 'skopeo copy ... dir:' writes it; expected a list of images",
+            hint="copy the folder with skopeo: skopeo copy dir:FOLDER oci-archive:FILE",
+        )
+    if set(document) != {"images"} or not isinstance(images, list):
+        _refuse(what, "expected a list of images")
+    if not 0 < len(images) <= _MAX_IMAGES:
+        _refuse(what, f"lists {len(images)} images, expected 1 to {_MAX_IMAGES}")
+    found = [_saved(image, f"$[{number}]", what) for number, image in enumerate(images)]
+    tags = sum(len(image.tags) for image in found)
+    if tags > _MAX_TAGS:
+        _refuse(what, f"lists {tags} tags, more than the {_MAX_TAGS} allowed")
+    return found
+
+
+def _saved(value: Any, path: str, what: str) -> SavedImage:
+    if not isinstance(value, dict):
+        _refuse(what, f"{path}: expected an object")
+    refuse_case_variants(value, _MEMBERS, what, path=path)
+    config = value.get("Config")
+    if not isinstance(config, str):
+        _refuse(what, f"{path}.Config: expected the name of a file")
+    tags = _texts(value.get("RepoTags"), f"{path}.RepoTags", what)
+    layers = _texts(value.get("Layers"), f"{path}.Layers", what)
+    if len(layers) > _MAX_LAYERS:
+        _refuse(what, f"{path}.Layers: lists {len(layers)} layers, more than the {_MAX_LAYERS} allowed")
+    return SavedImage(config, tags, layers)
+
+
+def _texts(value: Any, path: str, what: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        _refuse(what, f"{path}: expected a list of texts")
+    return tuple(value)
+
+
+def _names(tags: tuple[str, ...]) -> Iterator[tuple[Reference | None, str]]:
+    """References, or None and what there is instead of one."""
+    named = [tag for tag in tags if tag not in _NO_TAGS]
+    if not named:
+        yield None, ""
+    for tag in named:
+        try:
+            yield Reference.parse(tag), ""
+        except InvalidReferenceError:
+            yield None, tag
+
+
+def _manifest(
+    source: Source,
+    saved: SavedImage,
+    places: dict[Digest, str],
+    packed: dict[Digest, str],
+    known: _Known,
+    cancel: CancelToken,
+) -> bytes:
+    """The manifest of an image; in ``places`` where its contents are, in ``packed`` how those that aren't kept so."""
+    config, diff_ids = _config(source, saved, known)
+    places[config.digest] = _resolve(source, saved.config)
+    layers = []
+    for name, diff_id in zip(saved.layers, diff_ids, strict=True):
+        place = _resolve(source, name)
+        layer = known.layers.get((place, diff_id)) or _layer(source, place, diff_id, cancel)
+        known.layers[place, diff_id] = layer
+        places[layer.digest] = place
+        if layer.digest == diff_id and (kind := _compression(source, place)):
+            packed[diff_id] = kind
+        layers.append(layout.render_descriptor(layer))
+    # Members in the order in which Go's encoder writes containerd's structure.
+    return layout.render(
+        {
+            "schemaVersion": 2,
+            "mediaType": media_types.DOCKER_MANIFEST,
+            "config": layout.render_descriptor(config),
+            "layers": layers,
+        }
+    )
+
+
+def _config(source: Source, saved: SavedImage, known: _Known) -> tuple[Descriptor, tuple[Digest, ...]]:
+    """The config of an image, and its diff ids, which are as many as the image's layers."""
+    place = _resolve(source, saved.config)
+    found = known.configs.get(place)
+    raw = b"" if found is not None else read(source, place, limit_bytes=MAX_DOCUMENT_BYTES)
+    digest = Digest.of(raw) if found is None else found[0].digest
+    stated = _HEX.fullmatch(saved.config)
+    if stated is not None and stated.group(1) != digest.encoded:
+        what = f"{source.what}: {saved.config}"
+        raise DigestMismatchError(what, expected=f"sha256:{stated.group(1)}", actual=str(digest))
+    what = f"{source.what}: image config {digest}"
+    if found is None:
+        # Of all that it says no more is kept: there may be a thousand large ones.
+        diff_ids = ImageConfig.parse(raw, what=what).diff_ids
+        found = known.configs[place] = Descriptor(media_types.DOCKER_CONFIG, digest, len(raw)), diff_ids
+    if len(found[1]) != len(saved.layers):
+        _refuse(what, f"$.rootfs.diff_ids: {len(found[1])} diff ids for {len(saved.layers)} layers")
+    return found
+
+
+def _layer(source: Source, place: str, diff_id: Digest, cancel: CancelToken) -> Descriptor:
+    size = source.sizes()[place]
+    kind = _compression(source, place)
+    if not kind:
+        return Descriptor(media_types.DOCKER_LAYER, diff_id, size)
+    what = f"{source.what}: {place}"
+    packed = new_hash("sha256")
+
+    def hashed() -> Iterator[bytes]:
+        for piece in source.chunks(place):
+            cancel.check()  # of what is empty nothing comes out
+            packed.update(piece)
+            yield piece
+
+    verifier = Verifier(diff_id, what=f"{what} uncompressed")
+    for piece in decompressed(hashed(), kind, what=what):
+        verifier.update(piece)
+    verifier.finish()
+    media_type = _KEPT.get(kind)
+    if media_type is None:
+        return Descriptor(media_types.DOCKER_LAYER, diff_id, verifier.received)
+    return Descriptor(media_type, Digest("sha256", packed.hexdigest()), size)
+
+
+def _compression(source: Source, place: str) -> str:
+    return compression_of(next(source.chunks(place), b""))
+
+
+def _resolve(source: Source, name: str) -> str:
+    """The file behind a name, through symbolic links that stay inside the archive."""
+    sizes = source.sizes()
+    found = tar.clean(name)
+    for _ in range(_MAX_LINKS):
+        if found in sizes:
+            return found
+        link = source.links.get(found, "/")
+        if link.startswith("/"):
+            break
+        found = tar.clean(posixpath.normpath(posixpath.join(posixpath.dirname(found), link)))
+    raise DocumentError(source.what, [f"has no file {name[:200]!r}, which {layout.DOCKER_MANIFEST} names"])
+
+
+def _refuse(what: str, fault: str, *, hint: str = "") -> NoReturn:
+    raise DocumentError(what, [fault], hint=hint)

@@ -1,0 +1,225 @@
+"""An export: which images, what the store has of them, and the members of an archive that carries them.
+
+Every digest is kept. Of an index only the manifests that are wanted go along: those that handlers chose, one
+platform's, or all that the store has whole. The index itself goes as it is, so that it leads to the same digest
+elsewhere, and the archive says what is in it; or it stays behind, and the archive has just the manifest.
+
+Everything is leased before it is looked for, and hashed again while it is copied.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidInputError, NoMatchingManifestError
+from imagestore.oci.reference import Reference
+from imagestore.platforms import format_all
+from imagestore.store import leases, record_lookup
+from imagestore.store.archive import docker_export, oci_export
+from imagestore.store.archive.contents import ArchiveFormat
+from imagestore.store.archive.exported import ExportedImage
+from imagestore.store.archive.survey import survey
+from imagestore.store.archive.writing import write_folder, write_tar
+from imagestore.store.pull.sources import Documents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from imagestore.content.local import LocalContentStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.platforms import Matcher, Platform
+    from imagestore.registry.events import Observer
+    from imagestore.store.archive.survey import Found
+    from imagestore.store.archive.writing import Member
+    from imagestore.store.leases import HeldLease
+    from imagestore.util.cancel import CancelToken
+
+
+class ExportShape(enum.Enum):
+    """What a name leads to in the archive: the index as it was pulled, or only the manifest."""
+
+    INDEX = "index"
+    MANIFEST = "manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What to export, and in which form.
+
+    Attributes:
+        runtime_handlers: whose images; empty means the default handler's.
+        has_all_handlers: every handler's, instead.
+        platform: only this platform's manifest, whoever pulled it, in text form; empty means the handlers'.
+        has_all_platforms: every manifest that the store has whole, whoever pulled it.
+        format: of the archive.
+        shape: what a name leads to.
+    """
+
+    runtime_handlers: tuple[str, ...] = ()
+    has_all_handlers: bool = False
+    platform: str = ""
+    has_all_platforms: bool = False
+    format: ArchiveFormat = ArchiveFormat.OCI_ARCHIVE
+    shape: ExportShape = ExportShape.INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What came of an export: the images, and the bytes of the archive."""
+
+    images: tuple[ExportedImage, ...]
+    size: int
+
+
+def find_records(
+    metadata: MetadataStore, names: Iterable[str], options: ExportOptions, *, default_handler: str
+) -> dict[str, list[ImageRecord]]:
+    """The records that an export means, by reference.
+
+    Args:
+        metadata: the records.
+        names: references, image ids, beginnings of ids.
+        options: says whose.
+        default_handler: meant when nothing is said; its record also comes first where all are meant.
+
+    Raises:
+        ImageNotFoundError: a name has no record, or a handler has none of it.
+        InvalidInputError: the beginning of an id fits several images.
+    """
+    found: dict[str, dict[str, ImageRecord]] = {}
+    for name in names:
+        records = record_lookup.by_name(metadata, name) or record_lookup.by_id(metadata, name)
+        handlers = {handler or default_handler for handler in options.runtime_handlers}
+        if handlers:
+            records = [record for record in records if record.handler in handlers]
+            lacking = sorted(handlers - {record.handler for record in records})
+            if lacking:
+                raise ImageNotFoundError(
+                    f"image {name!r} is not in the store under runtime handler {lacking[0]!r}",
+                    hint=record_lookup.missing_hint(name),
+                )
+        elif not (options.has_all_handlers or options.has_all_platforms or options.platform):
+            record = record_lookup.find(metadata, name, None, default_handler)
+            records = [] if record is None else [record]
+        if not records:
+            raise ImageNotFoundError(
+                f"image {name!r} is not in the store",
+                hint=f"{record_lookup.missing_hint(name)}, or say which runtime handler's it is",
+            )
+        for record in sorted(records, key=lambda each: each.handler != default_handler):
+            found.setdefault(record.reference, {})[record.handler] = record
+    return {reference: list(each.values()) for reference, each in sorted(found.items())}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportWork:
+    """One export.
+
+    Attributes:
+        records: the images' records by reference, the preferred handler's first.
+        path: where the archive goes.
+        options: what to export, and in which form.
+        platform: the one wanted and its matcher, or None.
+        content: where blobs are.
+        metadata: where the lease is.
+        observer: hears of progress.
+        cancel: ends the work.
+    """
+
+    records: dict[str, list[ImageRecord]]
+    path: str
+    options: ExportOptions
+    platform: tuple[Platform, Matcher] | None
+    content: LocalContentStore
+    metadata: MetadataStore
+    observer: Observer
+    cancel: CancelToken
+
+    def run(self) -> ExportReport:
+        """Write the archive.
+
+        Raises:
+            InvalidInputError: one name has different content under several handlers.
+            NoMatchingManifestError: the store has nothing for the wanted platform.
+            ContentNotFoundError, IntegrityError: the store was damaged from outside.
+            StoreError, OperationCancelledError.
+        """
+        with leases.held_to_read(self.metadata, purpose="export") as held:
+            images = tuple(self._image(Reference.parse(name), found, held) for name, found in self.records.items())
+            members = self._members(images)
+            write = write_folder if self.options.format is ArchiveFormat.OCI_FOLDER else write_tar
+            size = write(self.path, members, observer=self.observer, cancel=self.cancel)
+        return ExportReport(images, size)
+
+    def _members(self, images: Sequence[ExportedImage]) -> list[Member]:
+        if self.options.format is ArchiveFormat.DOCKER_ARCHIVE:
+            return docker_export.members(images, self.content, cancel=self.cancel)
+        return oci_export.members(images, self.content)
+
+    def _image(self, reference: Reference, records: Sequence[ImageRecord], held: HeldLease) -> ExportedImage:
+        documents = Documents(self.content, None, None, self.cancel)
+        surveys: dict[Digest, tuple[Found, ...]] = {}
+        for record in records:
+            if record.target.digest not in surveys:
+                surveys[record.target.digest] = survey(
+                    record.target, documents, lambda wanted: self._held(wanted, held)
+                )
+        chosen = self._chosen(reference, records, surveys)
+        targets = {each.chain[0].digest: each.chain[0] for each in chosen if each.chain}
+        targets |= {each.descriptor.digest: each.descriptor for each in chosen if not each.chain}
+        if self.options.shape is ExportShape.MANIFEST or self.options.format is ArchiveFormat.DOCKER_ARCHIVE:
+            targets = {each.descriptor.digest: each.descriptor for each in chosen}
+        if len(targets) > 1:
+            raise InvalidInputError(
+                f"{reference}: has {len(targets)} contents, and a name can lead to one: "
+                f"{', '.join(str(digest) for digest in targets)}",
+                hint="export one handler's or one platform's image",
+            )
+        target = next(iter(targets.values()))
+        everything = next(found for found in surveys.values() if chosen[0] in found)
+        return ExportedImage(
+            reference,
+            target,
+            tuple(chosen),
+            tuple(each.label for each in chosen),
+            tuple(each.label for each in everything if each not in chosen),
+        )
+
+    def _chosen(
+        self, reference: Reference, records: Sequence[ImageRecord], surveys: dict[Digest, tuple[Found, ...]]
+    ) -> list[Found]:
+        everything = [found for each in surveys.values() for found in each]
+        whole = [found for found in everything if found.is_complete]
+        if self.platform is not None:
+            return [self._best(reference, whole, self.platform)]
+        wanted = {record.manifest.digest for record in records}
+        for found in everything:
+            if found.descriptor.digest in wanted and not found.is_complete:
+                raise ContentNotFoundError(
+                    f"{reference}: {found.label} lacks content {found.missing[0]}", hint="pull the image again"
+                )
+        if self.options.has_all_platforms:
+            return whole
+        return [found for found in whole if found.descriptor.digest in wanted]
+
+    def _best(self, reference: Reference, whole: Sequence[Found], wanted: tuple[Platform, Matcher]) -> Found:
+        platform, matcher = wanted
+        known = [(found, found.platform) for found in whole if found.platform is not None]
+        fitting = [(found, has) for found, has in known if matcher.match(has)]
+        if not fitting:
+            raise NoMatchingManifestError(
+                str(reference),
+                format_all(platform),
+                [found.label for found, _ in known],
+                hint="the store has no other platforms of it; pull it with --platform first",
+            )
+        return min(fitting, key=lambda pair: matcher.sort_key(pair[1]))[0]
+
+    def _held(self, wanted: Collection[Descriptor], held: HeldLease) -> set[Digest]:
+        held.hold([each.digest for each in wanted])
+        return {each.digest for each in wanted if each.digest.is_verifiable and self.content.exists(each.digest)}

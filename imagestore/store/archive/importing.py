@@ -1,0 +1,386 @@
+"""An import: look into the archive, name, choose, fetch, record. The same steps as a pull, from another origin.
+
+1. The archive's format, images and file sizes are read; nothing is unpacked.
+2. Every image gets its reference (``names``).
+3. For each image and handler the handler's matcher chooses a manifest, as in a pull.
+4. Names that lead to other content, missing blobs and wrong sizes are refused: nothing has been written yet.
+5. Under a lease the content comes through ingests, where size and digest are verified.
+6. All records are written in one transaction, after looking at the names once more.
+
+A failure leaves the store as it was, by the rules of a pull.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import (
+    ContentNotFoundError,
+    DocumentError,
+    IntegrityError,
+    InvalidDigestError,
+    NoMatchingManifestError,
+    NotFoundError,
+)
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.index import Index
+from imagestore.oci.media_types import OCI_INDEX
+from imagestore.oci.select import select
+from imagestore.platforms import format_all
+from imagestore.registry.events import Noticed, Resolved
+from imagestore.store import leases
+from imagestore.store.archive import names
+from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
+from imagestore.store.archive.layout import INDEX as _INDEX
+from imagestore.store.archive.oci import descriptions
+from imagestore.store.archive.rival import Rival
+from imagestore.store.archive.storing import Storing, Wanted
+from imagestore.store.archive.survey import survey
+from imagestore.store.image import Image
+from imagestore.store.pull.decide import Decider
+from imagestore.store.pull.present import holding
+from imagestore.store.pull.settle import confirm, settle
+from imagestore.store.pull.sources import Documents, remove_damaged
+from imagestore.store.pull.undo import undone_on_failure
+from imagestore.util.failpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from imagestore.config import Config, HandlerPlatform
+    from imagestore.content.local import LocalContentStore
+    from imagestore.errors import ImageStoreError
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
+    from imagestore.platforms import Platform
+    from imagestore.registry.events import Observer
+    from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
+    from imagestore.store.archive.source import Source
+    from imagestore.store.archive.survey import Found
+    from imagestore.store.pull.choice import Choice
+    from imagestore.store.pull.verify import ImageVerifier
+    from imagestore.util.cancel import CancelToken
+
+    LookInto = Callable[[Source, CancelToken], ArchiveContents]
+
+#: Documents of one import, which are in memory together; those of ten thousand usual images fit.
+MAX_DOCUMENTS_BYTES: Final = 640 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What to import, and how it is called here.
+
+    Attributes:
+        runtime_handlers: whose matchers choose; empty means the configured default handler.
+        has_all_handlers: every configured handler that the image has something for, instead.
+        platform: instead of the handlers' own platforms, in text form; empty means theirs.
+        has_all_platforms: keep also the manifests that no handler chose, with all their content.
+        images: names in the archive; empty means all.
+        name: the reference to record, for an archive (or choice) of one image; empty means the archive's.
+        may_replace: move records that lead to other content.
+    """
+
+    runtime_handlers: tuple[str, ...] = ()
+    has_all_handlers: bool = False
+    platform: str = ""
+    has_all_platforms: bool = False
+    images: tuple[str, ...] = ()
+    name: str = ""
+    may_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What came of an import.
+
+    Attributes:
+        images: as recorded, in the order of the archive.
+        unused_blobs: how many blobs of the archive were not needed.
+        unused_bytes: their size.
+    """
+
+    images: tuple[Image, ...]
+    unused_blobs: int
+    unused_bytes: int
+
+
+def handlers_for(
+    config: Config, options: ImportOptions, *, host: Platform, platform: Platform | None
+) -> dict[str, HandlerPlatform]:
+    """The handlers whose matchers choose, with their platforms.
+
+    Args:
+        config: where handlers come from.
+        options: says which.
+        host: the node's platform.
+        platform: instead of the handlers' own, or None.
+
+    Raises:
+        UnknownRuntimeHandlerError: one of them isn't configured.
+    """
+    asked = config.handlers if options.has_all_handlers else options.runtime_handlers or ("",)
+    names = dict.fromkeys(config.handler(name).name for name in asked)
+    return {name: config.handler_platform(name, host=host, explicit=platform) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One record to be, and what must be in the store for it."""
+
+    reference: Reference
+    choice: Choice
+    record: ImageRecord
+    others: tuple[Found, ...]
+    reader: Documents
+    documents: tuple[Descriptor, ...]
+    blobs: tuple[Descriptor, ...]
+
+    @classmethod
+    def of(
+        cls, reference: Reference, choice: Choice, record: ImageRecord, others: tuple[Found, ...], reader: Documents
+    ) -> _Plan:
+        """With each document and each other blob once."""
+        pointing = [each for found in others for each in (*found.chain, found.descriptor)]
+        pointed_at = [each for found in others if found.manifest is not None for each in found.manifest.children]
+        documents = {each.digest: each for each in (*choice.documents, *pointing)}
+        blobs = {each.digest: each for each in (*choice.manifest.children, *pointed_at)}
+        roots = tuple(dict.fromkeys((*record.roots, *(each.digest for each in pointing))))
+        size = sum(each.size for each in (documents | blobs).values())
+        record = replace(record, roots=roots, content_size=size)
+        return cls(reference, choice, record, others, reader, tuple(documents.values()), tuple(blobs.values()))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.record.reference, self.record.handler
+
+    @property
+    def wanted(self) -> Iterator[Wanted]:
+        for each in self.documents:
+            yield Wanted(self.reference, each, self.reader.raw(each))
+        for each in self.blobs:
+            yield Wanted(self.reference, each, self.reader.remembered(each))
+
+    @property
+    def edges(self) -> dict[Digest, list[Digest]]:
+        manifests = {found.descriptor.digest: found.manifest for found in self.others if found.manifest is not None}
+        manifests[self.choice.chosen.digest] = self.choice.manifest
+        return {digest: [child.digest for child in manifest.children] for digest, manifest in manifests.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportWork:
+    """One import.
+
+    Attributes:
+        source: the archive's files.
+        handlers: platforms by resolved handler name.
+        options: what to import, and how it is called.
+        content: where blobs go.
+        metadata: where records go.
+        observer: hears of progress.
+        cancel: ends the work.
+        verifier: asked about every image, as in a pull.
+        is_strict: whether an image of another platform than wanted is never taken.
+    """
+
+    source: Source
+    handlers: Mapping[str, HandlerPlatform]
+    options: ImportOptions
+    content: LocalContentStore
+    metadata: MetadataStore
+    observer: Observer
+    cancel: CancelToken
+    verifier: ImageVerifier
+    is_strict: bool = False
+
+    def run(self) -> ImportReport:
+        """Import, and say what came of it.
+
+        An archive may describe its images twice, as a layout and by Docker's ``manifest.json``: then the layout counts,
+        unless it is broken, or names none; where the other one gives a name another image, that is said.
+
+        Raises:
+            ImageDeniedError: the verifier refuses an image.
+            NoMatchingManifestError: an image has nothing for a handler's platform; carries the explanation.
+            AlreadyExistsError: a name leads to other content, and may not be moved.
+            DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
+            InvalidInputError, StoreError, OperationCancelledError.
+        """
+        first, *others = descriptions(self.source)
+        if not others:
+            return self._import(first(self.source, self.cancel))
+        try:
+            contents = first(self.source, self.cancel)
+            if contents.images and (self.options.name or any(image.name for image in contents.images)):
+                return self._import(contents, Rival(self.source))
+            self.observer(Noticed(f"{self.source.what}: {_MANIFEST} counts, since {_INDEX} names no image"))
+        except (DocumentError, IntegrityError, NotFoundError, NoMatchingManifestError) as error:
+            if isinstance(error, NoMatchingManifestError) and error.offered:
+                raise
+            return self._import_by_other(others[0], error)
+        return self._import(others[0](self.source, self.cancel))
+
+    def _import_by_other(self, look_into: LookInto, fault: ImageStoreError) -> ImportReport:
+        """Import by the second description; where that is broken too, the fault of the first one counts."""
+        try:
+            report = replace(self, is_strict=True)._import(look_into(self.source, self.cancel))
+        except (DocumentError, IntegrityError, NotFoundError, NoMatchingManifestError) as error:
+            said = f"{_MANIFEST}, which describes its images too, is of no use either: {error}"
+            fault.hint = f"{fault.hint}; {said}" if fault.hint else said
+            raise fault from error
+        self.observer(Noticed(f"imported by {_MANIFEST}, since its layout is broken: {fault}"))
+        return report
+
+    def _import(self, contents: ArchiveContents, rival: Rival | None = None) -> ImportReport:
+        named, notes = names.assign(
+            contents.images,
+            only=self.options.images,
+            name=self.options.name,
+            what=self.source.what,
+            left_out=contents.notes,
+        )
+        # Everything is judged before anything is written.
+        for note in (*contents.notes, *notes):
+            self.observer(Noticed(note))
+        plans: list[_Plan] = []
+        held_bytes = 0
+        for reference, image in named:
+            plans += self._plans(reference, image, contents.origin)
+            if rival is not None:
+                look = functools.partial(self._at_hand, origin=contents.origin)
+                for note in rival.contradictions(image, plans[-1].choice, plans[-1].reader, look):
+                    self.observer(Noticed(note))
+            held_bytes += plans[-1].reader.held_bytes
+            if held_bytes > MAX_DOCUMENTS_BYTES:
+                fault = f"has indexes, manifests and configs that take more than {MAX_DOCUMENTS_BYTES} bytes"
+                raise DocumentError(self.source.what, [f"{fault}; import some of its images at a time"])
+        for name, target in dict.fromkeys((plan.record.reference, plan.choice.target) for plan in plans):
+            self.verifier.verify(name, target, cancel=self.cancel)
+        self._check_free(plans, contents.origin)
+        return self._report(self._bring(plans, contents.origin), plans, contents.origin)
+
+    def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[_Plan]:
+        """What each handler gets; of all handlers, those for which there is nothing are only noted."""
+        documents = Documents(self.content, origin, reference, self.cancel)
+        plans: list[_Plan] = []
+        refusals: list[NoMatchingManifestError | ContentNotFoundError] = []
+        for handler, wanted in self.handlers.items():
+            decider = Decider(str(reference), handler, wanted, self.observer)
+            try:
+                plans.append(self._plan(reference, image, decider, documents, origin))
+            except (NoMatchingManifestError, ContentNotFoundError) as error:
+                if not self.options.has_all_handlers:
+                    raise
+                refusals.append(error)
+                self.observer(Noticed(f"left out for {handler}: {error}"))
+        if not plans:
+            raise refusals[0]
+        return plans
+
+    def _target(self, reference: Reference, image: ArchiveImage, decider: Decider, documents: Documents) -> Descriptor:
+        """The index or manifest that the name leads to; of several the one that has something for the handler."""
+        entry = image.entries[0]
+        if len(image.entries) > 1:
+            whole = Index(b"", OCI_INDEX, image.entries)
+            selection = select(whole, decider.wanted.matcher, documents, wanted=decider.wanted_text)
+            if selection.chosen is None:
+                raise NoMatchingManifestError(
+                    str(reference),
+                    decider.wanted_text,
+                    selection.offered,
+                    explanation=selection,
+                    hint=decider.wanted.advise(selection),
+                )
+            entry = image.entries[selection.chosen.position[0]]
+        # As a registry would answer: what index.json says of an entry is not part of the image.
+        target = Descriptor(entry.media_type, entry.digest, entry.size)
+        names.check_digest(reference, target)
+        self.observer(Resolved(str(reference), target))
+        return target
+
+    def _plan(
+        self,
+        reference: Reference,
+        image: ArchiveImage,
+        decider: Decider,
+        documents: Documents,
+        origin: ArchiveOrigin,
+    ) -> _Plan:
+        target = self._target(reference, image, decider, documents)
+        choice = decider.complete(decider.choose(target, documents), documents)
+        record = choice.record(str(reference), decider.handler, decider.wanted_text)
+        is_strict = self.is_strict or self.options.has_all_handlers
+        if is_strict and not decider.wanted.matcher.match(record.platform):
+            # A single manifest, taken with a warning by a handler that was asked for; here nobody asked for this one.
+            raise NoMatchingManifestError(str(reference), decider.wanted_text, [format_all(record.platform)])
+        others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
+        plan = _Plan.of(reference, choice, record, others, documents)
+        self._check_content(plan, origin)
+        return plan
+
+    def _others(self, choice: Choice, documents: Documents, origin: ArchiveOrigin) -> tuple[Found, ...]:
+        """The manifests that weren't chosen, but are wholly there."""
+        found = survey(choice.target, documents, lambda wanted: self._at_hand(wanted, origin))
+        for each in found:
+            if not each.is_complete:
+                self.observer(Noticed(f"{origin.source.what}: does not have all of {each.label}"))
+        return tuple(each for each in found if each.is_complete and each.descriptor.digest != choice.chosen.digest)
+
+    def _at_hand(self, wanted: Collection[Descriptor], origin: ArchiveOrigin) -> set[Digest]:
+        return {each.digest for each in wanted if origin.has(each.digest) or self.content.exists(each.digest)}
+
+    def _check_content(self, plan: _Plan, origin: ArchiveOrigin) -> None:
+        """What the archive lacks may be in the store already; what it has must have the size that is promised."""
+        for descriptor in plan.blobs:
+            if not descriptor.digest.is_verifiable:
+                raise InvalidDigestError(f"{origin.source.what}: {descriptor.digest}: this algorithm can't be verified")
+            if origin.has(descriptor.digest) or not self.content.exists(descriptor.digest):
+                origin.check(descriptor)
+
+    def _bring(self, plans: list[_Plan], origin: ArchiveOrigin) -> tuple[ImageRecord, ...]:
+        everything = {each.digest: each for plan in plans for each in (*plan.documents, *plan.blobs)}
+        with (
+            leases.held(self.metadata, purpose="import") as held,
+            undone_on_failure(self.metadata, self.content, held, tuple(everything.values())),
+        ):
+            storing = Storing(self.content, origin, self.observer, held, self.cancel)
+            storing.lease(everything)
+            for plan in plans:
+                remove_damaged(self.content, plan.reader.take_damaged())
+            storing.store(each for plan in plans for each in plan.wanted)
+            settle(self.content, everything.values())
+            reach("import-record")
+            with self.metadata.exclusive():
+                confirm(self.content, everything.values(), what=self.source.what)
+                # Somebody else may have pulled the name meanwhile.
+                here = self._check_free(plans, origin)
+                return self.metadata.put_images(
+                    [(self._joined(plan, here.get(plan.key)), plan.edges) for plan in plans]
+                )
+
+    def _check_free(self, plans: Iterable[_Plan], origin: ArchiveOrigin) -> Mapping[tuple[str, str], ImageRecord]:
+        """Check that no name would be moved that may not be, and return the records of these names that are here."""
+        here = self.metadata.get_images([plan.key for plan in plans])
+        records = (plan.record for plan in plans)
+        names.check_free(here, records, origin.has, may_replace=self.options.may_replace)
+        return here
+
+    def _joined(self, plan: _Plan, current: ImageRecord | None) -> ImageRecord:
+        """Another import of the same content may have kept more of its platforms; they stay, if they are whole."""
+        record = plan.record if current is None else replace(plan.record, labels=current.labels)
+        if current is None or current.target.digest != record.target.digest:
+            return record
+        counted = {each.digest for each in (*plan.documents, *plan.blobs)}
+        return holding(record, current.roots, counted, self.content, self.metadata)
+
+    def _report(self, records: tuple[ImageRecord, ...], plans: list[_Plan], origin: ArchiveOrigin) -> ImportReport:
+        used = {each.digest for plan in plans for each in (*plan.documents, *plan.blobs)}
+        sizes = origin.source.sizes()
+        unused = [sizes[place] for digest, place in origin.places.items() if digest not in used]
+        images = tuple(Image(record, self.content) for record in records)
+        return ImportReport(images, len(unused), sum(unused))

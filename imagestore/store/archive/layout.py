@@ -1,0 +1,93 @@
+"""Names and small documents of an OCI layout (image-spec 1.1, image-layout.md), and how containerd names images in it.
+
+``io.containerd.image.name`` has the full reference; ``org.opencontainers.image.ref.name`` the tag, or the whole
+reference where it has a digest. ``manifest.json`` beside the layout lets ``docker load`` read the same archive.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.oci.media_types import OCI_INDEX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
+    from imagestore.platforms import Platform
+
+MARK: Final = "oci-layout"
+INDEX: Final = "index.json"
+BLOBS: Final = "blobs"
+DOCKER_MANIFEST: Final = "manifest.json"
+VERSION: Final = "1.0.0"
+NAME_KEY: Final = "io.containerd.image.name"
+REF_KEY: Final = "org.opencontainers.image.ref.name"
+#: Ours, on an index of which only some manifests are in the archive: their platforms.
+PRESENT_KEY: Final = "imagestore.present-platforms"
+
+
+def blob_name(digest: Digest) -> str:
+    """Where a blob is in a layout.
+
+    >>> from imagestore.oci.digest import Digest
+    >>> blob_name(Digest.of(b""))[:18]
+    'blobs/sha256/e3b0c'
+    """
+    return f"{BLOBS}/{digest.algorithm}/{digest.encoded}"
+
+
+def name_annotations(reference: Reference) -> dict[str, str]:
+    """The two annotations that name an image, as containerd writes them.
+
+    >>> from imagestore.oci.reference import Reference
+    >>> sorted(name_annotations(Reference.parse("python:3")).values())
+    ['3', 'docker.io/library/python:3']
+    """
+    whole = str(reference)
+    return {NAME_KEY: whole, REF_KEY: whole if reference.digest is not None else reference.tag}
+
+
+def render_mark() -> bytes:
+    """The file ``oci-layout``."""
+    return render({"imageLayoutVersion": VERSION})
+
+
+def render_index(entries: Iterable[Descriptor]) -> bytes:
+    """The file ``index.json``."""
+    manifests = [render_descriptor(entry) for entry in entries]
+    return render({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests})
+
+
+def render_descriptor(value: Descriptor) -> dict[str, Any]:
+    """A descriptor as a JSON object, empty members left out, annotations sorted."""
+    members: dict[str, Any] = value.members()
+    if value.annotations:
+        members["annotations"] = dict(sorted(value.annotations.items()))
+    if value.platform is not None:
+        members["platform"] = _platform(value.platform)
+    if value.artifact_type:
+        members["artifactType"] = value.artifact_type
+    if value.data is not None:
+        members["data"] = base64.b64encode(value.data).decode()
+    return members
+
+
+def render(value: object) -> bytes:
+    """JSON without blanks, members in the order given: the same bytes for the same value."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _platform(value: Platform) -> dict[str, Any]:
+    members: dict[str, Any] = {"architecture": value.architecture, "os": value.os}
+    if value.os_version:
+        members["os.version"] = value.os_version
+    if value.os_features:
+        members["os.features"] = list(value.os_features)
+    if value.variant:
+        members["variant"] = value.variant
+    return members

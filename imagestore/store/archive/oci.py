@@ -1,0 +1,112 @@
+"""Reading an OCI layout (image-spec 1.1, image-layout.md), and telling which format an archive has.
+
+An archive with ``oci-layout`` is a layout, also when it has Docker's ``manifest.json`` too, as in containerd. Files are
+found by the digest in their names and believed only when their bytes have it. Symbolic links are not followed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import DocumentError, InvalidDigestError, InvalidReferenceError
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.index import Index
+from imagestore.oci.media_types import Kind
+from imagestore.oci.reference import Reference
+from imagestore.store.archive import docker, layout
+from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
+from imagestore.store.archive.forms import of_names
+from imagestore.store.archive.source import read, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from imagestore.store.archive.source import Source
+    from imagestore.util.cancel import CancelToken
+
+_MAX_MARK_BYTES: Final = 4096
+# The list of a layout's images is no image's index, and no registry has to take it: ten thousand with long names fit.
+_MAX_INDEX_BYTES: Final = 4 * MAX_DOCUMENT_BYTES
+_IMAGES: Final = (Kind.INDEX, Kind.MANIFEST)
+
+
+def descriptions(source: Source) -> list[Callable[[Source, CancelToken], ArchiveContents]]:
+    """What finds the images of an archive: a function for each description that it has of them, the better one first.
+
+    Each may raise DocumentError (the archive breaks the rules of its format) and IntegrityError (a file of a
+    docker-archive isn't what its name or config says).
+
+    Raises:
+        DocumentError: the archive is neither a layout nor a docker-archive.
+    """
+    names = source.sizes()
+    found: list[Callable[[Source, CancelToken], ArchiveContents]] = []
+    if layout.MARK in names:
+        found.append(_layout)
+    if layout.DOCKER_MANIFEST in names:
+        found.append(docker.look_into)
+    if found:
+        return found
+    for name in (layout.MARK, layout.DOCKER_MANIFEST):
+        if name in source.links or name in source.others:
+            size_of(source, name)  # says what stands there instead
+    fault = f"is no image archive: it has neither {layout.MARK!r} nor {layout.DOCKER_MANIFEST!r}"
+    known = of_names(names)
+    raise DocumentError(source.what, [f"{fault}; {known}" if known else fault])
+
+
+def _layout(source: Source, _cancel: CancelToken) -> ArchiveContents:
+    mark = decode(read(source, layout.MARK, limit_bytes=_MAX_MARK_BYTES), f"{source.what}: {layout.MARK}")
+    if mark.get("imageLayoutVersion") != layout.VERSION:
+        found = str(mark.get("imageLayoutVersion"))[:40]
+        raise DocumentError(source.what, [f"has layout version {found!r}, expected {layout.VERSION!r}"])
+    what = f"{source.what}: {layout.INDEX}"
+    raw = read(source, layout.INDEX, limit_bytes=_MAX_INDEX_BYTES)
+    index = Index.parse(raw, what=what, limit_bytes=_MAX_INDEX_BYTES)
+    usable = [entry for entry in index.manifests if entry.kind in _IMAGES]
+    notes = tuple(
+        f"{what}: entry {entry.digest} is of type {entry.media_type[:100]!r}{_called(entry)}, neither an index nor a "
+        "manifest"
+        for entry in index.manifests
+        if entry.kind not in _IMAGES
+    )
+    images = grouped((*_name(entry), entry) for entry in usable)
+    return ArchiveContents(images, ArchiveOrigin(source, dict(_places(source))), notes)
+
+
+def _called(entry: Descriptor) -> str:
+    return f" (a {Kind.SCHEMA1.value})" if entry.kind is Kind.SCHEMA1 else ""
+
+
+def grouped(entries: Iterable[tuple[Reference | None, str, Descriptor]]) -> tuple[ArchiveImage, ...]:
+    """One image for each name, with every entry that the name has; each digest once."""
+    found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
+    for name, label, entry in entries:
+        found.setdefault((name, label), {}).setdefault(entry.digest, entry)
+    return tuple(ArchiveImage(name, label, tuple(each.values())) for (name, label), each in found.items())
+
+
+def _name(entry: Descriptor) -> tuple[Reference | None, str]:
+    """The full reference, or None and what there is instead: a tag, or a name that is no reference."""
+    full = entry.annotations.get(layout.NAME_KEY, "")
+    short = entry.annotations.get(layout.REF_KEY, "")
+    if not full and not any(mark in short for mark in "/:@"):
+        return None, short
+    try:
+        return Reference.parse(full or short), ""
+    except InvalidReferenceError:
+        return None, full or short
+
+
+def _places(source: Source) -> Iterator[tuple[Digest, str]]:
+    """File names by the digest they claim, links and the like too, which are refused when they are needed."""
+    for name in (*source.sizes(), *source.links, *source.others):
+        folder, _, rest = name.partition("/")
+        algorithm, slash, encoded = rest.partition("/")
+        if folder == layout.BLOBS and slash:
+            try:
+                yield Digest.parse(f"{algorithm}:{encoded}"), name
+            except InvalidDigestError:
+                continue

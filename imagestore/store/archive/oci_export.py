@@ -1,0 +1,95 @@
+"""The members of an OCI layout, as containerd's export arranges them, with ``manifest.json`` for Docker beside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Verifier
+from imagestore.oci.media_types import Kind
+from imagestore.store.archive import layout
+from imagestore.store.archive.writing import BLOB_MODE, Member
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from imagestore.content.api import ContentStore
+    from imagestore.oci.digest import Digest
+    from imagestore.store.archive.exported import ExportedImage
+    from imagestore.store.archive.survey import Found
+
+_PIECE: Final = 1024 * 1024
+
+
+def members(images: Sequence[ExportedImage], content: ContentStore) -> list[Member]:
+    """Everything that the archive has, each blob once.
+
+    Args:
+        images: what was chosen.
+        content: where the blobs are; they are hashed again when they are copied.
+    """
+    blobs: dict[Digest, Descriptor] = {}
+    for image in images:
+        blobs[image.target.digest] = image.target
+        for found in image.manifests:
+            chain = found.chain if image.target.kind is Kind.INDEX else ()
+            blobs.update((each.digest, each) for each in (*chain, *found.descriptors))
+    files = [blob_member(layout.blob_name(each.digest), each, content) for each in blobs.values()]
+    entries = sorted((_entry(image) for image in images), key=lambda entry: entry.annotations[layout.NAME_KEY])
+    files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, layout.render_index(entries))]
+    saved = _saved(images)
+    if saved:
+        files.append(Member.of(layout.DOCKER_MANIFEST, layout.render(saved)))
+    return files
+
+
+def blob_member(name: str, descriptor: Descriptor, content: ContentStore) -> Member:
+    """A blob as a file."""
+    return Member(name, descriptor.size, BLOB_MODE, lambda: verified(descriptor, content), descriptor)
+
+
+def verified(descriptor: Descriptor, content: ContentStore) -> Iterator[bytes]:
+    """A blob's bytes in pieces of at most 1 MiB.
+
+    Raises:
+        ContentNotFoundError: it isn't in the store.
+        IntegrityError: at the end, if they are not what the descriptor says.
+    """
+    verifier = Verifier(descriptor.digest, descriptor.size, what=f"content {descriptor.digest} at rest")
+    with content.open(descriptor.digest) as blob:
+        while piece := blob.read(_PIECE):
+            verifier.update(piece)
+            yield piece
+    verifier.finish()
+
+
+def _entry(image: ExportedImage) -> Descriptor:
+    names = layout.name_annotations(image.reference)
+    if image.target.kind is Kind.INDEX:
+        if image.left_out:
+            names[layout.PRESENT_KEY] = ",".join(image.platforms)
+        return Descriptor(image.target.media_type, image.target.digest, image.target.size, annotations=names)
+    return replace(image.target, platform=image.manifests[0].platform, annotations=names, urls=(), data=None)
+
+
+def _saved(images: Sequence[ExportedImage]) -> list[dict[str, Any]]:
+    """Docker's list: one manifest for each name, each manifest once; artifacts are nothing to Docker."""
+    found: dict[Digest, tuple[Found, list[str]]] = {}
+    for image in images:
+        first = next((each for each in image.manifests if each.manifest is not None and each.manifest.is_image), None)
+        if first is None or first.descriptor.is_attestation:
+            continue
+        tags = found.setdefault(first.descriptor.digest, (first, []))[1]
+        if image.reference.tag and image.reference.digest is None:
+            tags.append(image.reference.familiar)
+    return [_saved_image(each, sorted(tags)) for _, (each, tags) in sorted(found.items())]
+
+
+def _saved_image(found: Found, tags: list[str]) -> dict[str, Any]:
+    assert found.manifest is not None
+    return {
+        "Config": layout.blob_name(found.manifest.config.digest),
+        "RepoTags": tags,
+        "Layers": [layout.blob_name(layer.digest) for layer in found.manifest.layers],
+    }

@@ -1,0 +1,134 @@
+"""Bringing an import's content into the store: small blobs of all images together, large ones as a pull would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.small_writer import BATCH, BATCHED_BYTES, SmallBlob
+from imagestore.registry.events import BlobDone
+from imagestore.store.archive.source import read
+from imagestore.store.pull.fetch import Fetcher
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from imagestore.content.local import LocalContentStore
+    from imagestore.content.small_writer import SmallBlobs
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
+    from imagestore.registry.events import Observer
+    from imagestore.store.archive.contents import ArchiveOrigin
+    from imagestore.store.leases import HeldLease
+    from imagestore.util.cancel import CancelToken
+
+#: Digests that get their lease in one transaction: some milliseconds.
+_LEASED_AT_ONCE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Content that must be in the store.
+
+    Attributes:
+        reference: names the image in messages.
+        descriptor: of the content.
+        raw: its verified bytes, when it is a document that was read already.
+    """
+
+    reference: Reference
+    descriptor: Descriptor
+    raw: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """Stores what an archive has and the store lacks.
+
+    Attributes:
+        content: where it goes.
+        origin: the archive.
+        observer: hears of blobs.
+        held: the lease that keeps it.
+        cancel: ends the work.
+    """
+
+    content: LocalContentStore
+    origin: ArchiveOrigin
+    observer: Observer
+    held: HeldLease
+    cancel: CancelToken
+
+    def lease(self, digests: Collection[Digest]) -> None:
+        """Put everything under the lease, before anybody looks what is there."""
+        waiting = list(digests)
+        for start in range(0, len(waiting), _LEASED_AT_ONCE):
+            self.held.hold(waiting[start : start + _LEASED_AT_ONCE])
+
+    def store(self, wanted: Iterable[Wanted]) -> None:
+        """Bring what is missing; each digest once.
+
+        Raises:
+            IntegrityError: the archive's bytes aren't what they should be.
+            StoreError, OperationCancelledError.
+        """
+        once = list({each.descriptor.digest: each for each in wanted}.values())
+        small: list[Wanted] = []
+        large: dict[Reference, list[Descriptor]] = {}
+        missing: list[Descriptor] = []
+        for each in once:
+            here = self.content.find(each.descriptor.digest)
+            size = None if here is None else here.size
+            if size is None:
+                missing.append(each.descriptor)
+            if size == each.descriptor.size or (size is not None and each.raw is not None):
+                self._say(each, 0)
+            elif size is None and self._is_small(each):
+                small.append(each)
+            else:
+                large.setdefault(each.reference, []).append(each.descriptor)
+        with self.content.small_blobs(self.cancel) as small_blobs:
+            fetchers = {
+                reference: Fetcher(self.content, self.origin, reference, self.observer, self.held.renew, small_blobs)
+                for reference in dict.fromkeys(each.reference for each in once)
+            }
+            if small or large:
+                next(iter(fetchers.values())).check_space(missing)
+            if small:
+                self._store_small(small, small_blobs)
+            for reference, descriptors in large.items():
+                fetchers[reference].fetch_all(descriptors, cancel=self.cancel)
+        self.cancel.check()
+
+    def _store_small(self, wanted: list[Wanted], small_blobs: SmallBlobs) -> None:
+        for start in range(0, len(wanted), BATCH):
+            self.held.renew()
+            batch = wanted[start : start + BATCH]
+            small_blobs.put([self._small(each) for each in batch])
+            for each in batch:
+                self._say(each, each.descriptor.size)
+
+    def _small(self, wanted: Wanted) -> SmallBlob:
+        descriptor, raw = wanted.descriptor, wanted.raw
+        what = f"{wanted.reference}: {descriptor.kind.value} {descriptor.digest.short}"
+        if raw is not None:
+            return SmallBlob(descriptor.digest, len(raw), lambda: raw, what)
+        place = self.origin.places[descriptor.digest]
+        return SmallBlob(
+            descriptor.digest,
+            descriptor.size,
+            lambda: read(self.origin.source, place, limit_bytes=BATCHED_BYTES),
+            what,
+        )
+
+    def _is_small(self, wanted: Wanted) -> bool:
+        if wanted.raw is not None:
+            return True
+        descriptor, origin = wanted.descriptor, self.origin
+        is_kept = descriptor.digest in origin.places and descriptor.digest not in origin.packed
+        return is_kept and descriptor.size <= BATCHED_BYTES
+
+    def _say(self, wanted: Wanted, received: int) -> None:
+        if wanted.raw is None:
+            self.observer(BlobDone(wanted.descriptor, received))

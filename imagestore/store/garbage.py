@@ -1,0 +1,300 @@
+"""Garbage collection: free what no image record, no lease and no label keeps, without hurting work in other processes.
+
+Mark once, in a snapshot that nobody waits for. Then sweep in batches of some milliseconds: each holds the database's
+write lock, asks for each candidate whether anything keeps it *now* (upwards along edges, see ``metadata.graph``), and
+deletes it if nothing does. Whoever wants a blob leases it before looking for it (see ``lease``), so either the batch
+sees the lease, or the other process finds the blob gone and fetches it. Between two batches those go first who wait
+to write, so no writer waits for more than one batch.
+
+After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
+
+A file that can't be deleted stops none of the others, and is named: it stays as it is, with its edges and labels.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, UndeletableError
+from imagestore.metadata.marking import breathing, in_order
+from imagestore.oci.digest import as_written
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from imagestore.content.delete import Deleter
+    from imagestore.content.local import LocalContentStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.oci.digest import Digest
+
+log = logging.getLogger(__name__)
+
+#: How long a batch holds other writers when they wait, and at most, but for its commit.
+_SHORTEST_SECONDS: Final = 0.004
+_LONGEST_SECONDS: Final = 0.02
+#: How often it is looked whether somebody waits.
+_LOOK_SECONDS: Final = 0.001
+#: As many are asked about with one query: few at first, since the first look for others comes after them.
+_FIRST_STEP: Final = 32
+_LONGEST_STEP: Final = 256
+#: As many are asked at once what they point at.
+_MARKED_AT_ONCE: Final = 256
+#: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
+STALE_INGEST_SECONDS: Final = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageReport:
+    """What a collection freed, or would free.
+
+    Attributes:
+        dry_run: nothing was deleted.
+        digests: the blobs, sorted.
+        bytes_freed: their size and that of stale ingests.
+        ingests: names of stale ingests.
+        kept_blobs: how many blobs stay.
+        failures: why other blobs (by digest in text form) and stale ingests (by name) can't be deleted.
+    """
+
+    dry_run: bool
+    digests: tuple[Digest, ...]
+    bytes_freed: int
+    ingests: tuple[str, ...]
+    kept_blobs: int
+    failures: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep did.
+
+    Attributes:
+        freed: bytes by digest in text form, of what was there.
+        failures: why others can't be deleted, by digest.
+    """
+
+    freed: dict[str, int]
+    failures: dict[str, str]
+
+    def check(self, report: object = None) -> None:
+        """Tell what could not be deleted.
+
+        Args:
+            report: what was done all the same.
+
+        Raises:
+            UndeletableError: there is something.
+        """
+        if self.failures:
+            raise UndeletableError(self.failures, report)
+
+
+def collect(
+    metadata: MetadataStore,
+    content: LocalContentStore,
+    *,
+    dry_run: bool = False,
+    clock: Callable[[], float] = time.time,
+) -> GarbageReport:
+    """Free everything that nothing needs.
+
+    Args:
+        metadata: records, leases and edges.
+        content: the blobs.
+        dry_run: only say what would be freed.
+        clock: seconds since 1970, for the age of ingests.
+
+    Returns:
+        What went, and what can't be deleted.
+
+    Raises:
+        StoreError: folders can't be listed or records not changed; what was freed before stays freed.
+    """
+    failures: dict[str, str] = {}
+    _tell_keeper(metadata)
+    if not dry_run:
+        metadata.expire()
+        for ref in metadata.sweep_namespaces():
+            with _noted(failures, ref):
+                content.abort(ref)
+    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), failures, dry_run=dry_run)
+    present = _Counted(content.names())
+    candidates = metadata.garbage(present)
+    if dry_run:
+        sizes = ((text, _size(content, text)) for text in candidates)
+        garbage = {text: size for text, size in sizes if size is not None}
+    else:
+        swept = sweep(metadata, content, candidates)
+        garbage = swept.freed
+        failures.update(swept.failures)
+        metadata.tidy()
+    return GarbageReport(
+        dry_run=dry_run,
+        digests=tuple(map(as_written, breathing(in_order(garbage)))),
+        bytes_freed=sum(garbage.values()) + stale_bytes,
+        ingests=tuple(stale),
+        kept_blobs=present.count - len(garbage),
+        failures=failures,
+    )
+
+
+def _tell_keeper(metadata: MetadataStore) -> None:
+    if lease := metadata.keeper_of_all():
+        log.warning(
+            "lease %s keeps all content: a rebuild passed over something; try 'imagestore check --rebuild' again",
+            lease,
+        )
+
+
+def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[str]) -> Swept:
+    """Free what removed records held and nothing else needs; costs what they reached, not what the store has.
+
+    Args:
+        metadata: records, leases and edges; the records are gone from it.
+        content: the blobs.
+        roots: what the records held, digests in text form.
+
+    Raises:
+        StoreError: the database can't be changed; what was freed before stays freed.
+    """
+    _tell_keeper(metadata)
+    reached, parents = _reached(metadata, roots)
+    # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
+    return sweep(metadata, content, [*in_order(parents), *in_order(reached - parents)])
+
+
+def _reached(metadata: MetadataStore, roots: Iterable[str]) -> tuple[set[str], set[str]]:
+    """What can be reached, and what of it points on, asked for step by step."""
+    reached = set(roots)
+    parents: set[str] = set()
+    waiting = list(reached)
+    while waiting:
+        some, waiting = waiting[:_MARKED_AT_ONCE], waiting[_MARKED_AT_ONCE:]
+        below = metadata.children_of(some)
+        parents |= below.keys()
+        new = {child for children in below.values() for child in children} - reached
+        reached |= new
+        waiting += new
+    return reached, parents
+
+
+def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str]) -> Swept:
+    """Delete candidates that nothing keeps now, batch by batch; each is asked about while the lock is held.
+
+    Args:
+        metadata: records, leases and edges.
+        content: the blobs.
+        candidates: digests, in text form, that may be garbage.
+
+    Raises:
+        StoreError: the database can't be changed; what was freed before stays freed.
+    """
+    swept, waiting = Swept({}, {}), collections.deque(candidates)
+    patience = Patience(metadata)
+    with content.deleter() as files:
+        while waiting:
+            try:
+                with metadata.batch():
+                    _sweep_some(metadata, files, waiting, patience, swept)
+            finally:
+                files.let_go()
+    content.make_room()
+    return swept
+
+
+def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], patience: Patience, swept: Swept) -> None:
+    """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for."""
+    patience.begin()
+    # So it stays while this batch holds the lock; then nothing has to be asked about each.
+    keeps_nothing = metadata.keeps_nothing()
+    step = _FIRST_STEP
+    while waiting:
+        some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
+        deleted = files.delete_some(some if keeps_nothing else metadata.unheld(some), patience.is_over)
+        # What there was no time for is asked about again: it may be wanted by then.
+        waiting.extendleft(reversed(deleted.left))
+        metadata.forget_content(deleted.sizes)
+        swept.freed.update((text, size) for text, size in deleted.sizes.items() if size is not None)
+        swept.failures.update(deleted.failures)
+        if patience.is_over():
+            return
+        step = min(2 * step, _LONGEST_STEP)
+
+
+class Patience:
+    """Of those who wait for batches to end: most say so, and those who can't are thought of too.
+
+    Args:
+        metadata: knows who waits.
+    """
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._length = _SHORTEST_SECONDS / 2
+        self._next_look = self._end = 0.0
+        self._is_awaited = False
+
+    def begin(self) -> None:
+        """A batch begins. It may be long where nobody waited for the last ones."""
+        self._length = _SHORTEST_SECONDS if self._is_awaited else min(2 * self._length, _LONGEST_SECONDS)
+        self._is_awaited = False
+        started = time.monotonic()
+        self._next_look, self._end = started + _SHORTEST_SECONDS, started + self._length
+
+    def is_over(self) -> bool:
+        """Whether to end the batch."""
+        now = time.monotonic()
+        if now >= self._next_look and not self._is_awaited:
+            self._next_look = now + _LOOK_SECONDS
+            self._is_awaited = self._metadata.is_awaited()
+        return self._is_awaited or now >= self._end
+
+
+class _Counted:
+    """Counts what it passes on. A list of half a million names would stop all threads while it goes away."""
+
+    def __init__(self, items: Iterator[str]) -> None:
+        self.count = 0
+        self._items = items
+
+    def __iter__(self) -> Iterator[str]:
+        for item in self._items:
+            self.count += 1
+            yield item
+
+
+def _size(content: LocalContentStore, text: str) -> int | None:
+    try:
+        return content.info(as_written(text)).size
+    except (ContentNotFoundError, IntegrityError):  # what can't be looked at can't be deleted either
+        return None
+
+
+@contextlib.contextmanager
+def _noted(failures: dict[str, str], ref: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        failures[ref] = str(error)
+
+
+def _stale_ingests(
+    content: LocalContentStore, now: float, spared: frozenset[str], failures: dict[str, str], *, dry_run: bool
+) -> tuple[list[str], int]:
+    names, size = [], 0
+    for status in content.stale_ingests(now - STALE_INGEST_SECONDS, beyond=now + STALE_INGEST_SECONDS):
+        if status.ref in spared:
+            continue
+        with _noted(failures, status.ref):
+            if dry_run or content.abort_stale(status):
+                names.append(status.ref)
+                size += status.offset
+    if not dry_run:
+        content.clear_locks()
+    return sorted(names), size

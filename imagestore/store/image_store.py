@@ -1,0 +1,475 @@
+"""ImageStore: the one object embedders hold.
+
+Any number of processes and threads may use one root at the same time. Calls block; a CancelToken ends them early. A
+forked child opens a store of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from imagestore import config as configuration
+from imagestore import platforms
+from imagestore.content.disk import make_directory, translated
+from imagestore.content.local import LocalContentStore
+from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
+from imagestore.metadata.failures import closed
+from imagestore.metadata.location import refuse_missing
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.oci.reference import Reference
+from imagestore.registry.events import ignore
+from imagestore.store import record_lookup
+from imagestore.store.archive.service import Archives
+from imagestore.store.image import Image
+from imagestore.store.maintenance.service import Upkeep
+from imagestore.util.cancel import CancelGroup
+from imagestore.util.owned_files import refuse_untrusted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.config import Config
+    from imagestore.metadata.records import ImageRecord
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.select import Selection
+    from imagestore.platforms import Platform
+    from imagestore.registry.client import RegistryClient
+    from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.registry.events import Observer
+    from imagestore.registry.policy import TransferPolicy
+    from imagestore.store.pull.plan import PullPlan
+    from imagestore.store.pull.verify import ImageVerifier
+    from imagestore.store.pull.work import PullWork
+    from imagestore.util.cancel import CancelToken
+
+
+#: For what ends when a store is closed: it has to give back what it brought.
+_PATIENCE_SECONDS: Final = 10
+
+
+class ImageStore(Archives, Upkeep):
+    """Images by (reference, runtime handler) in one folder.
+
+    Args:
+        root: the store's folder; made (readable by its owner only) when missing.
+        config: runtime handlers and their platforms; without one there is a single, default handler.
+        host: the node's platform; detected by default.
+        credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
+        transfer: limits of transfers; by default those of the configuration.
+        registry: asked for images; by default a client made at the first pull.
+        sources: folders with ``blobs`` (containerd's content, OCI layouts) to adopt content from instead of fetching.
+        verifier: asked before an image is fetched; by default the programs the configuration names.
+        clock: seconds since 1970.
+        is_making: make the store where there is none.
+        is_freeing: open a full disk's store with the space kept back for removals; else it can only be read there, and
+            for as long as it is open this process writes no store.
+
+    Raises:
+        InvalidInputError: an empty text for a folder; the current one is ``"."``.
+        StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, StoreMissingError,
+            if that is why).
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        config: Config | None = None,
+        host: Platform | None = None,
+        credentials: CredentialLookup | None = None,
+        transfer: TransferPolicy | None = None,
+        registry: RegistryClient | None = None,
+        sources: Sequence[str | os.PathLike[str]] = (),
+        verifier: ImageVerifier | None = None,
+        clock: Callable[[], float] = time.time,
+        is_making: bool = True,
+        is_freeing: bool = True,
+    ) -> None:
+        if not all(os.fspath(folder) for folder in (root, *sources)):
+            raise InvalidInputError("the store's folder, or a source: expected a path, it is empty")
+        self.root = Path(root).absolute()  # whoever opens a store may go elsewhere, as daemons do
+        self.host = host or platforms.host.detect()
+        self.config = config or configuration.default(self.host)
+        self._clock = clock
+        self._credentials = credentials
+        self._transfer = transfer
+        self._registry = registry
+        self._given_verifier = verifier
+        self._own_registry: RegistryClient | None = None
+        self._lock = threading.Lock()
+        self._operations = CancelGroup()
+        database = self.root / "metadata.db"
+        refuse_untrusted(self.root)
+        if is_making:
+            with translated("make the store's folder", self.root):
+                make_directory(self.root, 0o700)
+        else:
+            refuse_missing(database)
+        self._found = 0, ""
+        # Before its content: whoever looks takes content without a database for a store that has lost it.
+        self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=self._keep_found)
+        if self._found[0]:
+            said = "%s: made a database beside %d blobs of unknown use, which lease %s keeps for a day"
+            logging.getLogger(__name__).warning(said, self.root, *self._found)
+        try:
+            self.content = LocalContentStore(
+                self.root / "content",
+                self.root / "locks",
+                sources=[Path(source).absolute() for source in sources],
+                ballast=self.metadata.ballast,
+            )
+        except BaseException:
+            self.metadata.close()
+            raise
+
+    def _keep_found(self, metadata: SqliteMetadataStore) -> None:
+        """Lease what was here before the database, in the transaction that makes it: nobody's work is in between."""
+        content = self.root / "content"
+        if not content.is_dir():
+            return
+        found = [info.digest for info in LocalContentStore(content, self.root / "locks").walk()]
+        if found:
+            from imagestore.store import leases
+
+            self._found = len(found), leases.keep_found(metadata, found)
+
+    def pull(
+        self,
+        reference: str,
+        *,
+        runtime_handler: str = "",
+        platform: str | Platform | None = None,
+        credentials: CredentialLookup | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> Image:
+        """Fetch what the handler's sandbox can run, and record it under (reference, runtime handler).
+
+        Args:
+            reference: ``python``, ``registry.example/base/nano:1``, with or without a digest.
+            runtime_handler: whose platform decides; empty means the configured default.
+            platform: instead of the handler's platform, for this pull.
+            credentials: instead of the store's, for this pull; they and the tokens they buy are forgotten with it.
+            observer: hears of progress, from several threads.
+            cancel: ends the pull; what came so far can be resumed.
+
+        Raises:
+            InvalidReferenceError, InvalidPlatformError, UnknownRuntimeHandlerError: before anything is sent.
+            NoMatchingManifestError: the image has nothing for that platform; says what it has and why not.
+            RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
+        """
+        with self._operation(cancel) as token:
+            work = self._work(Reference.parse(reference), runtime_handler, platform, observer, token)
+            if credentials is not None:
+                work = replace(work, client=work.client.with_credentials(credentials))
+            record = work.run()
+            self.metadata.touch_image(record.reference, record.handler)
+        return Image(record, self.content)
+
+    def plan(
+        self,
+        pulls: Iterable[tuple[str, str]],
+        *,
+        platform: str | Platform | None = None,
+        tell: Callable[[PullPlan], object] | None = None,
+        cancel: CancelToken | None = None,
+    ) -> list[PullPlan]:
+        """What pulling would fetch, without storing anything; a blob that several pulls need is counted once.
+
+        Args:
+            pulls: reference and runtime handler of each; an empty handler means the default.
+            platform: instead of the handlers' platforms.
+            tell: gets each plan at once, so also those before a failure.
+            cancel: ends the work.
+
+        Raises:
+            As pull(), but for what only fetching can show.
+        """
+        plans: list[PullPlan] = []
+        planned: set[Digest] = set()
+        with self._operation(cancel) as token:
+            for reference, handler in pulls:
+                work = self._work(Reference.parse(reference), handler, platform, ignore, token)
+                plans.append(work.plan(planned))
+                planned |= {blob.descriptor.digest for blob in plans[-1].blobs}
+                if tell is not None:
+                    tell(plans[-1])
+        return plans
+
+    def pull_sandbox_image(
+        self, *, runtime_handler: str = "", observer: Observer = ignore, cancel: CancelToken | None = None
+    ) -> Image:
+        """Fetch the pause image that the handler's pods share, for the same platform as their own images.
+
+        Args:
+            runtime_handler: whose; empty means the configured default.
+            observer: hears of progress.
+            cancel: ends the pull.
+
+        Raises:
+            ConfigError: no sandbox image is configured.
+            ImageStoreError: as pull().
+        """
+        reference = self.config.sandbox_image(runtime_handler)
+        return self.pull(reference, runtime_handler=runtime_handler, observer=observer, cancel=cancel)
+
+    def get(self, name: str, *, runtime_handler: str | None = None) -> Image:
+        """One image by reference, image id, beginning of an id, or ``name@digest``.
+
+        Args:
+            name: which image.
+            runtime_handler: which handler's; empty means the default handler. None (not given) means the default
+                handler's by name, and by id any handler's if the default has none.
+
+        Raises:
+            ImageNotFoundError: there is none.
+            UnknownRuntimeHandlerError: neither configured nor in any record.
+            InvalidInputError: the beginning of an id fits several images.
+        """
+        handler = self._known(runtime_handler)
+        record = record_lookup.find(self.metadata, name, handler, self.config.default_handler)
+        if record is not None:
+            return Image(record, self.content)
+        others = ", ".join(sorted({each.handler for each in record_lookup.by_name(self.metadata, name)}))
+        under = f" under runtime handler {handler!r}" if handler is not None else ""
+        hint = f"it is there under: {others}" if others else record_lookup.missing_hint(name)
+        raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=hint)
+
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        runtime_handler: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Image]:
+        """Images ordered by reference and handler.
+
+        Args:
+            name: only this reference or image id (or its beginning).
+            runtime_handler: only this handler's; empty means the default handler.
+            after: only those behind this (reference, handler): the last one of the page before.
+            limit: so many at most; a page costs what it has, not what the store has.
+
+        Raises:
+            UnknownRuntimeHandlerError: neither configured nor in any record.
+            InvalidInputError: the beginning of an id fits several images, or a page of less than one.
+        """
+        if limit is not None and limit < 1:
+            raise InvalidInputError(f"a page of {limit} images: expected at least 1")
+        handler = self._known(runtime_handler)
+        if name is None:
+            records = self.metadata.find_images(handler=handler, after=after, limit=limit)
+        else:
+            found = record_lookup.by_name(self.metadata, name) or record_lookup.by_id(self.metadata, name)
+            fitting = (record for record in found if handler is None or record.handler == handler)
+            records = [each for each in fitting if after is None or (each.reference, each.handler) > after][:limit]
+        return (Image(record, self.content) for record in records)
+
+    def remove(
+        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
+    ) -> tuple[tuple[str, str], ...]:
+        """Remove records; collect_garbage() then frees their bytes. Removing what isn't there is no error.
+
+        As in CRI, an image goes with all its references, unless ``only_name`` says otherwise.
+
+        Args:
+            name: reference, image id, beginning of an id, or ``name@digest``.
+            runtime_handler: only this handler's records; empty means the default handler. None (not given): by id
+                every handler's, by name the default handler's, or the others' if the default has none.
+            all_handlers: every handler's, by name too.
+            only_name: a reference means its own record, ``name@digest`` those of its repository, ``name:tag@digest``
+                the tag's if it leads there; other references of the same image stay (see names_of()). An id or a
+                digest alone means all references all the same.
+
+        Returns:
+            (reference, runtime handler) of what was removed.
+
+        Raises:
+            UnknownRuntimeHandlerError: neither configured nor in any record.
+            InvalidInputError: the beginning of an id fits several images, or handler and all_handlers are both given.
+        """
+        records = self._doomed(name, runtime_handler, all_handlers=all_handlers, only_name=only_name)
+        with self.metadata.exclusive():
+            removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
+            keys = tuple((record.reference, record.handler) for record in removed)
+            record_lookup.drop_hidden(self.metadata, keys, self.config.default_handler)
+        return keys
+
+    def _meant(self, name: str, runtime_handler: str | None, all_handlers: bool) -> Sequence[ImageRecord]:
+        if all_handlers and runtime_handler is not None:
+            raise InvalidInputError("give a runtime handler or all handlers, not both")
+        if not name:
+            raise InvalidInputError("an empty name means no image")
+        if all_handlers:
+            return record_lookup.by_name(self.metadata, name) or record_lookup.by_id(self.metadata, name)
+        return record_lookup.meant(self.metadata, name, self._known(runtime_handler), self.config.default_handler)
+
+    def _doomed(
+        self, name: str, runtime_handler: str | None, *, all_handlers: bool, only_name: bool = False
+    ) -> Sequence[ImageRecord]:
+        records = self._meant(name, runtime_handler, all_handlers)
+        own = record_lookup.by_own_name(records, name) if only_name else None
+        if own is not None:
+            return own
+        if not all_handlers:
+            return record_lookup.with_namesakes(self.metadata, records)
+        owners = sorted({each.handler for each in records})
+        each_owners = ([each for each in records if each.handler == owner] for owner in owners)
+        return [each for owned in each_owners for each in record_lookup.with_namesakes(self.metadata, owned)]
+
+    def match(
+        self,
+        reference: str,
+        *,
+        runtime_handlers: Iterable[str] | None = None,
+        offline: bool = False,
+        cancel: CancelToken | None = None,
+    ) -> dict[str, Selection]:
+        """Which manifest each handler would get, and why; no layer is fetched and nothing is stored.
+
+        Args:
+            reference: the image; offline also its id, or the beginning of one.
+            runtime_handlers: whom to ask for; every configured handler by default.
+            offline: use only what the store has.
+            cancel: ends the work.
+
+        Raises:
+            UnknownRuntimeHandlerError: before anything is sent.
+            ImageNotFoundError: offline, and no handler has this image.
+            InvalidInputError: offline, and several handlers have other content under this name.
+            RegistryError, IntegrityError, DocumentError: the documents can't be had.
+        """
+        with self._loading():
+            from imagestore.store.pull.choice import match_handlers, wanted_platforms
+            from imagestore.store.pull.known import known_targets
+            from imagestore.store.pull.sources import Documents
+
+        if not offline:
+            Reference.parse(reference)
+        handlers = wanted_platforms(self.config, runtime_handlers, host=self.host)
+        with self._operation(cancel) as token:
+            if offline:
+                target = record_lookup.target(self.metadata, reference, handlers)
+                return match_handlers(target, Documents(self.content, None, None, token), handlers)
+            parsed = Reference.parse(reference)
+            known = known_targets(self.metadata, self.content, parsed)
+            target, raw = self.registry.resolve_whole(parsed, known=known, cancel=token)
+            documents = Documents(self.content, self.registry, parsed, token)
+            if raw is not None:
+                documents.remember(target, raw)
+            return match_handlers(target, documents, handlers)
+
+    @property
+    def registry(self) -> RegistryClient:
+        """The registry client in use."""
+        if self._registry is not None:
+            return self._registry
+        with self._lock:
+            if self._own_registry is None:
+                with self._loading():
+                    from imagestore.registry.breaker import STATE_FOLDER
+                    from imagestore.registry.connect import connect
+
+                self._own_registry = connect(
+                    config=self.config,
+                    credentials=self._credentials,
+                    policy=self._transfer,
+                    state_folder=str(self.root / STATE_FOLDER),
+                )
+            return self._own_registry
+
+    def close(self) -> None:
+        """End what other threads do with this store, then close its database and the connections it opened itself.
+
+        Pulls, matches, imports, exports, checks and repairs end as cancelled ones do, and are waited for, up to
+        10 seconds; what only works on the database ends with a StoreError. So this isn't for observers of theirs, nor
+        for a thread that one of these waits for. In a forked child it ends and closes nothing of the parent's.
+        """
+        if self.metadata.is_inherited:
+            # A fork: what runs is the parent's, and so is who would let go of the locks.
+            self.metadata.close()
+            return
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.metadata.close)
+            if self._own_registry is not None:
+                stack.callback(self._own_registry.close)
+            self._operations.end("this store was closed", patience_seconds=_PATIENCE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def _operation(self, cancel: CancelToken | None) -> contextlib.AbstractContextManager[CancelToken]:
+        if self._operations.is_ended:
+            raise closed(self.root)
+        self.metadata.check_process()
+        return self._operations.joined(cancel)
+
+    def _work(
+        self,
+        reference: Reference,
+        runtime_handler: str,
+        platform: str | Platform | None,
+        observer: Observer,
+        cancel: CancelToken,
+    ) -> PullWork:
+        with self._loading():
+            from imagestore.store.pull.work import PullWork
+
+        # Everything that can be refused without asking anybody is refused here.
+        handler = self.config.handler(runtime_handler).name
+        wanted = self.config.handler_platform(handler, host=self.host, explicit=self.explicit_platform(platform))
+        return PullWork(
+            reference=reference,
+            handler=handler,
+            wanted=wanted,
+            content=self.content,
+            metadata=self.metadata,
+            client=self.registry.observed_by(observer),
+            observer=observer,
+            cancel=cancel,
+            parallel=self.config.settings.max_concurrent_downloads,
+            verifier=self.verifier,
+        )
+
+    @functools.cached_property
+    def verifier(self) -> ImageVerifier:
+        """Asked before an image is fetched or imported: the given one, or the programs the configuration names."""
+        with self._loading():
+            from imagestore.store.pull.verify import NO_VERIFIER, ProgramVerifiers
+
+        settings = self.config.settings.image_verifier
+        given = self._given_verifier
+        return given or (ProgramVerifiers(settings, dict(os.environ)) if settings is not None else NO_VERIFIER)
+
+    def explicit_platform(self, platform: str | Platform | None) -> Platform | None:
+        """The platform that a call names.
+
+        Raises:
+            InvalidPlatformError: it can't be read.
+        """
+        return platforms.parse(platform, host=self.host) if isinstance(platform, str) else platform
+
+    def _known(self, handler: str | None) -> str | None:
+        """The handler a request means; one that left the configuration is known while it has records."""
+        if handler is None:
+            return None
+        name = handler or self.config.default_handler
+        if name not in self.config.handlers and not self.metadata.find_images(handler=name, limit=1):
+            raise UnknownRuntimeHandlerError(name, list(self.config.handlers))
+        return name

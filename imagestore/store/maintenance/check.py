@@ -1,0 +1,260 @@
+"""Checking: every blob hashed again, every edge and every record compared with what the content says.
+
+Only reads. Work of other processes goes on meanwhile: what was removed or collected since it was listed is no fault.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from imagestore import platforms
+from imagestore.errors import (
+    ContentNotFoundError,
+    ContentUnreadableError,
+    DocumentError,
+    IntegrityError,
+    InvalidPlatformError,
+    StoreCorruptError,
+)
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.image_config import image_config
+from imagestore.store.maintenance.hashing import Hashing
+from imagestore.store.maintenance.held import held_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.content.api import ContentStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.manifest import Manifest
+    from imagestore.platforms import Platform
+    from imagestore.store.maintenance.hashing import CheckOptions
+    from imagestore.util.cancel import CancelToken
+
+
+class FaultKind(enum.Enum):
+    """What is wrong; the first three are repaired by fetching, an edge by reading the manifest.
+
+    What is unreadable may be whole: another try may read it.
+    """
+
+    BLOB_DAMAGED = "blob damaged"
+    BLOB_MISSING = "blob missing"
+    BLOB_UNREADABLE = "blob unreadable"
+    EDGE_WRONG = "edges wrong"
+    RECORD_WRONG = "record wrong"
+    DATABASE_DAMAGED = "database damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is not as it should be.
+
+    Attributes:
+        kind: what is wrong.
+        subject: what with: a digest, or a record as ``reference (handler)``.
+        detail: expected against found.
+        digest: the blob that is concerned; for wrong edges their parent.
+    """
+
+    kind: FaultKind
+    subject: str
+    detail: str
+    digest: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What was checked and found.
+
+    Attributes:
+        faults: in the order of blobs, then records.
+        blobs: how many were hashed, now or before the interruption that was resumed.
+        bytes_hashed: in this run.
+        records: how many records were compared.
+    """
+
+    faults: tuple[Fault, ...]
+    blobs: int
+    bytes_hashed: int
+    records: int
+
+    @property
+    def damaged(self) -> frozenset[Digest]:
+        """Blobs that are there with other bytes."""
+        return self._blobs(FaultKind.BLOB_DAMAGED)
+
+    @property
+    def unreadable(self) -> frozenset[Digest]:
+        """Blobs that are there and that the disk couldn't read."""
+        return self._blobs(FaultKind.BLOB_UNREADABLE)
+
+    def _blobs(self, kind: FaultKind) -> frozenset[Digest]:
+        return frozenset(fault.digest for fault in self.faults if fault.kind is kind and fault.digest is not None)
+
+
+def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptions, cancel: CancelToken) -> CheckReport:
+    """Check everything.
+
+    Args:
+        metadata: records and edges.
+        content: the blobs.
+        options: how.
+        cancel: ends the work; with a state file it can be resumed.
+
+    Raises:
+        StoreError: the store can't be read.
+        OperationCancelledError: cancelled.
+    """
+    faults = [Fault(FaultKind.DATABASE_DAMAGED, "records", line) for line in metadata.damage()]
+    hashing = Hashing(content, options, cancel)
+    hashing.run()
+    faults += [_damage(digest) for digest in sorted(hashing.damaged)]
+    faults += [_unreadable(digest, reason) for digest, reason in sorted(hashing.unreadable.items())]
+    try:
+        records = metadata.find_images()
+    except StoreCorruptError as error:
+        # What was found so far took long to find.
+        records = []
+        if all(fault.kind is not FaultKind.DATABASE_DAMAGED for fault in faults):
+            faults.append(_corrupt(error))
+    seen = {fault.digest for fault in faults}
+    for record in records:
+        cancel.check()
+        try:
+            found = record_faults(metadata, content, record)
+        except StoreCorruptError as error:
+            found = [_corrupt(error)]
+        for fault in found:
+            # Several records may share a blob that is missing; one damage of the database is enough to rebuild it.
+            is_known = any(each.kind is fault.kind for each in faults) if fault.digest is None else fault.digest in seen
+            if fault.kind is FaultKind.RECORD_WRONG or not is_known:
+                faults.append(fault)
+                seen.add(fault.digest)
+    return CheckReport(tuple(faults), hashing.blobs_done, hashing.bytes_hashed, len(records))
+
+
+def record_faults(metadata: MetadataStore, content: ContentStore, record: ImageRecord) -> list[Fault]:
+    """What is wrong with one record; nothing when it was changed or removed meanwhile.
+
+    Args:
+        metadata: where its edges are.
+        content: where its blobs are; documents are hashed, layers only looked at.
+        record: the record.
+    """
+    faults = list(_record_faults(metadata, content, record))
+    if not faults:
+        return []
+    current = metadata.get_image(record.reference, record.handler)
+    # To be used or pinned repairs nothing.
+    is_same = current is not None and record == replace(current, used_at=record.used_at, is_pinned=record.is_pinned)
+    return faults if is_same else []
+
+
+def _record_faults(metadata: MetadataStore, content: ContentStore, record: ImageRecord) -> Iterator[Fault]:
+    subject = f"{record.reference} ({record.handler})"
+    unread: list[Fault] = []
+
+    def read(descriptor: Descriptor) -> bytes | None:
+        try:
+            return content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        except ContentNotFoundError:
+            unread.append(_missing(descriptor.digest, subject))
+        except IntegrityError as error:
+            unread.append(_unfit(descriptor.digest, error))
+        return None
+
+    for digest in (record.target.digest, record.manifest.digest):
+        if digest not in record.roots:
+            yield Fault(FaultKind.RECORD_WRONG, subject, f"does not hold {digest}, which it points at")
+    for held in held_documents(record, read):
+        if held.error is not None:
+            yield Fault(FaultKind.RECORD_WRONG, subject, str(held.error))
+        elif held.manifest is not None:
+            yield from _manifest_faults(metadata, content, (held.digest, held.manifest), subject)
+            if held.digest == record.manifest.digest:
+                yield from _config_faults(content, record, held.manifest, subject)
+    yield from unread
+
+
+def _manifest_faults(
+    metadata: MetadataStore, content: ContentStore, parent: tuple[Digest, Manifest], subject: str
+) -> Iterator[Fault]:
+    """What is wrong with a manifest's edges and with what they lead to."""
+    digest, manifest = parent
+    children = {child.digest: child for child in manifest.children}
+    if set(metadata.own_children(digest)) != children.keys():
+        yield Fault(FaultKind.EDGE_WRONG, subject, f"differ from what manifest {digest} says", digest)
+    for child in children.values():
+        try:
+            size = content.info(child.digest).size
+        except ContentNotFoundError:
+            yield _missing(child.digest, subject)
+            continue
+        except IntegrityError as error:
+            yield _unfit(child.digest, error)
+            continue
+        if size != child.size:
+            detail = f"expected {child.size} bytes, found {size}"
+            yield Fault(FaultKind.BLOB_DAMAGED, str(child.digest), detail, child.digest)
+
+
+def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifest, subject: str) -> Iterator[Fault]:
+    if record.image_id != manifest.config.digest:
+        detail = f"expected image id {manifest.config.digest}, found {record.image_id}"
+        yield Fault(FaultKind.RECORD_WRONG, subject, detail)
+    if not manifest.is_image:
+        return
+    what = f"image config of {subject}"
+    try:
+        config = image_config(manifest, content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
+    except ContentNotFoundError:  # which the manifest's faults say
+        return
+    except IntegrityError as error:
+        yield _unfit(manifest.config.digest, error)
+        return
+    except DocumentError as error:
+        yield Fault(FaultKind.RECORD_WRONG, subject, str(error))
+        return
+    if config is None:
+        return
+    ours, theirs = platforms.normalize(record.platform), platforms.normalize(config.platform)
+    # A record with a warning was accepted although index and config disagree.
+    is_same = (ours.os, ours.architecture) == (theirs.os, theirs.architecture)
+    if not is_same and not record.warnings and not _are_wanted(record, ours, theirs):
+        detail = f"expected platform {theirs.os}/{theirs.architecture}, found {ours.os}/{ours.architecture}"
+        yield Fault(FaultKind.RECORD_WRONG, subject, detail)
+
+
+def _are_wanted(record: ImageRecord, *found: Platform) -> bool:
+    """Whether the pull had no reason to warn: who runs amd64 runs 386 too, whatever index and config say of it."""
+    try:
+        wanted = platforms.default_for(platforms.parse(record.wanted))
+    except InvalidPlatformError:
+        return False
+    return all(map(wanted.match, found))
+
+
+def _corrupt(error: StoreCorruptError) -> Fault:
+    return Fault(FaultKind.DATABASE_DAMAGED, "records", str(error))
+
+
+def _missing(digest: Digest, subject: str) -> Fault:
+    return Fault(FaultKind.BLOB_MISSING, str(digest), f"needed by {subject}", digest)
+
+
+def _unfit(digest: Digest, error: IntegrityError) -> Fault:
+    return _unreadable(digest, error.reason) if isinstance(error, ContentUnreadableError) else _damage(digest)
+
+
+def _damage(digest: Digest) -> Fault:
+    return Fault(FaultKind.BLOB_DAMAGED, str(digest), "the bytes hash to another digest", digest)
+
+
+def _unreadable(digest: Digest, reason: str) -> Fault:
+    return Fault(FaultKind.BLOB_UNREADABLE, str(digest), f"the disk can't read it: {reason}", digest)

@@ -1,0 +1,192 @@
+"""Rebuilding a damaged database: make a new one with each record whose content is all there, then exchange them.
+
+The journal beside the database says which records, labels and lasting leases there were; the content says which of them
+are true. Whether the last transaction was committed before the damage may be uncertain: then what it changed comes
+back, and what it replaced is kept for a day by a lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from imagestore.content.disk import make_directories, translated
+from imagestore.content.local import LocalContentStore
+from imagestore.content.locks import FileLock
+from imagestore.content.names import names
+from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError
+from imagestore.metadata import location
+from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.store.maintenance.restoring import Restorer
+from imagestore.util.failpoint import reach
+from imagestore.util.owned_files import refuse_untrusted
+from imagestore.util.replacing import sync_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from imagestore.store.maintenance.restoring import RebuildReport
+
+
+def rebuild(root: Path, *, is_forced: bool = False) -> RebuildReport:
+    """Restore the records of a store whose database is damaged. Nothing else may use the store meanwhile.
+
+    A whole database gets what the journal knows and it lacks; if only indexes are damaged, they are made anew first.
+
+    Args:
+        root: the store's folder.
+        is_forced: make a new database even if the old one looks whole, content is missing or can't be read.
+
+    Raises:
+        StoreBusyError: another process is rebuilding it.
+        StoreMissingError: there is nothing to rebuild one from.
+        StoreError: the content is missing or can't be read, another user may have prepared the store, the folder
+            can't be used, or the database is from a newer version or another program.
+    """
+    path = root / "metadata.db"
+    refuse_untrusted(root)
+    if not (root / "content").is_dir():  # content alone, and be it none, is what this is for
+        location.refuse_missing(path)
+    is_whole = _is_whole(path)  # before anything is made: another program's database is refused
+    with translated("rebuild", path):
+        make_directories([root / "locks"])
+        with FileLock(root / "locks" / "rebuild") as lock:
+            if not lock.try_acquire():
+                raise StoreBusyError(f"{path}: another process is rebuilding it", hint="wait for it")
+            if not is_forced:
+                if is_whole or _is_whole(path):  # by another process, since the first look
+                    return _completed(root, reindexed=False)
+                if _is_whole(path, is_reindexing=True):
+                    return _completed(root, reindexed=True)
+                _refuse_without_content(root)
+            return _rebuilt(root, is_forced=is_forced)
+
+
+def _refuse_without_content(root: Path) -> None:
+    """Refuse to take content for gone that may only be away, as a disk that isn't mounted: its records would be lost.
+
+    Raises:
+        StoreError: there is no content, but something to rebuild.
+    """
+    if next(names(root / "content" / "blobs"), None) is not None:
+        return
+    path = root / "metadata.db"
+    journaled = RecordJournal.beside(path).read()
+    if location.has_database(path) or journaled.candidates or journaled.unreadable:
+        raise StoreError(
+            f"{root / 'content'}: has no content, so no record could be restored; nothing was rebuilt",
+            hint="mount the disk with the content, or move it back; --force makes a database without it",
+        )
+
+
+def _rebuilt(root: Path, *, is_forced: bool) -> RebuildReport:
+    """Make a new database and put it in the place of the damaged one."""
+    path = root / "metadata.db"
+    content = LocalContentStore(root / "content", root / "locks")
+    fresh = path.with_name("metadata.db.rebuilt")
+    _remove(fresh)
+    has_journal = RecordJournal.beside(path).has_entries()
+    try:
+        with contextlib.closing(SqliteMetadataStore(fresh, is_rebuilding=True)) as metadata:
+            report = Restorer(metadata, content, is_forced).restore(has_journal=has_journal)
+    except StoreError:
+        _remove(fresh)
+        raise
+    kept_as = _put_aside(path)
+    reach("rebuild-replace")
+    os.replace(fresh, path)
+    sync_directory(root)
+    return replace(report, kept_as=kept_as)
+
+
+def _completed(root: Path, *, reindexed: bool) -> RebuildReport:
+    """Add what the journal knows and a whole database lacks."""
+    content = LocalContentStore(root / "content", root / "locks")
+    with contextlib.closing(SqliteMetadataStore(root / "metadata.db")) as metadata:
+        return Restorer(metadata, content, is_forced=False).add_missing(reindexed=reindexed)
+
+
+def _refuse_empty(_: SqliteMetadataStore) -> None:
+    raise StoreCorruptError("the database has no tables: who made it had no space, or died")
+
+
+def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
+    """Whether nothing is wrong with the database.
+
+    Args:
+        path: the file.
+        is_reindexing: make its indexes anew first, if that is all that is wrong.
+    """
+    if not location.has_database(path):
+        return False
+    try:
+        metadata = SqliteMetadataStore(path, on_making=_refuse_empty)
+    except SchemaTooNewError:
+        raise
+    except ForeignDatabaseError:
+        if RecordJournal.beside(path).has_entries():
+            return False  # the mark is what was damaged
+        raise
+    except StoreCorruptError:
+        return False
+    with contextlib.closing(metadata):
+        try:
+            if is_reindexing and not metadata.reindex():
+                return False
+            # Only they know what is no digest.
+            for record in metadata.find_images():
+                for digest in record.roots:
+                    metadata.own_children(digest)
+            return not metadata.damage()
+        except StoreCorruptError:
+            return False
+
+
+def _put_aside(path: Path) -> Path | None:
+    """Give the damaged database another name, with its log, so that nothing of it is lost; None where there is none.
+
+    Who dies meanwhile leaves all of it or no database: without its log it would be an older one that may look whole.
+    And SQLite would play a log that stays into the new one.
+    """
+    number = 1
+    while any(os.path.lexists(f"{path}.damaged-{number}{suffix}") for suffix in ("", "-wal")):
+        number += 1
+    target = path.with_name(f"{path.name}.damaged-{number}")
+    with contextlib.suppress(FileNotFoundError):
+        reach("rebuild-link")
+        _name_twice(f"{path}-wal", f"{target}-wal")
+    kept_as: Path | None = None
+    with contextlib.suppress(FileNotFoundError):
+        reach("rebuild-rename")
+        os.rename(path, target)
+        kept_as = target
+    for suffix in ("-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            reach("rebuild-unlink")
+            os.unlink(f"{path}{suffix}")
+    sync_directory(path.parent)
+    return kept_as
+
+
+def _name_twice(path: str, target: str) -> None:
+    """Give a file a second name; a copy where the file system knows no second names."""
+    try:
+        os.link(path, target)
+    except OSError as error:
+        from imagestore.metadata.copying import NO_LINKS
+
+        if error.errno not in NO_LINKS:
+            raise
+        shutil.copyfile(path, target)
+
+
+def _remove(path: Path) -> None:
+    """Remove what an interrupted rebuild left."""
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{path}{suffix}")

@@ -1,0 +1,406 @@
+"""Fetching: bytes from a registry into the content store, each blob once however many threads and processes want it.
+
+Whoever holds a blob's ingest downloads it; the others wait for the ingest's lock and then find the blob. A dead
+holder's ingest is continued at its offset. Damage is never kept: content that doesn't verify is thrown away, and if old
+bytes were resumed, fetched once more from the start.
+
+Names of blobs are durable only after ``settle()``, once for all that were fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.small_writer import SmallWriter
+from imagestore.errors import (
+    AlreadyExistsError,
+    DigestMismatchError,
+    IntegrityError,
+    InvalidDigestError,
+    ReferenceNotFoundError,
+    SizeMismatchError,
+    StoreFullError,
+)
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import Kind
+from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
+from imagestore.store.pull.flow import Flow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from imagestore.content.api import IngestWriter
+    from imagestore.content.local import LocalContentStore
+    from imagestore.content.small_writer import SmallBlobs
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.reference import Reference
+    from imagestore.registry.events import Observer
+    from imagestore.store.pull.origin import Origin
+    from imagestore.util.cancel import CancelToken
+
+log = logging.getLogger(__name__)
+
+#: Blobs of one pull in flight at once, as with skopeo: containerd's default of three leaves distant registries idle.
+PARALLEL_BLOBS: Final = 6
+#: A config and a single layer of fewer bytes come one after the other: with TLS a second connection could take longer.
+_WORTH_A_CONNECTION: Final = 1024 * 1024
+#: However many the configuration allows.
+MOST_PARALLEL_BLOBS: Final = 64
+_EVENT_SECONDS: Final = 0.05
+_INGEST_PREFIX: Final = {
+    Kind.INDEX: "index",
+    Kind.MANIFEST: "manifest",
+    Kind.CONFIG: "config",
+    Kind.LAYER: "layer",
+    Kind.FOREIGN_LAYER: "layer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A blob whose bytes came, not yet verified.
+
+    Attributes:
+        descriptor: of it.
+        writer: has them.
+        received: how many came over the network.
+        hosts: where they came from.
+        is_at_hand: they were given to us, so there is nothing to fetch again.
+    """
+
+    descriptor: Descriptor
+    writer: IngestWriter
+    received: int
+    hosts: Collection[str]
+    is_at_hand: bool = False
+
+
+#: Brings blobs; made by Fetcher.flow().
+BlobFlow = Flow["Descriptor", _Arrival]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetcher:
+    """Brings blobs of one reference into the store; a lease must hold them already.
+
+    Attributes:
+        content: where they go.
+        client: where they come from.
+        reference: names the repository.
+        observer: hears of progress.
+        keep_alive: called now and then while bytes come; renews the lease.
+        small_blobs: for small blobs.
+        parallel: blobs in flight at once.
+    """
+
+    content: LocalContentStore
+    client: Origin
+    reference: Reference
+    observer: Observer
+    keep_alive: Callable[[], None]
+    small_blobs: SmallBlobs
+    parallel: int = PARALLEL_BLOBS
+
+    def check(self, descriptors: Iterable[Descriptor]) -> None:
+        """Refuse what can't succeed, before the first byte.
+
+        Raises:
+            InvalidDigestError: content under an algorithm that can't be verified.
+            StoreFullError: there is less space than the missing blobs need.
+        """
+        wanted = {descriptor.digest: descriptor for descriptor in descriptors}
+        for digest in wanted:
+            if not digest.is_verifiable:
+                raise InvalidDigestError(f"{self.reference}: {digest}: this algorithm can't be verified")
+        self.check_space(each for each in wanted.values() if not self.content.exists(each.digest))
+
+    def check_space(self, missing: Iterable[Descriptor]) -> None:
+        """Refuse to bring more than there is room for.
+
+        Args:
+            missing: what isn't in the store, each digest once.
+
+        Raises:
+            StoreFullError: there is less space than they need.
+        """
+        offsets = {status.ref: status.offset for status in self.content.statuses()}
+        needed = sum(
+            descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
+            for descriptor in missing
+            # What may be adopted may take no space; if it does, the disk says so.
+            if not self.content.is_at_source(descriptor.digest, descriptor.size)
+        )
+        free = self.content.free_bytes()
+        if needed > free:
+            raise StoreFullError(
+                f"{self.reference}: needs {needed} bytes more, but {self.content.root} has room for {free}",
+                hint="free space there, run 'imagestore gc', or choose another --root",
+            )
+
+    def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> None:
+        """Fetch what is missing, several at once; the first failure stops the others.
+
+        Raises:
+            RegistryError, IntegrityError, StoreError, OperationCancelledError: as each blob.
+        """
+        with self.flow(cancel) as flow:
+            flow.bring(fetch_order(descriptors))
+
+    @contextlib.contextmanager
+    def flow(
+        self,
+        cancel: CancelToken,
+        *,
+        document: Descriptor | None = None,
+        hear: Callable[[bytes | None], object] | None = None,
+    ) -> Iterator[BlobFlow]:
+        """For bringing several blobs at once, until the end of the block.
+
+        Args:
+            cancel: ends the work.
+            document: one of them that is read as soon as it came, beside the others.
+            hear: gets its verified bytes then, or None where they can be read from the store; may raise.
+        """
+        with (
+            cancel.child() as part,
+            Flow(
+                receive=functools.partial(self._arrive_heard, document=document, hear=hear, cancel=part),
+                settle=functools.partial(self._settle, cancel=part),
+                parallel=self.parallel,
+                cancel=part,
+            ) as flow,
+        ):
+            yield flow
+
+    def fetch(self, descriptor: Descriptor, *, cancel: CancelToken) -> int:
+        """Fetch one blob unless it is here.
+
+        Returns:
+            Bytes that came over the network.
+        """
+        arrival = self._arrive(descriptor, cancel=cancel)
+        return 0 if arrival is None else self._settle(arrival, cancel=cancel)
+
+    def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken, flow: BlobFlow | None = None) -> None:
+        """Store a document whose bytes are at hand, with a flow beside what comes next."""
+        while True:
+            try:
+                writer = self._writer(descriptor, len(raw), cancel)
+                break
+            except AlreadyExistsError:
+                if self._is_present(descriptor):
+                    self.observer(BlobDone(descriptor, 0))
+                    return
+        with self._ended_by_failure(writer, descriptor):
+            writer.truncate()
+            writer.write(raw)
+        arrival = _Arrival(descriptor, writer, len(raw), (), is_at_hand=True)
+        if flow is None:
+            self._settle(arrival, cancel=cancel)
+        else:
+            flow.settle(arrival)
+
+    def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> IngestWriter:
+        return self.content.blob_writer(
+            self.small_blobs,
+            ingest_ref(descriptor),
+            expected=descriptor.digest,
+            total=size,
+            cancel=cancel,
+            on_wait=lambda: self.observer(BlobAwaited(descriptor)),
+        )
+
+    def _arrive(self, descriptor: Descriptor, *, cancel: CancelToken) -> _Arrival | None:
+        """Receive a blob; None when it is here already."""
+        if self._is_present(descriptor) or self._is_adopted(descriptor, cancel):
+            self.observer(BlobDone(descriptor, 0))
+            return None
+        try:
+            writer = self._writer(descriptor, descriptor.size, cancel)
+        except AlreadyExistsError:
+            self.observer(BlobDone(descriptor, 0))
+            return None
+        with self._ended_by_failure(writer, descriptor):
+            received, hosts = self._receive(writer, descriptor, (), cancel)
+        return _Arrival(descriptor, writer, received, hosts)
+
+    def _arrive_heard(
+        self,
+        descriptor: Descriptor,
+        *,
+        document: Descriptor | None,
+        hear: Callable[[bytes | None], object] | None,
+        cancel: CancelToken,
+    ) -> _Arrival | None:
+        """Receive a blob; None when there is nothing to settle."""
+        arrival = self._arrive(descriptor, cancel=cancel)
+        if hear is None or descriptor is not document:
+            return arrival
+        raw = self._whole(arrival)
+        if arrival is not None and raw is None:
+            self._settle(arrival, cancel=cancel)
+            arrival = None
+        with contextlib.nullcontext() if arrival is None else self._ended_by_failure(arrival.writer, descriptor):
+            hear(raw)
+        return arrival
+
+    def _whole(self, arrival: _Arrival | None) -> bytes | None:
+        """The bytes that came, where they are in memory and verified."""
+        if arrival is None or not isinstance(arrival.writer, SmallWriter):
+            return None
+        raw, descriptor = arrival.writer.held(), arrival.descriptor
+        is_whole = len(raw) == descriptor.size and Digest.of(raw, descriptor.digest.algorithm) == descriptor.digest
+        return raw if is_whole else None
+
+    def _settle(self, arrival: _Arrival, *, cancel: CancelToken) -> int:
+        """Verify what arrived and make it visible; what came damaged is received once more."""
+        descriptor, writer, received = arrival.descriptor, arrival.writer, arrival.received
+        with self._ended_by_failure(writer, descriptor):
+            try:
+                self._commit(writer, descriptor)
+            except IntegrityError as error:
+                if arrival.is_at_hand:
+                    raise
+                self._start_again(writer, descriptor, error)
+                received += self._receive(writer, descriptor, arrival.hosts, cancel)[0]
+                self._commit(writer, descriptor)
+        self.observer(BlobDone(descriptor, received))
+        return received
+
+    def _start_again(self, writer: IngestWriter, descriptor: Descriptor, error: IntegrityError) -> None:
+        """From the start, and from another host if there is one: nothing of this can be trusted."""
+        log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
+        self.observer(Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again"))
+        writer.truncate()
+
+    def _commit(self, writer: IngestWriter, descriptor: Descriptor) -> None:
+        self.observer(BlobVerifying(descriptor))
+        with contextlib.suppress(AlreadyExistsError):
+            writer.commit(descriptor.digest, descriptor.size, has_durable_name=False)
+
+    @contextlib.contextmanager
+    def _ended_by_failure(self, writer: IngestWriter, descriptor: Descriptor) -> Iterator[None]:
+        """What a failure leaves: bytes that can be resumed. Damage must not be, and a full disk needs the space."""
+        try:
+            yield
+        except DigestMismatchError as error:
+            writer.abort()
+            what = f"{self.reference}: {descriptor.kind.value} {descriptor.digest.short}"
+            raise DigestMismatchError(what, expected=error.expected, actual=error.actual) from error
+        except ReferenceNotFoundError as error:
+            writer.abort()
+            if descriptor.kind is Kind.FOREIGN_LAYER:
+                raise self._foreign(descriptor, error) from error
+            raise
+        except (IntegrityError, StoreFullError):
+            writer.abort()
+            raise
+        except BaseException:
+            writer.close()
+            raise
+
+    def _receive(
+        self, writer: IngestWriter, descriptor: Descriptor, avoid: Collection[str], cancel: CancelToken
+    ) -> tuple[int, Collection[str]]:
+        """Append the rest of a blob to its ingest; the bytes that came, and the hosts they came from."""
+        if writer.offset == descriptor.size > 0:
+            return 0, avoid
+        event_due = 0.0
+
+        def advanced(offset: int) -> None:
+            nonlocal event_due
+            cancel.check()
+            if offset > descriptor.size:
+                raise SizeMismatchError(str(descriptor.digest), expected=descriptor.size, actual=offset)
+            if time.monotonic() >= event_due:
+                event_due = time.monotonic() + _EVENT_SECONDS
+                self.keep_alive()
+                self.observer(BlobAdvanced(descriptor.digest, offset))
+
+        blob = self.client.blob(self.reference, descriptor, offset=writer.offset, avoid=avoid, cancel=cancel)
+        with blob as stream:
+            if stream.start != writer.offset:
+                writer.truncate()
+            start = writer.offset
+            self.observer(BlobStarted(descriptor, start))
+            try:
+                writer.fill(stream.readinto, advanced=advanced)
+            except IntegrityError as error:
+                if avoid:
+                    raise
+                failure, hosts = error, stream.hosts
+            else:
+                return writer.offset - start, stream.hosts
+        received = writer.offset - start
+        self._start_again(writer, descriptor, failure)
+        again, hosts = self._receive(writer, descriptor, hosts, cancel)
+        return received + again, hosts
+
+    def _foreign(self, descriptor: Descriptor, error: ReferenceNotFoundError) -> ReferenceNotFoundError:
+        return ReferenceNotFoundError(
+            f"{self.reference}: foreign layer {descriptor.digest} is not in the registry, and addresses named by an"
+            " image are not followed",
+            host=error.host,
+            status=error.status,
+            hint="copy the image with its foreign layers into a registry of yours, or allow their hosts with"
+            " foreign_layer_hosts in the configuration",
+        )
+
+    def _is_present(self, descriptor: Descriptor) -> bool:
+        """Whether the blob is here and whole; a damaged file is removed, a wrong descriptor refused."""
+        info = self.content.find(descriptor.digest) if descriptor.digest.is_verifiable else None
+        if info is None:
+            return False
+        if info.size == descriptor.size:
+            return True
+        if not self.content.delete_damaged(descriptor.digest):
+            log.warning("content in the store is damaged, fetching it again", extra={"digest": descriptor.digest})
+            return False
+        actual = self.content.info(descriptor.digest).size
+        if actual == descriptor.size:  # somebody has mended it since the first look
+            return True
+        raise SizeMismatchError(f"{self.reference}: {descriptor.digest}", expected=descriptor.size, actual=actual)
+
+    def _is_adopted(self, descriptor: Descriptor, cancel: CancelToken) -> bool:
+        how = self.content.adopt(descriptor.digest, descriptor.size, cancel=cancel)
+        if how is not None:
+            log.debug("adopted", extra={"digest": descriptor.digest, "how": how.value})
+        return how is not None
+
+
+def parallel_blobs(configured: int | None, layers: Sequence[Descriptor]) -> int:
+    """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads; None when not set.
+
+    >>> [parallel_blobs(configured, ()) for configured in (None, 5, 0, 1000)]
+    [6, 5, 64, 64]
+    """
+    if configured is None:
+        return 1 if len(layers) == 1 and layers[0].size < _WORTH_A_CONNECTION else PARALLEL_BLOBS
+    # As in containerd, zero and less is no limit; threads are not free, so there is one.
+    return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
+
+
+def fetch_order(descriptors: Iterable[Descriptor]) -> list[Descriptor]:
+    """Each digest once, the largest first: the longest download decides when the pull ends."""
+    wanted = {descriptor.digest: descriptor for descriptor in descriptors}
+    return sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
+
+
+def order_with(config: Descriptor, layers: Iterable[Descriptor], *, parallel: int) -> list[Descriptor]:
+    """As fetch_order(), with a config that is soon wanted: first, or second if that doesn't make it wait.
+
+    The connection that is open already serves the largest layer, which decides when the pull ends.
+    """
+    ordered = [each for each in fetch_order(layers) if each.digest != config.digest]
+    ordered.insert(min(parallel - 1, 1), config)
+    return ordered
+
+
+def ingest_ref(descriptor: Descriptor) -> str:
+    """The ingest's name for fetched content, in containerd's form: kind, hyphen, digest."""
+    return f"{_INGEST_PREFIX.get(descriptor.kind, 'unknown')}-{descriptor.digest}"

@@ -1,0 +1,173 @@
+"""Bringing several blobs at once: receivers get the bytes, settlers verify, sync and name them.
+
+Receiving and settling have an executor each, so that a connection never idles during fsync. A fixed number is received
+at a time, and few may wait to be settled, which bounds the memory that they hold.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from imagestore.util.executors import begin, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.util.cancel import CancelToken
+
+_SETTLERS: Final = 2
+# Being settled, or waiting for it.
+_MOST_UNSETTLED: Final = 3
+_LOOK_SECONDS: Final = 0.001
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Flow(Generic[T, A]):
+    """Brings things in two steps while the block runs; at its end all of them are settled.
+
+    Leaving the block raises the first failure of any step, once the other steps under way have ended.
+
+    Args:
+        receive: the first step; None where there is nothing to settle.
+        settle: the second step; it is taken for everything that was received.
+        parallel: how many are received at once.
+        cancel: ended by the first failure.
+    """
+
+    def __init__(
+        self,
+        *,
+        receive: Callable[[T], A | None],
+        settle: Callable[[A], object],
+        parallel: int,
+        cancel: CancelToken,
+    ) -> None:
+        self._receive = receive
+        self._settle = settle
+        self._parallel = parallel
+        #: Ended by the first failure.
+        self.cancel = cancel
+        self._todo: deque[T] = deque()
+        self._arrived: deque[A] = deque()
+        self._room = threading.Semaphore(_MOST_UNSETTLED)
+        self._receivers = ThreadPoolExecutor(parallel, "imagestore-fetch")
+        self._settlers = ThreadPoolExecutor(_SETTLERS, "imagestore-settle")
+        self._steps: deque[Future[None]] = deque()
+        self._failures: deque[BaseException] = deque()
+        # Threads that are at a step, from before they take it. An executor that was interrupted while it started a
+        # thread doesn't know that one.
+        self._busy: deque[int] = deque()
+
+    def settle(self, arrival: A) -> None:
+        """Let something be settled that was received otherwise."""
+        # First of all: whatever happens now, the end of the block finds it.
+        self._arrived.append(arrival)
+        self._begin(self._settlers, self._settle_one)
+        self._room.acquire()
+
+    def bring(self, things: Sequence[T]) -> None:
+        """Receive and settle things, begun in this order; settling may go on afterwards."""
+        self._todo.extend(things)
+        if len(things) == 1:
+            self._receive_all()
+            return
+        count = min(self._parallel, len(things))
+        wait([self._begin(self._receivers, self._receive_all) for _ in range(count)])
+
+    def _begin(self, executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
+        step = begin(executor, work)
+        self._steps.append(step)
+        return step
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        if error is not None:
+            self._fail(error)
+        while not self._has_ended():
+            pass
+        told = self._told(error)
+        # A failure knows the frames it passed, and they know what was received: it must not be known from there too.
+        self._failures.clear()
+        try:
+            if told is not None:
+                raise told
+        finally:
+            del told
+
+    def _has_ended(self) -> bool:
+        """Wait until every step has; False when that was interrupted."""
+        try:
+            while self._steps:
+                wait([self._steps[0]])
+                self._steps.popleft()
+            self._receivers.shutdown()
+            self._settlers.shutdown()
+            while self._arrived or self._others_are_busy():
+                self._settle_one()
+                time.sleep(_LOOK_SECONDS)
+        except BaseException as error:  # noqa: BLE001 - raised at the end of the block, when no step is under way
+            self._fail(error)
+            return False
+        return True
+
+    def _others_are_busy(self) -> bool:
+        return any(each != threading.get_ident() for each in tuple(self._busy))
+
+    def _told(self, error: BaseException | None) -> BaseException | None:
+        """What the end of the block raises in place of its error; an interrupt goes before any failure."""
+        if not self._failures or not isinstance(error, Exception | None):
+            return None
+        interrupts = (each for each in self._failures if not isinstance(each, Exception))
+        told = next(interrupts, self._failures[0])
+        return None if told is error else told
+
+    def _receive_all(self) -> None:
+        self._busy.append(threading.get_ident())
+        try:
+            self._receive_each()
+        finally:
+            self._busy.remove(threading.get_ident())
+
+    def _receive_each(self) -> None:
+        while (thing := take(self._todo)) is not None:
+            try:
+                arrival = self._receive(thing)
+            except BaseException as error:  # noqa: BLE001 - raised at the end of the block
+                self._fail(error)
+                return
+            if arrival is not None:
+                self.settle(arrival)
+
+    def _settle_one(self) -> None:
+        self._busy.append(threading.get_ident())
+        try:
+            arrival = take(self._arrived)
+            if arrival is not None:
+                self._settle_arrival(arrival)
+        finally:
+            self._busy.remove(threading.get_ident())
+
+    def _settle_arrival(self, arrival: A) -> None:
+        try:
+            self._settle(arrival)
+        except BaseException as error:  # noqa: BLE001 - raised at the end of the block
+            self._fail(error)
+        finally:
+            self._room.release()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failures.append(error)
+        self._todo.clear()
+        self.cancel.cancel("another part of the pull failed")

@@ -1,0 +1,122 @@
+"""A pull planned and not done: what would come, and what is here already."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore.store.pull.fetch import ingest_ref
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from imagestore.content.local import LocalContentStore
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.store.pull.choice import Choice
+
+
+class Presence(enum.Enum):
+    """Where a blob is before the pull."""
+
+    NEW = "new"
+    PARTIAL = "partial"
+    HERE = "here"
+    PLANNED = "planned"
+    SOURCE = "at a source"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlob:
+    """One blob of a plan.
+
+    Attributes:
+        descriptor: of the blob.
+        presence: ``PLANNED`` means that another pull of the same plan brings it, ``SOURCE`` that it would be adopted
+            from elsewhere on the machine.
+        missing_bytes: what would be fetched for it.
+        added_bytes: what the store's content would grow by; what is damaged makes room for what comes.
+    """
+
+    descriptor: Descriptor
+    presence: Presence
+    missing_bytes: int
+    added_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullPlan:
+    """What one pull would do; sizes in bytes.
+
+    Attributes:
+        reference: canonical text.
+        handler: runtime handler.
+        wanted: text form of the platform that decides.
+        choice: target, manifest and config.
+        blobs: everything the record would need, documents among it.
+        is_current: the record is up to date; nothing would be fetched.
+    """
+
+    reference: str
+    handler: str
+    wanted: str
+    choice: Choice
+    blobs: tuple[PlannedBlob, ...]
+    is_current: bool
+
+    def bytes_of(self, presence: Presence) -> int:
+        """Size of the blobs in one state."""
+        return sum(blob.descriptor.size for blob in self.blobs if blob.presence is presence)
+
+    @property
+    def missing_bytes(self) -> int:
+        """What would come over the network for this pull."""
+        return sum(blob.missing_bytes for blob in self.blobs)
+
+    @property
+    def added_bytes(self) -> int:
+        """What the store's content would grow by; more than comes where parts of blobs are here, or at a source."""
+        return sum(blob.added_bytes for blob in self.blobs)
+
+
+def plan(
+    choice: Choice,
+    content: LocalContentStore,
+    planned: AbstractSet[Digest],
+    damaged: AbstractSet[Digest],
+    *,
+    reference: str,
+    handler: str,
+    wanted: str,
+    is_current: bool,
+) -> PullPlan:
+    """Compare a choice with the store.
+
+    Args:
+        choice: what would be pulled.
+        content: what is here.
+        planned: what other planned pulls bring.
+        damaged: what was read and isn't what its digest says.
+        reference: canonical text.
+        handler: runtime handler.
+        wanted: text form of the platform that decides.
+        is_current: whether the record is up to date.
+    """
+    offsets = {status.ref: status.offset for status in content.statuses()}
+
+    def planned_blob(descriptor: Descriptor) -> PlannedBlob:
+        found = content.find(descriptor.digest) if descriptor.digest.is_verifiable else None
+        there = 0 if found is None else found.size
+        if found is not None and there == descriptor.size and descriptor.digest not in damaged:
+            return PlannedBlob(descriptor, Presence.HERE, 0, 0)
+        if descriptor.digest in planned:
+            return PlannedBlob(descriptor, Presence.PLANNED, 0, 0)
+        # Documents were read from the registry already, to plan at all; a pull does the same.
+        if descriptor not in choice.documents and content.is_at_source(descriptor.digest, descriptor.size):
+            return PlannedBlob(descriptor, Presence.SOURCE, 0, descriptor.size - there)
+        offset = min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
+        presence = Presence.PARTIAL if offset else Presence.NEW
+        return PlannedBlob(descriptor, presence, descriptor.size - offset, descriptor.size - there)
+
+    return PullPlan(reference, handler, wanted, choice, tuple(map(planned_blob, choice.descriptors)), is_current)

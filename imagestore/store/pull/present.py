@@ -1,0 +1,173 @@
+"""An image whose content is all here already, brought by somebody else than a pull: it only needs a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from imagestore.errors import (
+    DocumentError,
+    IntegrityError,
+    InvalidDigestError,
+    NoMatchingManifestError,
+    NotFoundError,
+)
+from imagestore.oci.media_types import Kind
+from imagestore.platforms import format_all
+from imagestore.registry.events import ignore
+from imagestore.store.pull.decide import Decider
+from imagestore.store.pull.settle import confirm, settle
+from imagestore.store.pull.sources import Documents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
+
+    from imagestore.config import HandlerPlatform
+    from imagestore.content.local import LocalContentStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
+    from imagestore.store.pull.choice import Choice
+    from imagestore.store.pull.verify import ImageVerifier
+    from imagestore.util.cancel import CancelToken
+
+
+@dataclass(frozen=True, slots=True)
+class PresentImage:
+    """What a record would be made of.
+
+    Attributes:
+        choice: what the handler gets; all of it was here a moment ago.
+        record: as it would be written.
+        others: what else of its target was asked for, each index before what it lists.
+    """
+
+    choice: Choice
+    record: ImageRecord
+    others: tuple[Digest, ...]
+
+    def put(
+        self,
+        content: LocalContentStore,
+        metadata: MetadataStore,
+        *,
+        labels: Mapping[str, str],
+        is_pinned: bool,
+        created_at: float,
+    ) -> ImageRecord:
+        """Write the record, in the caller's transaction.
+
+        Args:
+            content: looked at once more: perhaps nothing kept it meanwhile.
+            metadata: where the record goes.
+            labels: the record's.
+            is_pinned: whether policies spare it.
+            created_at: seconds since 1970, for a reference and handler that had no record.
+
+        Raises:
+            StoreBusyError: some of the content was collected meanwhile.
+        """
+        needed = self.choice.descriptors
+        confirm(content, needed, what=self.record.reference)
+        record = holding(self.record, self.others, {each.digest for each in needed}, content, metadata)
+        edges = {self.choice.chosen.digest: [child.digest for child in self.choice.manifest.children]}
+        return metadata.put_image(
+            replace(record, labels=dict(labels), is_pinned=is_pinned), edges, created_at=created_at
+        )
+
+
+def holding(
+    record: ImageRecord,
+    roots: Iterable[Digest],
+    counted: AbstractSet[Digest],
+    content: LocalContentStore,
+    metadata: MetadataStore,
+) -> ImageRecord:
+    """A record that holds more of its target, if all of that is here.
+
+    Args:
+        record: as it is without.
+        roots: indexes and manifests below its target, each index before what it lists; their edges are known.
+        counted: what its size has already.
+        content: the blobs.
+        metadata: the edges.
+    """
+    more = [digest for digest in roots if digest not in record.roots]
+    needed = {each for digest in more for each in (digest, *metadata.own_children(digest))} - counted
+    if not all(content.exists(each) for each in needed):
+        return record
+    size = sum(content.info(each).size for each in needed)
+    return replace(record, roots=(*record.roots, *more), content_size=record.content_size + size)
+
+
+@dataclass(frozen=True, slots=True)
+class PresentWork:
+    """Finds out whether a target's content is here.
+
+    Attributes:
+        reference: what the target goes by.
+        handler: resolved name of the runtime handler, never empty.
+        wanted: the platform its matcher works for.
+        content: where everything must be.
+        verifier: asked as before a pull.
+        cancel: ends the work.
+    """
+
+    reference: Reference
+    handler: str
+    wanted: HandlerPlatform
+    content: LocalContentStore
+    verifier: ImageVerifier
+    cancel: CancelToken
+
+    def find(self, target: Descriptor, also: Collection[Digest]) -> PresentImage:
+        """What the handler gets from this target, all of it here and durable.
+
+        A single manifest must fit the platform: nobody asked for it on the handler's behalf.
+
+        Args:
+            target: an index or a manifest.
+            also: other indexes and manifests, to be held if the target lists them and they are whole.
+
+        Raises:
+            ContentNotFoundError: something isn't here.
+            NoMatchingManifestError: there is nothing for the wanted platform; carries the explanation.
+            ImageDeniedError: the verifier refuses the image.
+            DocumentError, IntegrityError: the image breaks its format, or is damaged.
+            InvalidDigestError, StoreError, OperationCancelledError.
+        """
+        name = str(self.reference)
+        if target.kind not in (Kind.INDEX, Kind.MANIFEST):
+            raise DocumentError(name, [f"leads to {target.media_type!r}, neither an index nor a manifest"])
+        documents = Documents(self.content, None, None, self.cancel)
+        decider = Decider(name, self.handler, self.wanted, ignore)
+        choice = decider.complete(decider.choose(target, documents), documents)
+        record = choice.record(name, self.handler, decider.wanted_text)
+        if not self.wanted.matcher.match(record.platform):
+            raise NoMatchingManifestError(name, decider.wanted_text, [format_all(record.platform)])
+        for each in choice.descriptors:
+            if self.content.info(each.digest).size != each.size:
+                raise DocumentError(name, [f"{each.digest} has another size than the {each.size} bytes it promises"])
+        self.verifier.verify(name, target, cancel=self.cancel)
+        settle(self.content, choice.descriptors)
+        return PresentImage(choice, record, tuple(_listed(choice, also, documents)))
+
+
+def _listed(choice: Choice, wanted: Collection[Digest], documents: Documents) -> Iterator[Digest]:
+    """Those of some indexes and manifests that an index of the choice lists, or one of those."""
+    left = {*wanted} - {each.digest for each in choice.documents}
+    waiting = [documents.index(each) for each in choice.chain]
+    while waiting:
+        for entry in waiting.pop(0).manifests:
+            if entry.digest not in left:
+                continue
+            left.remove(entry.digest)
+            if entry.kind is Kind.INDEX:
+                try:
+                    waiting.append(documents.index(entry))
+                except (NotFoundError, DocumentError, IntegrityError, InvalidDigestError):
+                    continue  # others' content, that the image can do without
+            yield entry.digest

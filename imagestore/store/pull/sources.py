@@ -1,0 +1,192 @@
+"""Documents of one reference: from memory, from the store, or from the registry, always verified."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.digest import verify
+from imagestore.oci.image_config import image_config
+from imagestore.oci.index import Index
+from imagestore.oci.manifest import Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from imagestore.content.api import ContentStore
+    from imagestore.content.local import LocalContentStore
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.image_config import ImageConfig
+    from imagestore.oci.reference import Reference
+    from imagestore.platforms import Platform
+    from imagestore.store.pull.origin import Origin
+    from imagestore.util.cancel import CancelToken
+
+#: Documents of one reference that are in memory together: the most that selecting may open, with something to spare.
+MAX_HELD_BYTES: Final = 384 * 1024 * 1024
+#: What Python takes for a text beside its characters, and for its place in a table.
+_TEXT_BYTES: Final = 64
+_Key = tuple["Digest", str]
+D = TypeVar("D")
+
+log = logging.getLogger(__name__)
+
+
+class Documents:
+    """Reads documents for selection; nothing is written.
+
+    Args:
+        content: looked at first; None when there is no store.
+        client: the registry (or archive) asked for what the store doesn't have; None to stay offline.
+        reference: names the repository; None to stay offline.
+        cancel: ends the work.
+
+    Attributes:
+        held_bytes: about what the documents take that were read, with what is known of them.
+    """
+
+    def __init__(
+        self,
+        content: ContentStore | None,
+        client: Origin | None,
+        reference: Reference | None,
+        cancel: CancelToken,
+    ) -> None:
+        self._content = content
+        self._client = client
+        self._reference = reference
+        self._cancel = cancel
+        self.held_bytes = 0
+        self._raw: dict[Digest, bytes] = {}
+        self._damaged: set[Digest] = set()
+        # Parsed once, however many handlers ask.
+        self._indexes: dict[_Key, Index] = {}
+        self._manifests: dict[_Key, Manifest] = {}
+        self._configs: dict[_Key, ImageConfig | None] = {}
+
+    def raw(self, descriptor: Descriptor) -> bytes:
+        """A document's bytes, as its descriptor promises them.
+
+        Raises:
+            InvalidDigestError: its digest can't be verified; nothing is asked.
+            ContentNotFoundError: offline, and the store doesn't have it.
+            DocumentError: there are so many and large ones that memory would run out.
+            RegistryError, IntegrityError: it can't be fetched, or isn't what was promised.
+        """
+        self._cancel.check()
+        if not descriptor.digest.is_verifiable:
+            raise InvalidDigestError(f"{descriptor.kind.value} {descriptor.digest}: this algorithm can't be verified")
+        raw = self._raw.get(descriptor.digest)
+        if raw is None:
+            raw = self._stored(descriptor) or self._fetched(descriptor)
+            self.remember(descriptor, raw)
+            if self.held_bytes > MAX_HELD_BYTES:
+                raise DocumentError(
+                    f"{descriptor.kind.value} {descriptor.digest}",
+                    [f"its image has indexes, manifests and configs that take more than {MAX_HELD_BYTES} bytes"],
+                )
+        return raw
+
+    def remember(self, descriptor: Descriptor, raw: bytes) -> None:
+        """Take a document whose bytes are at hand already."""
+        self._raw[descriptor.digest] = raw
+        # What is read of it is kept too, and takes more than its bytes where short texts are many.
+        self.held_bytes += len(raw) + raw.count(b'"') // 2 * _TEXT_BYTES
+
+    def remembered(self, descriptor: Descriptor) -> bytes | None:
+        """A document's bytes if they were read before."""
+        return self._raw.get(descriptor.digest)
+
+    def take_damaged(self) -> set[Digest]:
+        """What the store had damaged and was had whole from elsewhere, since it was asked last."""
+        found = self._damaged & self._raw.keys()
+        self._damaged -= found
+        return found
+
+    def index(self, descriptor: Descriptor) -> Index:
+        """An index.
+
+        Raises:
+            DocumentError: it isn't one.
+        """
+        what = f"index {descriptor.digest}"
+        return _once(
+            self._indexes,
+            descriptor,
+            lambda: Index.parse(self.raw(descriptor), media_type=descriptor.media_type, what=what),
+        )
+
+    def manifest(self, descriptor: Descriptor) -> Manifest:
+        """A manifest.
+
+        Raises:
+            DocumentError: it isn't one.
+        """
+        what = f"manifest {descriptor.digest}"
+        return _once(
+            self._manifests,
+            descriptor,
+            lambda: Manifest.parse(self.raw(descriptor), media_type=descriptor.media_type, what=what),
+        )
+
+    def config(self, manifest: Manifest) -> ImageConfig | None:
+        """The image config of a manifest; None when it is an artifact and has none.
+
+        Raises:
+            DocumentError: the config breaks its rules, or doesn't fit the manifest's layers.
+        """
+        if not manifest.is_image:
+            return None
+        what = f"image config {manifest.config.digest}"
+        config = _once(
+            self._configs, manifest.config, lambda: image_config(manifest, self.raw(manifest.config), what=what)
+        )
+        if config is not None:  # which another manifest may have, with other layers
+            config.check_layers(manifest.layers, what=what)
+        return config
+
+    def config_platform(self, descriptor: Descriptor) -> Platform | None:
+        """The platform that a manifest's config states; None for an artifact."""
+        config = self.config(self.manifest(descriptor))
+        return None if config is None else config.platform
+
+    def _stored(self, descriptor: Descriptor) -> bytes | None:
+        # Asking first: to open what isn't there takes ten times as long.
+        if self._content is None or not self._content.exists(descriptor.digest):
+            return None
+        try:
+            raw = self._content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        except ContentNotFoundError:
+            return None
+        except IntegrityError:
+            if self._client is None:
+                raise
+            self._damaged.add(descriptor.digest)
+            log.warning("a document in the store is damaged; asking the registry", extra={"digest": descriptor.digest})
+            return None
+        verify(raw, descriptor.digest, descriptor.size)
+        return raw
+
+    def _fetched(self, descriptor: Descriptor) -> bytes:
+        if self._client is None or self._reference is None:
+            raise ContentNotFoundError(
+                f"{descriptor.kind.value} {descriptor.digest}: needed, but not in the store, and no registry is asked",
+                hint="ask the registry by giving a reference",
+            )
+        return self._client.document(self._reference, descriptor, cancel=self._cancel)
+
+
+def remove_damaged(content: LocalContentStore, digests: Collection[Digest]) -> None:
+    """Make room for documents that were found damaged; not for those that somebody else has mended meanwhile."""
+    for digest in digests:
+        content.delete_damaged(digest)
+
+
+def _once(known: dict[_Key, D], descriptor: Descriptor, parse: Callable[[], D]) -> D:
+    key = (descriptor.digest, descriptor.media_type)
+    if key not in known:
+        known[key] = parse()
+    return known[key]

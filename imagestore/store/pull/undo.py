@@ -1,0 +1,68 @@
+"""What a failed pull or import leaves behind: nothing, unless trying again could use it (docs/decisions/0006)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.disk import translated
+from imagestore.errors import (
+    ImageStoreError,
+    OperationCancelledError,
+    RateLimitedError,
+    RegistryUnavailableError,
+    StoreError,
+)
+from imagestore.store.pull.fetch import ingest_ref
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from imagestore.content.local import LocalContentStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.store.leases import HeldLease
+
+log = logging.getLogger(__name__)
+
+# After these, the same work may go on where it stopped.
+_WORTH_KEEPING: Final = (RegistryUnavailableError, RateLimitedError, OperationCancelledError)
+
+
+@contextlib.contextmanager
+def undone_on_failure(
+    metadata: MetadataStore, content: LocalContentStore, held: HeldLease, descriptors: Sequence[Descriptor]
+) -> Iterator[None]:
+    """After a failure that trying again can't mend, delete what the block brought and nobody else needs.
+
+    Args:
+        metadata: says what others need.
+        content: where the block puts the bytes.
+        held: the block's lease; given up before deleting.
+        descriptors: everything the block may bring.
+    """
+    before = {each.digest for each in descriptors if content.exists(each.digest)}
+    try:
+        yield
+    except ImageStoreError as error:
+        if not isinstance(error, _WORTH_KEEPING):
+            try:
+                _undo(metadata, content, held, [each for each in descriptors if each.digest not in before])
+            except ImageStoreError as failure:
+                # The caller has to know what went wrong first; a collection finds what stays.
+                log.warning("what a failed pull brought can't be deleted now: %s", failure)
+        raise
+
+
+def _undo(metadata: MetadataStore, content: LocalContentStore, held: HeldLease, new: Sequence[Descriptor]) -> None:
+    # First, since it needs no database, which may lack the space that this gives back.
+    for descriptor in new:
+        with contextlib.suppress(StoreError):  # the collection that finds it stale tells why it stays
+            content.abort(ingest_ref(descriptor))
+    # Where nothing came, the space that is kept back is for better uses.
+    metadata.delete_lease(held.id, is_of_work=not any(content.exists(each.digest) for each in new))
+    # The system may have no descriptor left to read the module.
+    with translated("delete from", content.root):
+        from imagestore.store.garbage import sweep
+    sweep(metadata, content, [str(each.digest) for each in new]).check()

@@ -1,0 +1,166 @@
+"""A pull: resolve, select, fetch, record.
+
+1. The handler's platform was decided before anything is sent (``config``).
+2. *Resolve*: the registry says which target the reference names now; the image verifier is asked about it.
+3. If the record is up to date and its content whole, that is all.
+4. *Select*: the handler's matcher chooses a manifest from the target.
+5. *Fetch*: config and layers that are missing come in parallel, under a lease.
+6. *Record*: documents are stored, then the record and its edges are written in one transaction.
+
+A failure before step 6 leaves every record as it was. Blobs that came meanwhile are deleted again, unless trying again
+could use them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore import platforms
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, ReferenceNotFoundError, RegistryError
+from imagestore.oci.media_types import Kind
+from imagestore.oci.reference import Reference
+from imagestore.registry.events import Noticed, Resolved
+from imagestore.store.pull.known import known_targets
+from imagestore.store.pull.resolved import ResolvedPull
+from imagestore.store.pull.sources import Documents
+from imagestore.store.pull.verify import NO_VERIFIER
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from imagestore.config import HandlerPlatform
+    from imagestore.content.local import LocalContentStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.registry.client import RegistryClient
+    from imagestore.registry.events import Observer
+    from imagestore.store.pull.plan import PullPlan
+    from imagestore.store.pull.verify import ImageVerifier
+    from imagestore.util.cancel import CancelToken
+
+
+@dataclass(frozen=True, slots=True)
+class PullWork:
+    """One pull.
+
+    Attributes:
+        reference: what to pull.
+        handler: resolved name of the runtime handler, never empty.
+        wanted: the platform its matcher works for.
+        content: where blobs go.
+        metadata: where the record goes.
+        client: where everything comes from.
+        observer: hears of progress.
+        cancel: ends the work.
+        parallel: blobs in flight at once, as in containerd's max_concurrent_downloads; None for the default.
+        verifier: asked about the target before anything else is fetched, and before anything is stored.
+    """
+
+    reference: Reference
+    handler: str
+    wanted: HandlerPlatform
+    content: LocalContentStore
+    metadata: MetadataStore
+    client: RegistryClient
+    observer: Observer
+    cancel: CancelToken
+    parallel: int | None = None
+    verifier: ImageVerifier = NO_VERIFIER
+
+    def run(self) -> ImageRecord:
+        """Pull and return the record.
+
+        Raises:
+            ImageDeniedError: the verifier refuses the image.
+            NoMatchingManifestError: the image has nothing for the wanted platform; carries the explanation.
+            RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
+        """
+        target, raw = self._resolve()
+        current = self.current(target)
+        if current is not None:
+            for warning in current.warnings:
+                self.observer(Noticed(warning))
+            return current
+        return self._resolved(target, raw).run()
+
+    def plan(self, planned: AbstractSet[Digest] = frozenset()) -> PullPlan:
+        """Say what run() would fetch, without storing anything.
+
+        Args:
+            planned: what other planned pulls bring already.
+
+        Raises:
+            The same as run(), but for what only fetching can show.
+        """
+        return self._resolved(*self._resolve()).plan(planned)
+
+    def _resolved(self, target: Descriptor, raw: bytes | None) -> ResolvedPull:
+        return ResolvedPull(self, target, raw)
+
+    @property
+    def wanted_text(self) -> str:
+        """Text form of the wanted platform."""
+        return platforms.format_all(self.wanted.platform)
+
+    def _resolve(self) -> tuple[Descriptor, bytes | None]:
+        """What the reference leads to now, with its bytes where they came along."""
+        known = known_targets(self.metadata, self.content, self.reference)
+        target, raw = self.client.resolve_whole(self.reference, known=known, cancel=self.cancel)
+        self.observer(Resolved(str(self.reference), target))
+        if target.kind is Kind.SCHEMA1:
+            fault = "is a schema 1 manifest, a format from before 2017 that can't be verified"
+            raise DocumentError(str(self.reference), [f"{fault}; push the image again with today's tools"])
+        if target.kind not in (Kind.INDEX, Kind.MANIFEST):
+            raise DocumentError(
+                str(self.reference), [f"leads to {target.media_type!r}, neither an index nor a manifest"]
+            )
+        if self.reference.tag and self.reference.digest is not None:
+            self._report_drift(target)
+        self.verifier.verify(str(self.reference), target, cancel=self.cancel)
+        return target, raw
+
+    def _report_drift(self, target: Descriptor) -> None:
+        """Say when the tag beside a digest no longer (or never) leads to it."""
+        by_tag = Reference(self.reference.host, self.reference.path, self.reference.tag)
+        try:
+            now = self.client.resolve(by_tag, known=[target], cancel=self.cancel).digest
+        except ReferenceNotFoundError:
+            self.observer(Noticed(f"{by_tag} does not exist (any more); fetched by digest"))
+            return
+        except RegistryError as error:
+            self.observer(Noticed(f"whether {by_tag} still leads to this digest could not be asked: {error}"))
+            return
+        if now != target.digest:
+            self.observer(Noticed(f"{by_tag} now leads to {now}; fetched {target.digest} as asked"))
+
+    def current(self, target: Descriptor) -> ImageRecord | None:
+        """The stored record, if it is what this pull would make and all its content is here."""
+        record = self.metadata.get_image(str(self.reference), self.handler)
+        if record is None or record.target.digest != target.digest or record.wanted != self.wanted_text:
+            return None
+        if record.warnings and self.wanted.is_declared:
+            return None  # it may have been taken when only the host asked, who gets a warning where this is an error
+        return record if self._is_whole(record) else None
+
+    def _is_whole(self, record: ImageRecord) -> bool:
+        """Whether everything that a record needs is here, each blob with the size that its parent gives."""
+        documents = Documents(self.content, None, None, self.cancel)
+        known = {each.digest: each for each in (record.target, record.manifest)}
+        needed = set(record.roots)
+        try:
+            for digest in record.roots:  # each index before what it lists
+                root = known.get(digest)
+                if root is None:
+                    return False
+                if root.kind is Kind.INDEX:
+                    children = documents.index(root).manifests
+                else:
+                    children = documents.manifest(root).children
+                    needed.update(child.digest for child in children)
+                known.update((child.digest, child) for child in children)
+            return all(self.content.info(digest).size == known[digest].size for digest in needed)
+        except (ContentNotFoundError, IntegrityError, DocumentError):
+            return False

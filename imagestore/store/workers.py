@@ -1,0 +1,170 @@
+"""The store behind a server: blocking work goes to threads, quick calls apart from transfers.
+
+gRPC runs on one event loop; nothing there may block. A call hands its work to ``quick`` or ``transfer``; when the
+caller leaves or its deadline passes, the work's token is cancelled, which closes its sockets. Replacing the store (a
+new configuration, a rebuilt database) lets calls in flight finish with the one they began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from imagestore.util.cancel import CancelToken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imagestore.store.image_store import ImageStore
+
+T = TypeVar("T")
+
+QUICK_THREADS: Final = 8
+#: Besides those for pulls: reads and writes of content, lists of it, collections.
+TRANSFER_THREADS: Final = 48
+PULL_THREADS: Final = 16
+
+
+class Lent:
+    """A store and how many calls use it; ``store`` is open while one does."""
+
+    def __init__(self, store: ImageStore, number: int) -> None:
+        self.store = store
+        self.number = number
+        self.users = 0
+        self.is_retired = False
+
+
+class StoreWorkers:
+    """Runs work on the current store.
+
+    Args:
+        store: served first; closed when it was replaced and its last call ended.
+        pull_threads: pulls at work at one time, so that they leave threads for other transfers.
+    """
+
+    def __init__(self, store: ImageStore, *, pull_threads: int = PULL_THREADS) -> None:
+        self._lock = threading.Lock()
+        self._current = Lent(store, 0)
+        self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="quick")
+        #: How many collections of this process have ended.
+        self.collections = 0
+        self._transfer = ThreadPoolExecutor(TRANSFER_THREADS + pull_threads, thread_name_prefix="transfer")
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[ImageStore]:
+        """The current store, open at least until the end of the block."""
+        with self.hold() as lent:
+            yield lent.store
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[Lent]:
+        """The same for work that may have to wait before ``transfer`` gets it, and has to meet this store then."""
+        lent = self._take(None)
+        try:
+            yield lent
+        finally:
+            self._give_back(lent)
+
+    def _take(self, held: Lent | None) -> Lent:
+        with self._lock:
+            lent = held or self._current
+            lent.users += 1
+        return lent
+
+    def _give_back(self, lent: Lent) -> None:
+        with self._lock:
+            lent.users -= 1
+            is_last = lent.is_retired and not lent.users
+        if is_last:
+            lent.store.close()
+
+    def replace(self, store: ImageStore) -> None:
+        """Serve another store object from now on; the one before is closed after its last call."""
+        with self._lock:
+            before = self._current
+            self._current = Lent(store, before.number + 1)
+            before.is_retired = True
+            is_idle = not before.users
+        if is_idle:
+            before.store.close()
+
+    async def quick(self, work: Callable[[ImageStore], T]) -> T:
+        """Run work that takes milliseconds.
+
+        Raises:
+            ImageStoreError: the work's.
+        """
+        # The context carries the request's id into the thread, for its log lines.
+        bound = functools.partial(contextvars.copy_context().run, self._with_store, work)
+        return await asyncio.get_running_loop().run_in_executor(self._quick, bound)
+
+    async def transfer(
+        self, work: Callable[[ImageStore, CancelToken], T], token: CancelToken | None = None, held: Lent | None = None
+    ) -> T:
+        """Run work that moves bytes; its token is cancelled when the caller is.
+
+        Args:
+            work: gets the store and the token.
+            token: instead of a new one.
+            held: whose store, while the caller holds it; the current one by default.
+
+        Raises:
+            ImageStoreError: the work's.
+        """
+        token = token or CancelToken()
+        lent = self._take(held)
+
+        def run() -> T:
+            try:
+                return work(lent.store, token)
+            finally:
+                self._give_back(lent)
+
+        bound = functools.partial(contextvars.copy_context().run, run)
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._transfer, bound)
+        except RuntimeError:  # shut down
+            self._give_back(lent)
+            raise
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            token.cancel("the caller went away")
+            # The thread ends in its own time; its outcome has no reader any more.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+        finally:
+            # It keeps the work's error, which keeps this frame: without a circle both go with the call.
+            del future
+
+    def state(self) -> tuple[int, int] | None:
+        """What answers may depend on: which store object serves, and its last change of records; never blocks for long.
+
+        None when that can't be told.
+        """
+        lent = self._current
+        # Closed meanwhile, it says None.
+        generation = lent.store.metadata.generation()
+        return None if generation is None else (lent.number, generation)
+
+    def is_outdated(self) -> bool:
+        """Whether the store serves a database that isn't the one on disk any more; quick enough for the event loop."""
+        return self._current.store.metadata.is_outdated()
+
+    def _with_store(self, work: Callable[[ImageStore], T]) -> T:
+        with self.lend() as store:
+            return work(store)
+
+    def close(self) -> None:
+        """Wait for the threads and close the store."""
+        self._quick.shutdown()
+        self._transfer.shutdown()
+        with self._lock:
+            lent = self._current
+        lent.store.close()

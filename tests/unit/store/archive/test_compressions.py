@@ -1,0 +1,58 @@
+"""How compressions are told from each other, and what a compressed archive may take on the disk."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from imagestore.errors import StoreFullError
+from imagestore.store.archive.compressions import compression_of
+from tests.support.node import Node
+from tests.unit.store.archive.imports import KATA, image, refused
+from tests.unit.store.archive.making import header, layout_files, member, tar_of, write
+
+SKIPPED = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
+
+
+def zstd_of(data: bytes) -> bytes:
+    """A frame of zstd (RFC 8878) with its size, blocks as they are."""
+    blocks = [data[at : at + 100_000] for at in range(0, len(data), 100_000)]
+    heads = [(len(each) << 3 | (number == len(blocks) - 1)).to_bytes(3, "little") for number, each in enumerate(blocks)]
+    body = b"".join(head + each for head, each in zip(heads, blocks, strict=True))
+    return b"\x28\xb5\x2f\xfd\xa0" + len(data).to_bytes(4, "little") + body
+
+
+def test_a_frame_of_zstd_that_is_to_be_skipped_is_skipped(here: Node, tmp_path: Path) -> None:
+    data = SKIPPED + zstd_of(tar_of(layout_files({"a:1": image()}))) + SKIPPED
+    assert here.store.import_images(write(tmp_path / "a.bin", data), options=KATA).images
+
+
+def test_a_file_whose_name_begins_like_bzip2_is_not_taken_for_it(here: Node, tmp_path: Path) -> None:
+    whole = member("BZh91.txt", b"text") + tar_of(layout_files({"a:1": image()}))
+    assert compression_of(whole) == ""
+    assert here.store.import_images(write(tmp_path / "a.tar", whole), options=KATA).images
+
+
+def test_what_a_header_promises_is_refused_before_a_byte_of_it_is_written(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = len(tar_of({"a": b""})) + (1 << 20)
+    promise = gzip.compress(header(b"a", 10 * room) + os.urandom(room // 2))
+    monkeypatch.setattr(here.store.content, "free_bytes", lambda: 2 * room)
+    # There is less than the limit in it, and a reader that wrote first would find it cut off.
+    refused(here, write(tmp_path / "a.tar.gz", promise), KATA, StoreFullError, f"longer than {room} bytes")
+
+
+def test_zeros_in_a_compressed_archive_take_no_room(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what a few bytes of gzip give most of."""
+    written: list[str] = []
+    monkeypatch.setattr("imagestore.store.archive.spool.reach", written.append)
+    whole = member("zeros", bytes(50 << 20)) + tar_of(layout_files({"a:1": image()}))
+    archive = write(tmp_path / "a.tar.gz", gzip.compress(whole, 1))
+    assert here.store.import_images(archive, options=KATA).images
+    assert 0 < len(written) < 5, "pieces of a mebibyte"

@@ -1,0 +1,115 @@
+"""A flow that is interrupted loses nothing that was received, and leaves no thread behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from imagestore.errors import OperationCancelledError
+from imagestore.store.pull.flow import Flow
+from imagestore.util.cancel import CancelToken
+from tests.unit.store.pull.flows import Gauge, flow_of
+
+
+def one_is_settled_and_the_interrupt_told() -> None:
+    settle = Gauge()
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert settle.seen == Counter([1])
+
+
+def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Semaphore):
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("imagestore.store.pull.flow.threading.Semaphore", Interrupted)
+    one_is_settled_and_the_interrupt_told()
+
+
+def test_an_interrupt_is_told_before_an_earlier_failure() -> None:
+    def settle(_: int) -> int:
+        raise KeyError("beside")
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+            with contextlib.suppress(OperationCancelledError):
+                flow.cancel.wait(5)
+            assert flow.cancel.is_cancelled
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
+@pytest.fixture
+def interrupted_after() -> Iterator[Callable[..., None]]:
+    """Interrupt the main thread as Ctrl-C does, after some seconds, and then again and again; 0: no more."""
+    former = signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+    def interrupt(after: float, again: float = 0.0) -> None:
+        signal.setitimer(signal.ITIMER_REAL, after, again)
+
+    yield interrupt
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, former)
+
+
+@pytest.mark.parametrize("again", [0.0, 0.05])
+def test_an_interrupt_while_it_is_waited_for_threads_ends_none_of_the_waiting(
+    interrupted_after: Callable[..., None], again: float
+) -> None:
+    received, settle = Gauge(), Gauge()
+
+    def receive(thing: int) -> int:
+        with contextlib.suppress(OperationCancelledError):
+            flow.cancel.wait(60)
+        until = time.monotonic() + 0.3  # a slow disk
+        while time.monotonic() < until:
+            time.sleep(0.01)
+        interrupted_after(0.0)
+        return received(thing)
+
+    flow = flow_of(receive, settle)
+    interrupted_after(0.1, again)
+    with pytest.raises(KeyboardInterrupt), flow:
+        flow.bring(range(50))
+    assert len(received.seen) == 3
+    assert settle.seen == received.seen
+    assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
+
+
+def test_a_thread_whose_start_was_interrupted_has_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started, running = threading.Thread.start, list[threading.Thread](), set[int]()
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        if len(started) == 2:
+            raise KeyboardInterrupt  # as a signal that comes while this waits for the thread to run
+
+    def receive(thing: int) -> None:
+        running.add(thing)
+        time.sleep(0.2 * thing)  # in a step that no cancellation ends
+        running.discard(thing)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Flow(receive=receive, settle=print, parallel=4, cancel=CancelToken()) as flow,
+    ):
+        flow.bring([1, 2, 3, 4])
+    assert len(started) == 2
+    assert not running

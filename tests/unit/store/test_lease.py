@@ -1,0 +1,181 @@
+"""Leases: of running work when the database refuses, and what lasting ones cost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from imagestore.errors import ImageStoreError, StoreFullError, StoreReadOnlyError
+from imagestore.metadata import location
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.oci.digest import Digest
+from imagestore.store import leases
+
+
+class Full(SqliteMetadataStore):
+    """As on a disk that became full while the work ran."""
+
+    def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
+        """There is no room even for that."""
+        raise StoreFullError(f"lease {lease_id}: no space")
+
+
+class Reserved(SqliteMetadataStore):
+    """As on a full disk that has space kept back."""
+
+    def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
+        """Work that ends does without that space if it can."""
+        if is_of_work:
+            raise StoreFullError(f"lease {lease_id}: no space")
+        return super().delete_lease(lease_id)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
+    with contextlib.closing(Full(tmp_path / "metadata.db")) as store:
+        yield store
+
+
+def test_work_that_succeeded_does_not_fail_for_its_lease(
+    store: SqliteMetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), leases.held(store, purpose="pull") as held:
+        pass
+    assert [each.id for each in store.leases()] == [held.id]
+    assert "a lease can't be released" in caplog.text
+
+
+def test_a_lease_goes_with_what_is_kept_back_before_it_keeps_content_for_a_day(tmp_path: Path) -> None:
+    with contextlib.closing(Reserved(tmp_path / "metadata.db")) as store:
+        with leases.held(store, purpose="pull"):
+            pass
+        assert list(store.leases()) == []
+
+
+def test_work_that_failed_says_why_and_not_that_its_lease_stays(store: SqliteMetadataStore) -> None:
+    with pytest.raises(ImageStoreError, match="the reason"), leases.held(store, purpose="pull"):
+        raise ImageStoreError("the reason")
+
+
+def test_a_process_without_threads_holds_a_lease_for_its_lifetime(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with leases.held(store, purpose="pull") as held, leases.renewed(held):
+        assert [each.id for each in store.leases()] == [held.id]
+    assert "a lease can't be renewed: can't start new thread" in caplog.text
+
+
+def test_what_a_lasting_lease_lists_already_costs_no_line_of_the_journal(
+    store: SqliteMetadataStore, tmp_path: Path
+) -> None:
+    """A line has the whole list."""
+    store.create_lease("lasting", lifetime_seconds=math.inf)
+    listed = [Digest.of(bytes([number])) for number in range(9)]
+    store.lease_content("lasting", listed)
+    before = (tmp_path / "records.jsonl").read_bytes()
+    store.lease_content("lasting", listed[3:])
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+
+
+def test_a_lease_is_renewed_for_a_day_once_an_hour_however_often_its_work_asks(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, renewed = SimpleNamespace(now=0.0), []
+    monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(store, "renew_lease", lambda _, lifetime_seconds: renewed.append((clock.now, lifetime_seconds)))
+    with leases.held(store, purpose="pull") as held:
+        for clock.now in (0.0, 3599.0, 3600.0, 3601.0, 7199.0, 7200.0):
+            held.renew()
+    assert renewed == [(3600.0, 86400.0), (7200.0, 86400.0)]
+
+
+def test_no_thread_renews_a_lease_any_more_when_its_block_has_ended(store: SqliteMetadataStore) -> None:
+    with leases.held(store, purpose="pull") as held, leases.renewed(held):
+        assert any(thread.name == "imagestore-renew" for thread in threading.enumerate())
+    assert not any(thread.name == "imagestore-renew" for thread in threading.enumerate())
+
+
+def test_an_interrupt_while_the_thread_that_renews_starts_is_told_and_ends_it(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt), leases.held(store, purpose="pull") as held, leases.renewed(held):
+        pass
+    assert not any(thread.name == "imagestore-renew" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("change", [1, 2])
+def test_a_lease_whose_making_or_release_is_interrupted_goes_all_the_same(tmp_path: Path, change: int) -> None:
+    class Interrupted(SqliteMetadataStore):
+        changes = 0
+
+        @contextlib.contextmanager
+        def transient(self) -> Iterator[None]:
+            self.changes += 1
+            if self.changes == change == 2:
+                raise KeyboardInterrupt
+            with super().transient():
+                yield
+            if self.changes == change:
+                raise KeyboardInterrupt
+
+    with contextlib.closing(Interrupted(tmp_path / "metadata.db")) as store:
+        with pytest.raises(KeyboardInterrupt), leases.held(store, purpose="pull"):
+            pass
+        assert list(store.leases()) == []
+
+
+def test_who_only_reads_holds_a_lease_unless_nothing_can_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metadata.db"
+    with (
+        contextlib.closing(SqliteMetadataStore(path)) as store,
+        leases.held_to_read(store, purpose="export") as held,
+    ):
+        held.hold([Digest.of(b"one")])
+        assert [each.id for each in store.leases()] == [held.id]
+    monkeypatch.setattr(location, "is_read_only", lambda _: True)
+    with (
+        contextlib.closing(SqliteMetadataStore(path)) as store,
+        leases.held_to_read(store, purpose="export") as held,
+    ):
+        held.hold([Digest.of(b"one")])
+        held.renew()
+        assert list(store.leases()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, None])
+def test_who_only_reads_needs_no_lease_when_the_disk_has_become_read_only(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    """Where only this process may not write, others may collect."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreReadOnlyError("attempt to write a readonly database")
+
+    monkeypatch.setattr(store, "create_lease", refuse)
+    monkeypatch.setattr(location, "refusal", lambda _: number)
+    raises = pytest.raises(StoreReadOnlyError) if number is None else contextlib.nullcontext()
+    with raises, leases.held_to_read(store, purpose="export") as held:
+        held.hold([Digest.of(b"one")])
+        held.renew()
+    assert list(store.leases()) == []
