@@ -235,7 +235,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     from imagestore.testing.front_ends.server import LoopbackServer
     from imagestore.testing.recording.places import port_map
     from imagestore.testing.tapes.player import replay
-    from imagestore.util.replacing import write_whole
+    from imagestore.util.files import write_whole
 
     if authority is not None and not (tls or proxy):
         raise click.UsageError("--authority: only --tls and --proxy have an authority")

@@ -13,7 +13,7 @@ from imagestore.config.connection import ConnectionSettings
 from imagestore.config.findings import refusal
 from imagestore.config.location import Location
 from imagestore.errors import ConfigError
-from imagestore.util import regular_files
+from imagestore.util import files
 
 if TYPE_CHECKING:
     import ssl
@@ -36,16 +36,16 @@ def load(context: ssl.SSLContext, settings: ConnectionSettings) -> Iterator[tupl
     """
     for path in settings.ca_files:
         try:
-            regular_files.check(path)
+            files.check_regular(path)
             context.load_verify_locations(path)
         except (OSError, ssl.SSLError, ValueError) as error:
             what = f"ca {path}: not a readable PEM file of certificates: {_reason(error, path)}"
             yield settings.place(path), ConfigError(f"{settings.named(path)}{what}")
     for certificate, key in settings.client_pairs:
         try:
-            regular_files.check(certificate)
+            files.check_regular(certificate)
             if key:
-                regular_files.check(key)
+                files.check_regular(key)
             # An empty password: a key that needs one fails instead of asking on the terminal.
             context.load_cert_chain(certificate, key or None, password="")
         except (OSError, ssl.SSLError, ValueError) as error:

@@ -20,7 +20,7 @@ from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
 from imagestore.config.redaction import quoted_without_secrets
 from imagestore.errors import ConfigError
-from imagestore.util import regular_files
+from imagestore.util import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def examine(folder: str) -> RegistryHosts:
 def _read(path: str) -> bytes | None:
     """The file's bytes; None when there is none."""
     try:
-        return regular_files.read(path, _MAX_FILE_BYTES)
+        return files.read_regular(path, _MAX_FILE_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -18,7 +18,7 @@ from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
 from imagestore.config.redaction import quoted_without_secrets
 from imagestore.config.tree import Plain, Table, build
-from imagestore.util import regular_files
+from imagestore.util import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def read_bytes(name: str, *, wanted_at: Location | None = None) -> bytes:
     key = "imports" if wanted_at else ""
     shown = f"{show(name)} " if wanted_at else ""
     try:
-        return regular_files.read(name, MAX_FILE_BYTES)
+        return files.read_regular(name, MAX_FILE_BYTES)
     except OSError as error:
         hint = "correct the path, or remove the import" if wanted_at else "correct the path"
         raise refusal(location, key, f"{shown}can't be read: {error.strerror}", hint) from error

@@ -14,7 +14,7 @@ from imagestore.containerd._proto import snapshots_pb2 as wire
 from imagestore.containerd._proto.snapshots_pb2_grpc import SnapshotsServicer
 from imagestore.containerd.calls import namespace_of
 from imagestore.errors import NotFoundError
-from imagestore.util.rpc_absent import AbsentMethods
+from imagestore.util.rpc import AbsentMethods
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.util.failpoint import reach
-from imagestore.util.replacing import sync_directory
+from imagestore.util.files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

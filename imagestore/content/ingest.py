@@ -26,7 +26,7 @@ from imagestore.errors import (
 )
 from imagestore.oci.digest import Digest, new_hash
 from imagestore.util.failpoint import reach
-from imagestore.util.replacing import replace, sync_directory
+from imagestore.util.files import replace, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

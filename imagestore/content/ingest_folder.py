@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from imagestore.content.api import IngestStatus
 from imagestore.oci.digest import Digest
 from imagestore.util.failpoint import reach
-from imagestore.util.owned_files import opener
+from imagestore.util.files import opener
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -37,7 +37,7 @@ from imagestore.errors import (
 )
 from imagestore.oci.digest import Digest, Verifier, verify
 from imagestore.util.failpoint import reach
-from imagestore.util.replacing import sync_directory
+from imagestore.util.files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.util.failpoint import reach
-from imagestore.util.owned_files import open_regular
+from imagestore.util.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

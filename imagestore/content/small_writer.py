@@ -45,7 +45,7 @@ from imagestore.errors import (
 from imagestore.oci.digest import Digest, verify
 from imagestore.util.executors import work_off
 from imagestore.util.failpoint import reach
-from imagestore.util.replacing import sync_directory
+from imagestore.util.files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

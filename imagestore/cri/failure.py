@@ -20,7 +20,7 @@ from imagestore.errors import (
     StoreFullError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.util.rpc_status import code_of, text_of
+from imagestore.util.rpc import code_of, text_of
 
 #: Trailing metadata with an error's data as JSON.
 ERROR_KEY: Final = "imagestore-error-bin"

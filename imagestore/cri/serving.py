@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.cri._proto import api_pb2_grpc
 from imagestore.cri.images import ImageServicer
 from imagestore.cri.runtime import RuntimeServicer
-from imagestore.util.rpc_absent import AbsentMethods
+from imagestore.util.rpc import AbsentMethods
 
 if TYPE_CHECKING:
     import grpc

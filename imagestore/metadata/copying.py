@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import AlreadyExistsError, PreconditionError, StoreFullError
 from imagestore.metadata.failures import Translated
 from imagestore.metadata.schema import COPIED
-from imagestore.util import unwritable
+from imagestore.util import files
 from imagestore.util.failpoint import reach
-from imagestore.util.replacing import sync_directory
+from imagestore.util.files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,9 +62,9 @@ def _writing(target: Path) -> Iterator[None]:
             try:
                 yield
             except OSError as error:
-                raise unwritable.refusal(target, error) from error
+                raise files.write_refusal(target, error) from error
     except StoreFullError as error:
-        raise PreconditionError(str(error), hint=unwritable.FULL_HINT) from error
+        raise PreconditionError(str(error), hint=files.FULL_HINT) from error
 
 
 def _name(temporary: Path, target: Path) -> None:

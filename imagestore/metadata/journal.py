@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.metadata import journal_lines as lines
 from imagestore.metadata.location import JOURNAL
 from imagestore.util.failpoint import reach
-from imagestore.util.owned_files import open_regular, opener
+from imagestore.util.files import open_regular, opener
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from imagestore.content.disk import make_directory, translated
 from imagestore.errors import StoreCorruptError
-from imagestore.util import regular_files
-from imagestore.util.replacing import replace
+from imagestore.util import files
+from imagestore.util.files import replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,10 +28,10 @@ def read(path: Path, limit_bytes: int, what: str) -> dict[str, Any] | None:
     """
     with translated(f"read {what}", path):
         try:
-            data = regular_files.read(path, limit_bytes)
+            data = files.read_regular(path, limit_bytes)
         except FileNotFoundError:
             return None
-        except regular_files.TooLongError as error:
+        except files.TooLongError as error:
             raise corrupt(path, what) from error
     try:
         value = json.loads(data)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import RegistryUnavailableError
 from imagestore.oci.digest import Digest
-from imagestore.util.owned_files import opener
-from imagestore.util.replacing import replace
+from imagestore.util.files import opener, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ import grpc
 
 from imagestore.cri import failure as cri
 from imagestore.errors import ImageStoreError
-from imagestore.util import rpc_status
-from imagestore.util.request_context import REQUEST_ID, REQUEST_ID_KEY, request_id
+from imagestore.server.logs import REQUEST_ID, REQUEST_ID_KEY, request_id
+from imagestore.util import rpc
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -189,7 +189,7 @@ def _status_of(method: str, error: ImageStoreError) -> tuple[grpc.StatusCode, st
         code, text = cri.status_of(error)
         data = cri.data_of(error)
         return code, text, ((cri.ERROR_KEY, data),) if data else ()
-    return rpc_status.code_of(error), rpc_status.text_of(error, ends_in_class=method.startswith("/containerd.")), ()
+    return rpc.code_of(error), rpc.text_of(error, ends_in_class=method.startswith("/containerd.")), ()
 
 
 def code_of(context: ServicerContext) -> grpc.StatusCode:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from imagestore.errors import InvalidInputError
-from imagestore.util.rpc_absent import AbsentMethod
+from imagestore.util.rpc import AbsentMethod
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -31,7 +31,7 @@ from imagestore.store.archive.service import Archives
 from imagestore.store.image import Image
 from imagestore.store.maintenance.service import Upkeep
 from imagestore.util.cancel import CancelGroup
-from imagestore.util.owned_files import refuse_untrusted
+from imagestore.util.root_folder import refuse_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -16,7 +16,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.util.owned_files import open_regular
+from imagestore.util.files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError
-from imagestore.util import regular_files
+from imagestore.util import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
         ConfigError: it can't be read or isn't what the module's rules allow.
     """
     try:
-        data = regular_files.read(path, MAX_BYTES)
+        data = files.read_regular(path, MAX_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     except ValueError as error:  # a name with a zero byte

@@ -20,7 +20,7 @@ from imagestore.cli.node.services import (
 )
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.oci.digest import Digest
-from imagestore.util import regular_files
+from imagestore.util import files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,7 +196,7 @@ def _secret(path: Path, namespace: str) -> PullSecret:
     from imagestore.node.credentials.keyring import DOCKER_CONFIG_JSON, PullSecret
 
     try:
-        data = regular_files.read(path, _MAX_SECRET_BYTES)
+        data = files.read_regular(path, _MAX_SECRET_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     # A path says nothing of what is in the file, so only the same content is the same secret.

@@ -226,7 +226,7 @@ def metrics_for(file: Path | None) -> NodeMetrics | None:
 def write_metrics(file: Path | None, numbers: NodeMetrics | None) -> ExitStatus:
     """Write metrics to the file, if one was named. A failure is reported, and changes nothing of what was done."""
     from imagestore.errors import ImageStoreError
-    from imagestore.util.replacing import write_whole
+    from imagestore.util.files import write_whole
 
     if file is None or numbers is None:
         return ExitStatus.OK

@@ -18,7 +18,7 @@ from imagestore.errors import StoreCorruptError
 from imagestore.node.pull_records import model
 from imagestore.node.pull_records.cache import RecentlyUsed
 from imagestore.oci.digest import Digest
-from imagestore.util import regular_files, replacing
+from imagestore.util import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,10 +221,10 @@ def _ignored(_percent: float) -> None:
 def _read(path: Path) -> bytes | None:
     with translated("read a pull record", path):
         try:
-            return regular_files.read(path, _MAX_BYTES)
+            return files.read_regular(path, _MAX_BYTES)
         except FileNotFoundError:
             return None
-        except regular_files.TooLongError as error:
+        except files.TooLongError as error:
             raise StoreCorruptError(f"{path.name}: larger than {_MAX_BYTES} bytes") from error
 
 
@@ -239,7 +239,7 @@ def _paths(folder: Path) -> list[Path]:
 
 def _replace(path: Path, data: bytes) -> None:
     with translated("write a pull record", path):
-        replacing.replace(path, data, is_durable=True)
+        files.replace(path, data, is_durable=True)
 
 
 def _rewrite(path: Path, renewed: Callable[[bytes, str], bytes]) -> None:

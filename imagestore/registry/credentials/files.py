@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials.members import member
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
-from imagestore.util import regular_files
-from imagestore.util.links import followed
-from imagestore.util.replacing import replace
+from imagestore.util import files
+from imagestore.util.files import follow_links, replace
 from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def read(path: str) -> tuple[dict[str, Any], str] | None:
         ConfigError: it can't be read, isn't a regular file, is too long, or isn't a JSON object; names the line.
     """
     try:
-        raw = regular_files.read(path, MAX_FILE_BYTES)
+        raw = files.read_regular(path, MAX_FILE_BYTES)
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -199,7 +198,7 @@ def edit(path: str) -> Iterator[dict[str, Any]]:
         ConfigError: can't be read or written.
     """
     try:
-        target = followed(path)
+        target = follow_links(path)
         folder = os.path.dirname(target)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with _locked(folder, target):

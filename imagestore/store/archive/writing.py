@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import AlreadyExistsError, InvalidInputError
 from imagestore.registry.events import BlobAdvanced, BlobStarted
 from imagestore.store.archive.partial import lock, partial_name
-from imagestore.util import unwritable
-from imagestore.util.links import followed
-from imagestore.util.replacing import sync_directory
+from imagestore.util import files
+from imagestore.util.files import follow_links, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,7 +107,7 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
     """
     # A link stays a link, as for files: what it points at is filled.
     with _translated(path):
-        path = followed(path)
+        path = follow_links(path)
     with _translated(path), contextlib.ExitStack() as stack:
         if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
             raise AlreadyExistsError(f"{path}: is there already", hint="choose an empty folder, or a new one")
@@ -193,7 +192,7 @@ def _whole_file(path: str, cancel: CancelToken) -> Iterator[Write]:
         return
     with _translated(path), contextlib.ExitStack() as stack:
         # A link stays a link: what it points at is replaced.
-        final = followed(path)
+        final = follow_links(path)
         kind = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
         if not stat.S_ISREG(kind) or _is_nameless(path, final):
             descriptor = _pipe(path, cancel) if stat.S_ISFIFO(kind) else os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -270,4 +269,4 @@ def _translated(path: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise unwritable.refusal(path, error) from error
+        raise files.write_refusal(path, error) from error

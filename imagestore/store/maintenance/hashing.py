@@ -21,8 +21,7 @@ from imagestore.errors import (
 )
 from imagestore.oci.digest import Digest, Verifier
 from imagestore.util.failpoint import reach
-from imagestore.util.owned_files import opener
-from imagestore.util.replacing import replace
+from imagestore.util.files import opener, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,8 +24,8 @@ from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.store.maintenance.restoring import Restorer
 from imagestore.util.failpoint import reach
-from imagestore.util.owned_files import refuse_untrusted
-from imagestore.util.replacing import sync_directory
+from imagestore.util.files import sync_directory
+from imagestore.util.root_folder import refuse_untrusted
 
 if TYPE_CHECKING:
     from pathlib import Path

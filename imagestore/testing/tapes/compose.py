@@ -12,7 +12,7 @@ from imagestore.testing.tapes.player import tape_path
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository, TapeSynthetic
 from imagestore.testing.tapes.tape_read import parse_tape
 from imagestore.testing.tapes.tape_write import format_tape
-from imagestore.util.replacing import write_whole
+from imagestore.util.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

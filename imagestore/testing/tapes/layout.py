@@ -27,7 +27,7 @@ from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
-from imagestore.util.replacing import write_whole
+from imagestore.util.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

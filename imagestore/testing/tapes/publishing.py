@@ -30,7 +30,7 @@ from imagestore.testing.tapes.compose import save_text
 from imagestore.testing.tapes.layout import check_layout
 from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
-from imagestore.util.replacing import write_whole
+from imagestore.util.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,7 +13,7 @@ import pytest
 from imagestore.containerd.calls import once_unlocked
 from imagestore.errors import Category, ImageStoreError, IngestLockedError, StoreBusyError
 from imagestore.store.image_store import ImageStore
-from imagestore.util.rpc_status import MOST_TEXT_BYTES, text_of
+from imagestore.util.rpc import MOST_TEXT_BYTES, text_of
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
 
 HELLO = digest_of(b"hello")

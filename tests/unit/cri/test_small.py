@@ -14,7 +14,7 @@ from imagestore.cri.failure import data_of
 from imagestore.cri.runtime import uses_systemd
 from imagestore.errors import ImageStoreError, NoMatchingManifestError, UnknownRuntimeHandlerError
 from imagestore.oci.digest import Digest
-from imagestore.util.rpc_status import MOST_TEXT_BYTES, text_of
+from imagestore.util.rpc import MOST_TEXT_BYTES, text_of
 
 RUNC = """
 version = 3

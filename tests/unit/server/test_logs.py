@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from imagestore.server import logs
-from imagestore.util.request_context import REQUEST_ID
+from imagestore.server.logs import REQUEST_ID
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.util.request_context import request_id
+from imagestore.server.logs import request_id
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", b"mine", "x" * 129, "\u00e9"])

@@ -18,7 +18,7 @@ from imagestore.errors import StoreError
 from imagestore.metadata.journal import RecordJournal
 from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.rebuild import rebuild
-from imagestore.util.owned_files import open_regular
+from imagestore.util.files import open_regular
 from tests.support.node import PYTHON, node
 
 STRANGER = 12345

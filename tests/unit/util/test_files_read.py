@@ -12,7 +12,7 @@ import pytest
 from imagestore import config as configuration
 from imagestore.cri import crictl
 from imagestore.errors import ConfigError
-from imagestore.util import regular_files
+from imagestore.util import files
 from imagestore.util.yaml_documents import read_documents
 
 
@@ -29,16 +29,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_file_of_more_bytes_than_allowed_is_refused(place: Path) -> None:
     place.write_bytes(b"abc")
-    assert [regular_files.read(place, limit) for limit in (3, 4)] == [b"abc", b"abc"]
-    with pytest.raises(regular_files.TooLongError, match="expected at most 2 bytes, found more"):
-        regular_files.read(place, 2)
-    regular_files.check(place)
+    assert [files.read_regular(place, limit) for limit in (3, 4)] == [b"abc", b"abc"]
+    with pytest.raises(files.TooLongError, match="expected at most 2 bytes, found more"):
+        files.read_regular(place, 2)
+    files.check_regular(place)
 
 
 def test_links_to_regular_files_are_followed(place: Path) -> None:
     place.symlink_to("target")
     Path("target").write_bytes(b"abc")
-    assert regular_files.read(place, 9) == b"abc"
+    assert files.read_regular(place, 9) == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_links_to_regular_files_are_followed(place: Path) -> None:
 )
 def test_what_is_no_regular_file_is_refused_and_named(place: Path, make: Callable[[Path], None], found: str) -> None:
     make(place)
-    for look in (lambda: regular_files.read(place, 9), lambda: regular_files.check(place)):
+    for look in (lambda: files.read_regular(place, 9), lambda: files.check_regular(place)):
         with pytest.raises(OSError, match=found):
             look()
 

@@ -1,12 +1,11 @@
-"""Files and folders of a store that another user may have prepared: looked at before use, never followed.
+"""The folder of a store: refused where another user may have prepared it, or could change it while it is used.
 
 The rules are those for the folders of sockets (server/sockets.py): what others own or may write isn't used. Where only
-we and root can write nothing is exchanged between the look and the use.
+we and root can write, nothing is exchanged between the look and the use.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from typing import TYPE_CHECKING, Final
@@ -21,26 +20,7 @@ if TYPE_CHECKING:
 _FOLDERS: Final = frozenset({"content", "locks", "hosts"})
 _FILES: Final = ("metadata.db", "records.jsonl", "check.json", "waiting", "ballast")
 _INNER_FOLDERS: Final = ("content/blobs", "content/blobs/sha256", "content/ingest")
-_SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _HINT: Final = "choose another --root, or look at what is in it and give it to this user"
-
-
-def open_regular(path: str | Path, flags: int, mode: int = 0o600) -> int:
-    """Open a file, but no link, and nothing that reads or writes could wait for, as a FIFO.
-
-    Raises:
-        OSError: it can't be opened; ELOOP for a link, EINVAL for what is no regular file.
-    """
-    descriptor = os.open(path, flags | _SAFE, mode)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "expected a regular file", os.fspath(path))
-    return descriptor
-
-
-def opener(path: str, flags: int) -> int:
-    """open_regular() for open()."""
-    return open_regular(path, flags)
 
 
 def refuse_untrusted(root: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.errors import InvalidInputError
-from imagestore.util.replacing import write_whole
+from imagestore.util.files import write_whole
 
 
 def test_a_reader_of_the_old_file_keeps_its_whole_content(tmp_path: Path) -> None:

@@ -1,15 +1,21 @@
-"""Errors as gRPC status codes: containerd's words one to one (its errdefs package), everything else UNKNOWN."""
+"""What all gRPC services share: errors as status codes, and methods that aren't served.
+
+Status codes are containerd's words one to one (its errdefs package), everything else is UNKNOWN. A method that peers
+have and this server hasn't is answered with what is missing, not with a bare code.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from imagestore.errors import Category, ImageStoreError
+from imagestore.errors import Category, ImageStoreError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
 CODES: Final[Mapping[Category, grpc.StatusCode]] = {
     Category.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
@@ -61,3 +67,48 @@ def text_of(error: ImageStoreError, *, ends_in_class: bool = False) -> str:
 def _encoded_bytes(text: str) -> int:
     """How long a text is as gRPC sends it: printable ASCII as it is, every other byte, and "%", as three characters."""
     return sum(1 if 0x20 <= byte < 0x7F and byte != 0x25 else 3 for byte in text.encode("utf-8", "replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentMethod(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in the types only
+    """A handler that refuses, known as such to interceptors.
+
+    Attributes:
+        stream_stream: the refusal; the other attributes are those of every handler.
+    """
+
+    stream_stream: Callable[[Any, Any], Any]
+    request_streaming: bool = True
+    response_streaming: bool = True
+    request_deserializer: None = None
+    response_serializer: None = None
+    unary_unary: None = None
+    unary_stream: None = None
+    stream_unary: None = None
+
+
+class AbsentMethods(grpc.GenericRpcHandler):
+    """Answers every call below a prefix that nobody else answers.
+
+    Args:
+        prefix: how the methods begin, ``/package.``.
+        missing: says of a method, named ``/package.Service/Method``, what isn't here.
+        ends_in_class: as for ``text_of``.
+    """
+
+    def __init__(self, prefix: str, missing: Callable[[str], str], *, ends_in_class: bool = False) -> None:
+        self._prefix = prefix
+        self._missing = missing
+        self._ends_in_class = ends_in_class
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> AbsentMethod | None:
+        """A handler that refuses; None for calls elsewhere."""
+        method = str(handler_call_details.method)
+        if not method.startswith(self._prefix):
+            return None
+
+        async def refusing(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            error = UnsupportedError(f"{method.lstrip('/')} is not served here: {self._missing(method)}")
+            await context.abort(code_of(error), text_of(error, ends_in_class=self._ends_in_class))
+
+        return AbsentMethod(refusing)

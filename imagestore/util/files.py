@@ -1,0 +1,226 @@
+"""Files: read whole within a bound, opened without following links, and replaced by rename.
+
+Reading refuses what isn't a regular file: a FIFO keeps the reader waiting for a writer, a device may never end.
+
+Writing goes to a temporary name in the same folder, which is then renamed (rename(2) is atomic), so that a reader never
+sees a part. The file keeps its mode. A symbolic link stays a link, and what it points at is replaced. Pipes, devices
+and names of open files such as /dev/stdout have nothing to replace, so they are written directly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import AlreadyExistsError, InvalidInputError, PreconditionError
+from imagestore.util.failpoint import reach
+
+if TYPE_CHECKING:
+    from imagestore.errors import ImageStoreError
+
+    StrPath = str | os.PathLike[str]
+
+_KINDS: Final = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_OPEN_FILES: Final = "/dev/"
+_SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: What says that the path is wrong, and no other time would do.
+_OF_PATHS: Final = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+}
+_TAKEN: Final = {errno.EEXIST, errno.ENOTEMPTY}
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL_HINT: Final = "free space there, or choose another place"
+
+
+class TooLongError(OSError):
+    """The file is longer than it may be."""
+
+
+def read_regular(path: StrPath, limit_bytes: int) -> bytes:
+    """The content of a regular file; symbolic links are followed.
+
+    Args:
+        path: as the user gave it.
+        limit_bytes: how long it may be.
+
+    Raises:
+        TooLongError: it is longer.
+        OSError: it can't be opened or read, or isn't a regular file.
+        ValueError: the path holds a NUL.
+    """
+    # Without O_NONBLOCK, open() itself would wait for the other end of a FIFO.
+    with open(path, "rb", opener=_opener) as file:
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise TooLongError(errno.EINVAL, f"expected at most {limit_bytes} bytes, found more", os.fspath(path))
+    return data
+
+
+def check_regular(path: StrPath) -> None:
+    """Refuse what isn't a regular file, for libraries that open a path themselves.
+
+    Raises:
+        OSError: it can't be examined, or isn't a regular file.
+    """
+    _refuse_others(os.stat(path).st_mode, os.fspath(path))
+
+
+def _opener(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _refuse_others(os.fstat(descriptor).st_mode, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _refuse_others(mode: int, path: str) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+    raise OSError(errno.EINVAL, f"expected a regular file, found {kind}", path)
+
+
+def open_regular(path: StrPath, flags: int, mode: int = 0o600) -> int:
+    """Open a file, but no link, and nothing that reads or writes could wait for, as a FIFO.
+
+    Raises:
+        OSError: it can't be opened; ELOOP for a link, EINVAL for what is no regular file.
+    """
+    descriptor = os.open(path, flags | _SAFE, mode)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "expected a regular file", os.fspath(path))
+    return descriptor
+
+
+def opener(path: str, flags: int) -> int:
+    """open_regular() for open()."""
+    return open_regular(path, flags)
+
+
+def follow_links(path: str) -> str:
+    """The path that a name means, without links.
+
+    The kernel is asked first. Where everybody may write, as in /tmp, it follows no stranger's link (sysctl
+    fs.protected_symlinks, proc(5)), and to take the link apart by its text would walk around that.
+
+    Args:
+        path: what it names need not be there.
+
+    Raises:
+        OSError: as opening it would.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(path)
+    return os.path.realpath(path)
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Give a file this content, all at once; on an error the old content stays.
+
+    Args:
+        path: the file; its folder must be there.
+        data: all of the new content.
+
+    Raises:
+        InvalidInputError, PreconditionError: it can't be written.
+    """
+    try:
+        mode = _mode(path)
+        if os.fspath(path).startswith(_OPEN_FILES) or (mode is not None and not stat.S_ISREG(mode)):
+            with open(path, "wb") as file:
+                file.write(data)
+        else:
+            replace(follow_links(os.fspath(path)), data, mode=None if mode is None else stat.S_IMODE(mode))
+    except OSError as error:
+        raise write_refusal(path, error) from error
+
+
+def _mode(path: str | os.PathLike[str]) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def replace(target: str | os.PathLike[str], data: bytes, *, mode: int | None = 0o600, is_durable: bool = False) -> None:
+    """Put a new file in a file's place; on an error the old one stays.
+
+    Args:
+        target: the file, no link to it; its folder must be there.
+        data: all of the new content.
+        mode: of the new file, whatever the umask is; None: as open() would make it.
+        is_durable: sync the data before the rename, and the folder after it.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    folder, name = os.path.split(target)
+    # Hidden, and with another ending: collectors read every *.prom of a folder.
+    temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.tmp")
+    reach("note-write")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
+        with os.fdopen(descriptor, "wb") as file:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            file.write(data)
+            file.flush()
+            if is_durable:
+                os.fsync(descriptor)
+        reach("note-rename")
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    if is_durable:
+        sync_directory(folder or os.curdir)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_refusal(path: str | os.PathLike[str], error: OSError) -> ImageStoreError:
+    """The error of ours for one of the system's.
+
+    Args:
+        path: that was to be written.
+        error: what the system said.
+
+    >>> write_refusal("a/b.tar", FileNotFoundError(errno.ENOENT, ""))
+    InvalidInputError("a/b.tar: can't be written: No such file or directory")
+    """
+    message = f"{os.fspath(path)}: can't be written: {os.strerror(error.errno or 0)}"
+    if error.errno in _TAKEN:
+        return AlreadyExistsError(message, hint="choose another place")
+    if error.errno in _OF_PATHS:
+        return InvalidInputError(message, hint="choose another place")
+    return PreconditionError(message, hint=FULL_HINT if error.errno in _FULL else "choose another place")
