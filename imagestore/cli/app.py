@@ -9,13 +9,15 @@ import signal
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
 
 from imagestore.cli import signals
 from imagestore.errors import ConfigError, StoreError, StoreMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Set
+    from collections.abc import Callable, Sequence, Set
     from tempfile import TemporaryDirectory
     from typing import Literal
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from imagestore.registry.policy import TransferPolicy
     from imagestore.store.image_store import ImageStore
     from imagestore.util.cancel import CancelToken
+
 
 SYSTEM_ROOT: Final = Path("/var/lib/imagestore")
 SYSTEM_CONFIG: Final = Path("/etc/imagestore/config.toml")
@@ -237,3 +240,44 @@ class App:
                 last_first.callback(opened.close)
             for service in self._services:
                 last_first.callback(service.close)
+
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class GivenPath(click.Path):
+    """A path that isn't empty: an unset variable of a script must not mean the folder that it runs in.
+
+    Whether it can be read is for who needs it to tell, in words of ours.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(readable=False, **given)
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Paths between colons, as click does, without the nothing that a script leaves at an end."""
+        return [each for each in super().split_envvar_value(rv) if each]
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Refuse an empty text, and read the rest as click does."""
+        if not os.fspath(value):
+            self.fail("expected a path, it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+pass_app = click.make_pass_decorator(App)
+
+
+def output_option(function: F) -> F:
+    """``--output table|json`` for a command; arrives as ``output``."""
+    option = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Output format; json is stable for programs.",
+    )
+    return option(function)

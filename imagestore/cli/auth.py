@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import access, render
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli import options, render
+from imagestore.cli.app import App, output_option, pass_app
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _ask(registry: str, username: str | None, *, from_stdin: bool) -> Credential
     if from_stdin:
         if not username:
             raise click.UsageError("--password-stdin needs --username")
-        password = access.read_line("password")
+        password = options.read_line("password")
     elif sys.stdin.isatty():
         username = username or click.prompt("User name", err=True)
         password = click.prompt(f"Password for {username} at {registry}", hide_input=True, err=True)

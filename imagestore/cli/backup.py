@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, GivenPath, output_option, pass_app
+from imagestore.cli.app import App, GivenPath, output_option, pass_app
 
 
 @click.command()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.failure import ExitStatus
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.options import progress_option
 from imagestore.cli.signals import cancelled_by_signals
 

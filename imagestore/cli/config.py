@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import render
-from imagestore.cli.app import config_places
-from imagestore.cli.context import App, GivenPath, output_option, pass_app
-from imagestore.cli.failure import ExitStatus
+from imagestore.cli.app import App, GivenPath, config_places, output_option, pass_app
+from imagestore.cli.exit_codes import ExitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

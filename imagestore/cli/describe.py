@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore import platforms
-from imagestore.cli.names import familiar as familiar
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
     from imagestore.platforms import Platform
     from imagestore.store.image import Image
+
 
 #: Of the year 9999, the last that RFC 3339 can say.
 _LAST_SECOND: Final = 253402300799
@@ -74,3 +74,39 @@ def time(seconds: float) -> str:
     """
     moment = datetime.fromtimestamp(min(seconds, _LAST_SECOND), UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_HUB: Final = "docker.io/"
+_OFFICIAL: Final = "library/"
+# A name of this length might be an image id, which has a long form only.
+_ID_LENGTH: Final = 64
+
+
+def familiar(reference: str) -> tuple[str, str]:
+    """Name and tag (or shortened digest) of a canonical reference, as Docker's tools show it.
+
+    >>> familiar("docker.io/library/python:3")
+    ('python', '3')
+    """
+    name, colon, tag = reference.rpartition(":")
+    if colon and "/" not in tag and "@" not in name:
+        short = _short(name)
+        if short:
+            return short, tag
+    # What isn't plain is judged by the whole grammar, which takes several times as long.
+    from imagestore.oci.reference import Reference
+
+    parsed = Reference.parse(reference)
+    tag = parsed.tag or "<none>"
+    return parsed.familiar_name, tag if parsed.digest is None else f"{tag}@{parsed.digest.short}"
+
+
+def _short(name: str) -> str:
+    """The short form where it is plain; empty where it needs thought."""
+    if not name.startswith(_HUB):
+        return name
+    path = name[len(_HUB) :]
+    first, _, rest = path.partition("/")
+    if first == _OFFICIAL[:-1] and "/" not in rest:
+        return rest if len(rest) != _ID_LENGTH else ""
+    return path if rest and "." not in first and ":" not in first and first != "localhost" else ""

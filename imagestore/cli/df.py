@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import describe, render
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.app import App, output_option, pass_app
 from imagestore.errors import StoreMissingError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.app import App, output_option, pass_app
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:

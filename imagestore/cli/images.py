@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import complete, describe, render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.names import familiar
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.describe import familiar
 from imagestore.cli.options import handler_option
 from imagestore.metadata.summaries import ImageSummary, read_summaries
 from imagestore.platforms import format_all

@@ -15,8 +15,8 @@ import click
 from imagestore import errors
 from imagestore._version import __version__
 from imagestore.cli import signals
-from imagestore.cli.context import App, GivenPath
-from imagestore.cli.failure import MEANINGS, ExitStatus, report, say
+from imagestore.cli.app import App, GivenPath
+from imagestore.cli.exit_codes import MEANINGS, ExitStatus, report, say
 from imagestore.cli.lazy import LazyGroup
 from imagestore.util.text import printable
 
@@ -36,15 +36,15 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "untag": ("imagestore.cli.tag", "untag", "Take a reference away from an image that has others."),
     "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),
     "unpin": ("imagestore.cli.pins", "unpin", "Let pinned images be evicted again."),
-    "gc": ("imagestore.cli.collect", "gc", "Free the content that no image and no lease needs; evict by rules."),
+    "gc": ("imagestore.cli.gc", "gc", "Free the content that no image and no lease needs; evict by rules."),
     "why": ("imagestore.cli.why", "why", "Show what keeps a blob, or an image, from being collected."),
     "df": ("imagestore.cli.df", "df", "Show how much space each image takes, alone and shared."),
     "check": ("imagestore.cli.check", "check", "Verify every blob, edge and record; rebuild a damaged database."),
     "repair": ("imagestore.cli.check", "repair", "Verify, then fetch what is damaged or missing again."),
     "backup": ("imagestore.cli.backup", "backup", "Copy the records to a file while others go on."),
     "leases": ("imagestore.cli.leases", "leases", "List, make, renew and delete leases."),
-    "export": ("imagestore.cli.archive", "export", "Write images into an archive."),
-    "import": ("imagestore.cli.archive", "import_", "Bring images in from an archive."),
+    "export": ("imagestore.cli.export_import", "export", "Write images into an archive."),
+    "import": ("imagestore.cli.export_import", "import_", "Bring images in from an archive."),
     "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
     "login": ("imagestore.cli.auth", "login", "Check credentials at a registry and keep them."),
     "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
@@ -52,9 +52,9 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
     "tags": ("imagestore.cli.tags", "tags", "List the tags of a repository in its registry."),
     "referrers": ("imagestore.cli.referrers", "referrers", "List what refers to an image: signatures, attestations."),
-    "fsinfo": ("imagestore.cli.remote.commands", "fsinfo", "Show what images use of their file system."),
-    "info": ("imagestore.cli.remote.commands", "info", "Show whether a CRI server is ready, and its handlers."),
-    "version": ("imagestore.cli.remote.commands", "version", "Show versions, a CRI server's too."),
+    "fsinfo": ("imagestore.cli.remote.server_info", "fsinfo", "Show what images use of their file system."),
+    "info": ("imagestore.cli.remote.server_info", "info", "Show whether a CRI server is ready, and its handlers."),
+    "version": ("imagestore.cli.remote.server_info", "version", "Show versions, a CRI server's too."),
     "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
     "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
     "serve": ("imagestore.cli.serve", "serve", "Serve the store to node software over unix sockets."),

@@ -9,8 +9,8 @@ import click
 
 from imagestore import platforms
 from imagestore.cli import complete, describe, render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.failure import ExitStatus
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.options import handlers_option, host_option
 from imagestore.errors import StoreError
 

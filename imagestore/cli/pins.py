@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from imagestore.cli import complete, render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.failure import say
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.exit_codes import say
 from imagestore.cli.options import handler_option
 from imagestore.store import record_lookup
 

@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import access, complete, describe, render
-from imagestore.cli.access import access_options
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.durations import duration_option
-from imagestore.cli.failure import say_untried
-from imagestore.cli.options import handlers_option, progress_option
+from imagestore.cli import complete, describe, options, render
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.exit_codes import say_untried
+from imagestore.cli.options import access_options, duration_option, handlers_option, limit_rate_option, progress_option
 from imagestore.cli.progress import observer as observer_for
-from imagestore.cli.rate import limit_rate_option
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageStoreError
 from imagestore.oci.reference import Reference
@@ -73,7 +70,7 @@ def pull(
     if sandbox:
         work += [(app.config.sandbox_image(handler), handler) for handler in handlers or ("",)]
     host = _single_host((reference for reference, _ in work), creds_stdin=creds_stdin)
-    app.credentials = access.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
+    app.credentials = options.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
     app.bytes_per_second = limit_rate
     if dry_run:
         _plan(app, work, platform, deadline, output)
@@ -145,7 +142,7 @@ def _pull_remotely(
     host = _single_host(references, creds_stdin=creds_stdin)
     auth = None
     if creds_stdin:
-        credential = access.read_stdin()
+        credential = options.read_stdin()
         auth = AuthConfig(server_address=host, username=credential.username, password=credential.password)
     work = [(reference, handler) for reference in references for handler in handlers or ("",)]
     remote.pull(app.service, work, auth=auth, deadline_seconds=deadline, output=output)

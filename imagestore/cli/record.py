@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import render
-from imagestore.cli.failure import report
+from imagestore.cli.exit_codes import report
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:

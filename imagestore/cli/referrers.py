@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import access, render
-from imagestore.cli.access import access_options
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli import options, render
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.options import access_options
 
 if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
@@ -33,7 +33,7 @@ def referrers(app: App, reference: str, artifact_type: str, creds_stdin: bool, a
     from imagestore.util.cancel import CancelToken
 
     parsed, cancel = Reference.parse(reference), CancelToken()
-    app.credentials = access.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
+    app.credentials = options.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
     client = app.store.registry
     subject = client.resolve(parsed, cancel=cancel)
     found = client.referrers(parsed, subject.digest, artifact_type=artifact_type, cancel=cancel)

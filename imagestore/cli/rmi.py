@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from imagestore.cli import complete, render
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.options import handler_option
 from imagestore.errors import ImageNotFoundError, ImageStoreError, InvalidInputError, UndeletableError
 from imagestore.store import record_lookup

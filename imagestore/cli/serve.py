@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from imagestore.cli import signals
-from imagestore.cli.context import App, GivenPath, pass_app
-from imagestore.cli.durations import duration_option
-from imagestore.cli.extras import needed
-from imagestore.cli.failure import exit_status
+from imagestore.cli.app import App, GivenPath, pass_app
+from imagestore.cli.exit_codes import exit_status, needed
+from imagestore.cli.options import duration_option
 from imagestore.errors import ImageStoreError
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def serve(
     SIGHUP reads the configuration again; a broken one changes nothing. SIGTERM drains: no new calls, those in progress
     get --drain-timeout, a second SIGTERM ends them at once. Unfinished downloads are resumed by the next pull.
     """
-    from imagestore.server.endpoints import loopback_address
+    from imagestore.server.settings import loopback_address
 
     paths, proxies = sockets(listen, proxy_content)
     metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
@@ -185,7 +184,7 @@ def serve(
         # The core writes plain lines to standard error by itself; read when gRPC starts.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with needed("cri", what="serve"):
-        from imagestore.server.process import ServerProcess
+        from imagestore.server.main import ServerProcess
     from imagestore.server.settings import ServerSettings
     from imagestore.server.sockets import SocketRights
     from imagestore.server.tracing import Tracing, named_exporter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from imagestore.cli import complete, describe, render
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.options import handler_option
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.store import record_lookup

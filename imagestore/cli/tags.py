@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from imagestore.cli import access, render
-from imagestore.cli.access import access_options
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli import options, render
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.options import access_options
 
 
 @click.command()
@@ -26,7 +26,7 @@ def tags(app: App, repository: str, creds_stdin: bool, anonymous: bool, output: 
     parsed = Reference.parse(repository)
     if parsed.digest is not None or repository.endswith(f":{parsed.tag}"):
         raise click.UsageError(f"{repository}: expected a repository, without tag or digest: {parsed.familiar_name}")
-    app.credentials = access.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
+    app.credentials = options.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
     found = app.store.registry.tags(parsed, cancel=CancelToken())
     if output == "json":
         render.dump_json({"repository": parsed.name, "tags": list(found)})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import complete, render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.failure import ExitStatus
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.exit_codes import ExitStatus
 from imagestore.errors import ImageNotFoundError, InvalidDigestError
 from imagestore.oci.digest import Digest
 from imagestore.store import record_lookup

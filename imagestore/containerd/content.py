@@ -11,8 +11,8 @@ from google.protobuf.empty_pb2 import Empty
 from imagestore.containerd._proto import content_pb2 as wire
 from imagestore.containerd._proto.content_pb2_grpc import ContentServicer
 from imagestore.containerd.calls import lease_of, namespace_of, once_unlocked
+from imagestore.containerd.content_view import space_of
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.spaces import space_of
 from imagestore.containerd.upload import Piece, Upload
 from imagestore.containerd.wire import changed_map, checked_mask, timestamp
 from imagestore.content.blob_file import damage_named
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
+    from imagestore.containerd.content_view import Space
     from imagestore.containerd.filters import Fields
-    from imagestore.containerd.spaces import Space
     from imagestore.content.api import IngestStatus
     from imagestore.metadata.namespace_api import ContentRecord
     from imagestore.store.image_store import ImageStore

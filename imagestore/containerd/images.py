@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.empty_pb2 import Empty
 
-from imagestore.containerd import adoption, handler_images
+from imagestore.containerd import image_records, record_sync
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
 from imagestore.containerd.calls import lease_of, namespace_of
+from imagestore.containerd.content_view import space_of
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.handler_images import existing_image, foreign_labels
-from imagestore.containerd.spaces import space_of
+from imagestore.containerd.image_records import existing_image, foreign_labels
 from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
 from imagestore.errors import (
     AlreadyExistsError,
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
-    from imagestore.containerd.handler_images import HandlerImage
+    from imagestore.containerd.image_records import HandlerImage
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import Lent, StoreWorkers
     from imagestore.util.cancel import CancelToken
 
 #: Images that are looked at together, to see whether they can be records.
 _LOOKS_AT_ONCE: Final = 4
-_UNPINS: Final = f"labels.{handler_images.PINNED_LABEL}"
+_UNPINS: Final = f"labels.{image_records.PINNED_LABEL}"
 
 
 class ImagesService(ImagesServicer):
@@ -79,7 +79,7 @@ class ImagesService(ImagesServicer):
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
             found = {image.name: image for image in store.metadata.named_images(namespace)}
             if namespace == HOME:
-                found |= {each.image.name: each.image for each in handler_images.all_images(store)}
+                found |= {each.image.name: each.image for each in image_records.all_images(store)}
             in_order = [found[name] for name in sorted(found)]
             return wire.ListImagesResponse(images=map(_wire, wanted.among(in_order, _fields, cancel)))
 
@@ -92,7 +92,7 @@ class ImagesService(ImagesServicer):
             now = _moment(request)
             image = _checked(request.image, namespace_of(context))
             with store.metadata.exclusive():
-                if handler_images.image(store, image.namespace, image.name) is not None:
+                if image_records.image(store, image.namespace, image.name) is not None:
                     raise AlreadyExistsError(f"image {image.name!r} exists already")
                 _lease_expiring(store, image, lease_of(context))
                 return _put(store, replace(image, created_at=now, updated_at=now))
@@ -117,14 +117,14 @@ class ImagesService(ImagesServicer):
                 after = replace(change(before), updated_at=_moment(request))
                 _lease_expiring(store, after, lease_of(context))
                 is_moved = after.target.digest != before.target.digest
-                record = handler_images.find(store, before.name) if namespace == HOME else None
+                record = image_records.find(store, before.name) if namespace == HOME else None
                 is_target_given = not paths or "target" in paths
                 if record is None:
                     return _Update(_put(store, after), is_moved, is_looked_at=is_target_given)
                 if is_moved:
                     _check_movable(record, after)
                     return _Update(after, is_moved, is_looked_at=True, is_to_move=True)
-                handler_images.relabel(store, record, after.labels, may_unpin=_UNPINS in paths)
+                image_records.relabel(store, record, after.labels, may_unpin=_UNPINS in paths)
                 now = existing_image(store, namespace, before.name)
                 # The handler's platform may be another one by now.
                 return _Update(now, is_moved, is_looked_at=is_target_given)
@@ -149,13 +149,13 @@ class ImagesService(ImagesServicer):
         may_unpin: bool = False,
     ) -> NamedImage:
         """A stored image as a record, if it can be one; or a record's, moved."""
-        if adoption.reference_of(image) is None:
+        if record_sync.reference_of(image) is None:
             return image
         loop = asyncio.get_running_loop()
 
         def work(store: ImageStore, cancel: CancelToken) -> NamedImage:
             try:
-                return adoption.Adoption(store, move or _as_it_is, may_unpin, cancel).run(image.name)
+                return record_sync.Adoption(store, move or _as_it_is, may_unpin, cancel).run(image.name)
             except ImageNotFoundError:
                 if move is not None:
                     raise
@@ -176,7 +176,7 @@ class ImagesService(ImagesServicer):
                 image = existing_image(store, namespace, request.name)
                 if request.HasField("target") and Digest.parse(request.target.digest) != image.target.digest:
                     raise ImageNotFoundError(f"image {request.name!r} has target {image.target.digest} by now")
-                record = handler_images.find(store, request.name) if namespace == HOME else None
+                record = image_records.find(store, request.name) if namespace == HOME else None
                 if record is not None:
                     store.metadata.remove_images([(record.record.reference, record.record.handler)])
                 store.metadata.remove_named_image(namespace, request.name)
@@ -222,14 +222,14 @@ def _put(store: ImageStore, image: NamedImage) -> NamedImage:
     """Store a client's image; one of a record's index keeps the manifests that records have of it, as they do."""
     image = replace(image, labels=foreign_labels(image.labels))
     if image.namespace == HOME:
-        image = replace(image, also_keeps=adoption.held_with(store, image))
+        image = replace(image, also_keeps=record_sync.held_with(store, image))
     return store.metadata.put_named_image(image)
 
 
 def _check_movable(record: HandlerImage, after: NamedImage) -> None:
     """Only the default handler's record goes by a reference, and moves; its content is looked at later."""
     checked(after.labels)
-    if adoption.reference_of(after) is None:
+    if record_sync.reference_of(after) is None:
         raise PreconditionError(
             f"image {after.name!r} belongs to runtime handler {record.record.handler!r}, which chose its manifest from"
             f" {record.record.target.digest}",

@@ -13,8 +13,8 @@ from google.protobuf.empty_pb2 import Empty
 from imagestore.containerd._proto import leases_pb2 as wire
 from imagestore.containerd._proto.leases_pb2_grpc import LeasesServicer
 from imagestore.containerd.calls import namespace_of
+from imagestore.containerd.content_view import space_of
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.spaces import space_of
 from imagestore.containerd.wire import checked_key, timestamp
 from imagestore.errors import InvalidInputError, LeaseNotFoundError, NotFoundError, UnsupportedError
 from imagestore.oci.digest import Digest
@@ -22,8 +22,8 @@ from imagestore.oci.digest import Digest
 if TYPE_CHECKING:
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
+    from imagestore.containerd.content_view import Space
     from imagestore.containerd.filters import Fields
-    from imagestore.containerd.spaces import Space
     from imagestore.metadata.records import Lease
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers

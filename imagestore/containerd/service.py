@@ -26,14 +26,14 @@ from imagestore.containerd._proto.leases_pb2_grpc import add_LeasesServicer_to_s
 from imagestore.containerd._proto.namespaces_pb2_grpc import add_NamespacesServicer_to_server
 from imagestore.containerd._proto.snapshots_pb2_grpc import add_SnapshotsServicer_to_server
 from imagestore.containerd._proto.version_pb2_grpc import add_VersionServicer_to_server
-from imagestore.containerd.about import IntrospectionService, VersionService
-from imagestore.containerd.absent import SnapshotsService, absent_services, no_containers
 from imagestore.containerd.collector import Collector
 from imagestore.containerd.content import ContentService
+from imagestore.containerd.content_view import proxy_space
 from imagestore.containerd.images import ImagesService
+from imagestore.containerd.introspection import IntrospectionService, VersionService
 from imagestore.containerd.leases import LeasesService
 from imagestore.containerd.namespaces import NamespacesService
-from imagestore.containerd.spaces import proxy_space
+from imagestore.containerd.unserved import SnapshotsService, absent_services, no_containers
 
 if TYPE_CHECKING:
     import grpc

@@ -32,7 +32,7 @@ from imagestore.oci.digest import Digest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.containerd.spaces import Space
+    from imagestore.containerd.content_view import Space
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.store.image_store import ImageStore
     from imagestore.util.cancel import CancelToken

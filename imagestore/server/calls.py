@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import grpc
 
@@ -24,8 +24,8 @@ from imagestore.util import rpc
 if TYPE_CHECKING:
     from contextvars import Token
 
-    from imagestore.server.numbers import CallNumbers
     from imagestore.server.tracing import Span, Tracing
+
 
 log = logging.getLogger(__name__)
 
@@ -198,3 +198,33 @@ def code_of(context: ServicerContext) -> grpc.StatusCode:
     if isinstance(code, grpc.StatusCode):
         return code
     return _CODES.get(code if isinstance(code, int) else 0, grpc.StatusCode.UNKNOWN)
+
+
+class CallNumbers(Protocol):
+    """Hears of every call."""
+
+    def began(self, method: str) -> None:
+        """A call starts.
+
+        Args:
+            method: ``/package.Service/Method``.
+        """
+
+    def ended(self, method: str, code: str, seconds: float) -> None:
+        """A call is over.
+
+        Args:
+            method: ``/package.Service/Method``.
+            code: name of its status code.
+            seconds: how long it took.
+        """
+
+
+class NoNumbers:
+    """Nobody counts."""
+
+    def began(self, method: str) -> None:
+        """See CallNumbers."""
+
+    def ended(self, method: str, code: str, seconds: float) -> None:
+        """See CallNumbers."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.cri.pull_meter import PullOutcome
-    from imagestore.server.publication import Publication
+    from imagestore.server.metrics_http import Publication
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
@@ -139,7 +139,7 @@ class Metrics:
         Raises:
             ServerError: it is taken.
         """
-        from imagestore.server.publication import Publication
+        from imagestore.server.metrics_http import Publication
 
         try:
             return Publication(self._registry, host, port)

@@ -16,9 +16,8 @@ import grpc
 from imagestore.containerd.service import add_containerd
 from imagestore.cri.pulls import PullQueue
 from imagestore.cri.serving import MESSAGE_BYTES, add_cri
-from imagestore.server.calls import CallWatch
+from imagestore.server.calls import CallWatch, NoNumbers
 from imagestore.server.interceptors import CallInterceptor
-from imagestore.server.numbers import NoNumbers
 from imagestore.store.workers import StoreWorkers
 
 if TYPE_CHECKING:

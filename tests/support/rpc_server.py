@@ -11,9 +11,8 @@ from pathlib import Path
 import grpc
 
 from imagestore.containerd.service import add_containerd, add_proxy_content
-from imagestore.server.calls import CallWatch
+from imagestore.server.calls import CallWatch, NoNumbers
 from imagestore.server.interceptors import CallInterceptor
-from imagestore.server.numbers import NoNumbers
 from imagestore.store.image_store import ImageStore
 from imagestore.store.workers import StoreWorkers
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import config, platforms
-from imagestore.cli.failure import MEANINGS
+from imagestore.cli.exit_codes import MEANINGS
 from imagestore.cli.main import COMMANDS, main
 from imagestore.testing import replay
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import output_option
-from imagestore.cli.failure import ExitStatus
+from imagestore.cli.app import output_option
+from imagestore.cli.exit_codes import ExitStatus
 
 if TYPE_CHECKING:
     from imagestore.node.edged.settings import EdgedSettings

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from imagestore.cli import complete, render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.failure import ExitStatus, exit_status, say
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.exit_codes import ExitStatus, exit_status, say
 from imagestore.cli.node.services import (
     clean_up_command,
     connected,

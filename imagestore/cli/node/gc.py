@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.durations import duration_option
-from imagestore.cli.failure import ExitStatus, report
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.exit_codes import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
 from imagestore.cli.node.services import clean_up_command, connected, metrics_for, service_options, write_metrics
+from imagestore.cli.options import duration_option
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.failure import say
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.exit_codes import say
 from imagestore.cli.options import host_option
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.cli.context import GivenPath
-from imagestore.cli.extras import needed
-from imagestore.cli.failure import ExitStatus, report, say
+from imagestore.cli.app import GivenPath
+from imagestore.cli.exit_codes import ExitStatus, needed, report, say
 from imagestore.cli.render import printable
 from imagestore.errors import ConfigError, ImageNotFoundError
 from imagestore.oci.digest import Digest
@@ -22,7 +21,7 @@ from imagestore.oci.digest import Digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from imagestore.cli.context import App
+    from imagestore.cli.app import App
     from imagestore.cri.model import ContainerImage
     from imagestore.node.edged.settings import EdgedSettings
     from imagestore.node.image_service import ImageService

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from imagestore.cli.extras import needed
+from imagestore.cli.exit_codes import needed
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagestore.cli import render
-from imagestore.cli.failure import say, say_untried
+from imagestore.cli.exit_codes import say, say_untried
 from imagestore.cli.remote import describe
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.cri.model import ImageSpec

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from imagestore.cli.app import App
 from imagestore.cli.auth import auth, login, logout
-from imagestore.cli.context import App
 from imagestore.errors import AccessDeniedError, AuthenticationError, ImageStoreError, InvalidInputError, ProtocolError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from imagestore.cli.names import familiar
+from imagestore.cli.describe import familiar
 from imagestore.errors import InvalidReferenceError
 from imagestore.oci.reference import Reference
 

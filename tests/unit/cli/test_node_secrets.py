@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cli.failure import ExitStatus
+from imagestore.cli.exit_codes import ExitStatus
 from imagestore.testing import BasicAuth, RegistryServer, build_index
 from tests.support.linux_node import APP
 from tests.unit.cli.node_lines import run

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from imagestore.cli.failure import ExitStatus
+from imagestore.cli.exit_codes import ExitStatus
 from imagestore.errors import StoreError, StoreFullError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.digest import Digest

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from imagestore import platforms
 from imagestore.containerd import content
 from imagestore.containerd._proto import content_pb2
-from imagestore.containerd.spaces import space_of
+from imagestore.containerd.content_view import space_of
 from imagestore.containerd.upload import Piece, Upload
 from imagestore.errors import PreconditionError
 from imagestore.oci.digest import Digest

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cli.failure import ExitStatus
+from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.remote import images
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, ServedImage

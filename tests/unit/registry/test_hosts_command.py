@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from imagestore.cli.context import App
+from imagestore.cli.app import App
 from imagestore.cli.hosts import hosts
 from imagestore.cli.main import main
 from imagestore.config.hosts import HostConfig, RegistryHosts

@@ -11,7 +11,7 @@ import pytest
 
 from imagestore import config, platforms
 from imagestore.cli.main import main
-from imagestore.cli.rate import parse_rate
+from imagestore.cli.options import parse_rate
 from imagestore.testing import FaultRule, RegistryServer, Where, build_artifact, build_image, layer
 from imagestore.testing.faults import Refuse
 

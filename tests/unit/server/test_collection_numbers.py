@@ -13,7 +13,7 @@ import pytest
 
 from imagestore import platforms
 from imagestore.oci.digest import Digest
-from imagestore.server.collector import Collector
+from imagestore.server.gc_scheduler import Collector
 from imagestore.server.metrics import Metrics, StoreNumbers
 from imagestore.store.garbage import GarbageReport
 from imagestore.store.image_store import ImageStore

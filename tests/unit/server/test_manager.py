@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagestore.server.notify import Notifier
+from imagestore.server.systemd import Notifier
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from imagestore.server.publication import MOST_CONNECTIONS, Publication
+from imagestore.server.metrics_http import MOST_CONNECTIONS, Publication
 
 
 class Broken:

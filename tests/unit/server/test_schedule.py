@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore.server.schedule import MUTATION_THRESHOLD, PAUSE_THRESHOLD, STARTUP_SECONDS, GcSchedule
+from imagestore.server.gc_scheduler import MUTATION_THRESHOLD, PAUSE_THRESHOLD, STARTUP_SECONDS, GcSchedule
 
 
 def ran_once(seconds: float = 0.01, longest: float = 3600.0) -> GcSchedule:

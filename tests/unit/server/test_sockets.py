@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.errors import InvalidInputError, ServerError
-from imagestore.server.endpoints import loopback_address
+from imagestore.server.settings import loopback_address
 from imagestore.server.sockets import SocketFile, SocketRights, prepare_folder
 
 

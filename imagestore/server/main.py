@@ -21,22 +21,21 @@ import grpc
 from imagestore._version import __version__
 from imagestore.containerd.service import add_proxy_content
 from imagestore.errors import ImageStoreError, InvalidInputError, ServerError
-from imagestore.server.calls import CallWatch
-from imagestore.server.collector import Collector
-from imagestore.server.faces import add_faces
+from imagestore.server.calls import CallWatch, NoNumbers
+from imagestore.server.channel_options import channel_options
+from imagestore.server.gc_scheduler import Collector
 from imagestore.server.interceptors import CallInterceptor
 from imagestore.server.metrics import Metrics
-from imagestore.server.notify import Notifier
-from imagestore.server.numbers import NoNumbers
-from imagestore.server.options import channel_options
+from imagestore.server.services import add_faces
 from imagestore.server.sockets import SocketFile
+from imagestore.server.systemd import Notifier
 from imagestore.store.workers import StoreWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.config import Config
-    from imagestore.server.faces import Faces
+    from imagestore.server.services import Faces
     from imagestore.server.settings import ServerSettings
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+
 log = logging.getLogger(__name__)
 
 #: The only path that is answered.

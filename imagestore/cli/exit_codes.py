@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import errors
 from imagestore.cli.render import printable
-from imagestore.errors import Category
+from imagestore.errors import Category, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 class ExitStatus(enum.IntEnum):
@@ -97,3 +97,25 @@ def report(error: errors.ImageStoreError) -> ExitStatus:
     if error.hint:
         say(f"  hint: {printable(error.hint)}")
     return exit_status(error)
+
+
+@contextlib.contextmanager
+def needed(extra: str, *, what: str) -> Iterator[None]:
+    """For a block of imports.
+
+    Args:
+        extra: its name in ``pip install 'imagestore[…]'``.
+        what: what asks for it, for the message.
+
+    Raises:
+        ConfigError: a package isn't installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "imagestore").partition(".")[0] == "imagestore":
+            raise  # a fault of ours, which no installation fixes
+        raise ConfigError(
+            f"{what}: expected the package {error.name}, it is not installed",
+            hint=f"pip install 'imagestore[{extra}]'",
+        ) from error

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final, cast
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.durations import duration_option
-from imagestore.cli.options import handler_option
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.options import duration_option, handler_option
 from imagestore.errors import ImageStoreError, UndeletableError
 from imagestore.util.text import counted
 

@@ -9,7 +9,7 @@ import click
 
 from imagestore._version import __version__
 from imagestore.cli import describe, render
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cri.model import FilesystemUsage, ImageFilesystems
 
 if TYPE_CHECKING:

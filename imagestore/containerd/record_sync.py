@@ -10,8 +10,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.containerd import handler_images
-from imagestore.containerd.handler_images import existing_image
+from imagestore.containerd import image_records
+from imagestore.containerd.image_records import existing_image
 from imagestore.errors import (
     ConfigError,
     ContentNotFoundError,
@@ -33,7 +33,7 @@ from imagestore.store.pull.present import PresentWork
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.containerd.handler_images import HandlerImage
+    from imagestore.containerd.image_records import HandlerImage
     from imagestore.errors import ImageStoreError
     from imagestore.metadata.namespace_api import NamedImage
     from imagestore.oci.digest import Digest
@@ -123,7 +123,7 @@ class Adoption:
         with self.store.metadata.exclusive():
             before = existing_image(self.store, HOME, name)
             after = self.change(before)
-            record = handler_images.find(self.store, name)
+            record = image_records.find(self.store, name)
             is_moved = before.target.digest != after.target.digest
             if look.present is None or after.target.digest != wanted.target.digest:
                 if is_moved:
@@ -157,11 +157,11 @@ class Adoption:
     def _put(self, present: PresentImage, image: NamedImage, record: HandlerImage | None) -> None:
         metadata, labels = self.store.metadata, checked(image.labels)
         was_pinned = record is not None and record.record.is_pinned
-        is_pinned = handler_images.is_pinned_by(labels) or (was_pinned and not self.may_unpin)
+        is_pinned = image_records.is_pinned_by(labels) or (was_pinned and not self.may_unpin)
         stored = present.put(
             self.store.content,
             metadata,
-            labels=handler_images.record_labels(labels),
+            labels=image_records.record_labels(labels),
             is_pinned=is_pinned,
             created_at=image.created_at,
         )

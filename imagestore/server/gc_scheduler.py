@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from imagestore.errors import ImageStoreError, UndeletableError
-from imagestore.server.schedule import GcSchedule
 from imagestore.store.image_store import ImageStore
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.workers import StoreWorkers
+
 
 log = logging.getLogger(__name__)
 
@@ -74,3 +74,60 @@ class Collector:
         if report.bytes_freed or report.digests:
             log.info("collected", extra={"blobs": len(report.digests), "bytes_freed": report.bytes_freed})
         return report
+
+
+PAUSE_THRESHOLD: Final = 0.02
+MUTATION_THRESHOLD: Final = 100
+STARTUP_SECONDS: Final = 5.0
+_LEAST_SECONDS: Final = 1.0
+
+
+class GcSchedule:
+    """Decides at each look whether to collect.
+
+    Args:
+        longest_seconds: between two collections.
+        now: seconds on a steady clock.
+    """
+
+    def __init__(self, longest_seconds: float, now: float) -> None:
+        self._longest = longest_seconds
+        self._runs = 0
+        self._spent = 0.0
+        self._last_at = now
+        self._removals = 0
+        self._generation: int | None = None
+
+    def pause_seconds(self) -> float:
+        """How long to wait before the next look."""
+        if not self._runs:
+            return min(STARTUP_SECONDS, self._longest)
+        average = self._spent / self._runs
+        return min(self._longest, max(_LEAST_SECONDS, average / PAUSE_THRESHOLD - average))
+
+    def is_due(self, now: float, removals: int, generation: int | None) -> bool:
+        """Whether to collect now.
+
+        Args:
+            now: seconds on the steady clock.
+            removals: how many there were since the start.
+            generation: number of the last change of records, or None when unknown.
+        """
+        if not self._runs or removals != self._removals or now - self._last_at >= self._longest:
+            return True
+        if generation is None or self._generation is None:
+            return False
+        return generation - self._generation >= MUTATION_THRESHOLD
+
+    def ran(self, now: float, seconds: float, removals: int, generation: int | None) -> None:
+        """A collection ended, well or not.
+
+        Args:
+            now: seconds on the steady clock.
+            seconds: how long it took.
+            removals: how many there were when it began.
+            generation: number of the last change of records when it began.
+        """
+        self._runs += 1
+        self._spent += seconds
+        self._last_at, self._removals, self._generation = now, removals, generation

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import complete, describe, render
-from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.failure import say
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.exit_codes import say
 from imagestore.cli.options import handlers_option, progress_option
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import InvalidInputError
