@@ -11,7 +11,7 @@ from google.protobuf.empty_pb2 import Empty
 from imagestore.containerd._proto import content_pb2 as wire
 from imagestore.containerd._proto.content_pb2_grpc import ContentServicer
 from imagestore.containerd.calls import lease_of, namespace_of, once_unlocked
-from imagestore.containerd.content_view import space_of
+from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.upload import Piece, Upload
 from imagestore.containerd.wire import changed_map, checked_mask, timestamp
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
-    from imagestore.containerd.content_view import Space
+    from imagestore.containerd.content_view import ContentView
     from imagestore.containerd.filters import Fields
     from imagestore.content.api import IngestStatus
     from imagestore.metadata.namespace_api import ContentRecord
@@ -50,7 +50,7 @@ class ContentService(ContentServicer):
         proxy: the one view that all calls get, whatever their headers; None to go by namespaces.
     """
 
-    def __init__(self, workers: StoreWorkers, collector: Collector, proxy: Space | None = None) -> None:
+    def __init__(self, workers: StoreWorkers, collector: Collector, proxy: ContentView | None = None) -> None:
         self._workers = workers
         self._collector = collector
         self._proxy = proxy
@@ -213,8 +213,8 @@ class ContentService(ContentServicer):
             if upload is not None:
                 await self._workers.transfer(_closing(upload))
 
-    def _space(self, context: Context) -> Space:
-        return self._proxy or space_of(namespace_of(context))
+    def _space(self, context: Context) -> ContentView:
+        return self._proxy or content_view_of(namespace_of(context))
 
 
 def _piece(blob: BinaryIO, digest: Digest, length: int, position: int) -> bytes:
@@ -275,7 +275,7 @@ def _info(record: ContentRecord) -> wire.Info:
     )
 
 
-def _status(space: Space, status: IngestStatus, known: Mapping[str, tuple[str, str]]) -> wire.Status:
+def _status(space: ContentView, status: IngestStatus, known: Mapping[str, tuple[str, str]]) -> wire.Status:
     expected, _ = known.get(space.ref_on_disk(status.ref), ("", ""))
     return wire.Status(
         started_at=timestamp(status.started_at),

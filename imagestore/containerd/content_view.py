@@ -31,7 +31,7 @@ _OWNED_REF: Final = re.compile(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class ContentView:
     """A namespace that isn't the store's own.
 
     Attributes:
@@ -105,19 +105,21 @@ class Space:
         return sorted(own, key=lambda status: status.ref)
 
 
-class HomeSpace(Space):
+class HomeContentView(ContentView):
     """The store's own namespace."""
 
     __slots__ = ()
 
     def ref_of(self, on_disk: str) -> str | None:
         """Pulls' own ingests are shown too, as they are called on disk."""
-        ours = Space.ref_of(self, on_disk)
+        ours = ContentView.ref_of(self, on_disk)
         return on_disk if ours is None and not _OWNED_REF.fullmatch(on_disk) else ours
 
     def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
         """One unfinished write; a pull's if there is no client's."""
-        return Space.status(self, store, ref) or (None if _OWNED_REF.fullmatch(ref) else store.content.status(ref))
+        return ContentView.status(self, store, ref) or (
+            None if _OWNED_REF.fullmatch(ref) else store.content.status(ref)
+        )
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
         """A blob that isn't only somebody else's."""
@@ -163,7 +165,7 @@ class HomeSpace(Space):
         return ContentRecord(digest, size, labels, modified_at, modified_at)
 
 
-class ProxySpace(Space):
+class ProxyContentView(ContentView):
     """What one containerd keeps here as its content store."""
 
     __slots__ = ()
@@ -212,15 +214,15 @@ def _is_there(store: ImageStore, digest: Digest) -> bool:
         return True
 
 
-def space_of(namespace: str) -> Space:
+def content_view_of(namespace: str) -> ContentView:
     """The view of a namespace."""
-    return HomeSpace(namespace) if namespace == HOME else Space(namespace)
+    return HomeContentView(namespace) if namespace == HOME else ContentView(namespace)
 
 
-def proxy_space(name: str) -> Space:
+def proxy_content_view(name: str) -> ContentView:
     """The view of a containerd that keeps its content here.
 
     Raises:
         InvalidInputError: not a name.
     """
-    return ProxySpace(proxy_owner(name))
+    return ProxyContentView(proxy_owner(name))

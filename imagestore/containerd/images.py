@@ -19,7 +19,7 @@ from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
 from imagestore.containerd.calls import lease_of, namespace_of
-from imagestore.containerd.content_view import space_of
+from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.image_records import existing_image, foreign_labels
 from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
@@ -155,7 +155,7 @@ class ImagesService(ImagesServicer):
 
         def work(store: ImageStore, cancel: CancelToken) -> NamedImage:
             try:
-                return record_sync.Adoption(store, move or _as_it_is, may_unpin, cancel).run(image.name)
+                return record_sync.RecordUpdate(store, move or _as_it_is, may_unpin, cancel).run(image.name)
             except ImageNotFoundError:
                 if move is not None:
                     raise
@@ -214,7 +214,7 @@ def _as_it_is(image: NamedImage) -> NamedImage:
 def _lease_expiring(store: ImageStore, image: NamedImage, lease: str) -> None:
     """Put an image with gc.expire under the caller's lease; others need none (containerd, core/metadata)."""
     if lease and EXPIRE in image.labels:
-        key = space_of(image.namespace).lease_key(lease)
+        key = content_view_of(image.namespace).lease_key(lease)
         store.metadata.lease_image(key, image.name, store.config.default_handler)
 
 

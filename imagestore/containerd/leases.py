@@ -13,7 +13,7 @@ from google.protobuf.empty_pb2 import Empty
 from imagestore.containerd._proto import leases_pb2 as wire
 from imagestore.containerd._proto.leases_pb2_grpc import LeasesServicer
 from imagestore.containerd.calls import namespace_of
-from imagestore.containerd.content_view import space_of
+from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.wire import checked_key, timestamp
 from imagestore.errors import InvalidInputError, LeaseNotFoundError, NotFoundError, UnsupportedError
@@ -22,7 +22,7 @@ from imagestore.oci.digest import Digest
 if TYPE_CHECKING:
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
-    from imagestore.containerd.content_view import Space
+    from imagestore.containerd.content_view import ContentView
     from imagestore.containerd.filters import Fields
     from imagestore.metadata.records import Lease
     from imagestore.store.image_store import ImageStore
@@ -51,7 +51,7 @@ class LeasesService(LeasesServicer):
         """Make a lease; without a gc.expire label it lives until it is deleted."""
 
         def work(store: ImageStore) -> wire.CreateResponse:
-            space = space_of(namespace_of(context))
+            space = content_view_of(namespace_of(context))
             checked_key(f"lease {request.id[:100]!r}", request.id)
             key = space.lease_key(request.id or _new_id())
             lease = store.metadata.create_lease(
@@ -65,7 +65,7 @@ class LeasesService(LeasesServicer):
         """End a lease; what only it held goes with a collection, with sync before the answer."""
 
         def work(store: ImageStore) -> Empty:
-            lease = _get(store, space_of(namespace_of(context)), request.id)
+            lease = _get(store, content_view_of(namespace_of(context)), request.id)
             store.metadata.delete_lease(lease.id)
             return Empty()
 
@@ -90,7 +90,7 @@ class LeasesService(LeasesServicer):
         """Put content, the name of an image or an unfinished write under a lease."""
 
         def work(store: ImageStore) -> Empty:
-            space, resource = space_of(namespace_of(context)), request.resource
+            space, resource = content_view_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
                 lease = _get(store, space, request.id)
                 _check_type(resource)
@@ -111,7 +111,7 @@ class LeasesService(LeasesServicer):
         """Take something from under a lease; what isn't there is no error."""
 
         def work(store: ImageStore) -> Empty:
-            space, resource = space_of(namespace_of(context)), request.resource
+            space, resource = content_view_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
                 lease = _get(store, space, request.id)
                 _check_type(resource)
@@ -136,7 +136,7 @@ class LeasesService(LeasesServicer):
         """What a lease lists."""
 
         def work(store: ImageStore) -> wire.ListResourcesResponse:
-            space = space_of(namespace_of(context))
+            space = content_view_of(namespace_of(context))
             lease = _get(store, space, request.id)
             content = map(str, store.metadata.leased_content(lease.id))
             images = store.metadata.leased_images(lease.id)
@@ -150,7 +150,7 @@ class LeasesService(LeasesServicer):
         return await self._workers.quick(work)
 
 
-def _get(store: ImageStore, space: Space, name: str) -> Lease:
+def _get(store: ImageStore, space: ContentView, name: str) -> Lease:
     lease = store.metadata.lease(space.lease_key(name))
     if lease is not None and lease.namespace == space.owner:
         return lease

@@ -73,7 +73,7 @@ def held_with(store: ImageStore, image: NamedImage) -> tuple[Digest, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ContentFinding:
     """What came of looking at an image.
 
     Attributes:
@@ -86,7 +86,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
+class RecordUpdate:
     """Makes a record of a client's image, or moves the default handler's record.
 
     Attributes:
@@ -140,19 +140,19 @@ class Adoption:
                 return before
             return existing_image(self.store, HOME, name)
 
-    def _look(self, image: NamedImage) -> Look:
+    def _look(self, image: NamedImage) -> ContentFinding:
         reference, config = reference_of(image), self.store.config
         if reference is None:
-            return Look(None)
+            return ContentFinding(None)
         wanted = config.handler_platform(config.default_handler, host=self.store.host)
         try:
             parts = self.store.content, self.store.verifier, self.cancel
             work = PresentWork(reference, config.default_handler, wanted, *parts)
-            return Look(work.find(image.target, held_with(self.store, image)))
+            return ContentFinding(work.find(image.target, held_with(self.store, image)))
         except _NOT_OURS as error:
             level = logging.WARNING if isinstance(error, ConfigError) else logging.INFO
             _log.log(level, "an image is no record", extra={"image": image.name, "reason": str(error)})
-            return Look(None, error)
+            return ContentFinding(None, error)
 
     def _put(self, present: PresentImage, image: NamedImage, record: HandlerImage | None) -> None:
         metadata, labels = self.store.metadata, checked(image.labels)

@@ -1,9 +1,9 @@
 """Puts containerd's services on a gRPC server.
 
-Two faces: *containerd* for clients such as ctr, which name a namespace in each call; *proxy content* for a containerd
-that keeps its content here (``proxy_plugins`` of type ``content``). A proxy can't be told from a client by its calls,
-since some containerds send a namespace header to their backends and some don't, so it gets a server of its own: one
-name, one server, one containerd.
+There are two sets of services: *containerd* for clients such as ctr, which name a namespace in each call; *proxy
+content* for a containerd that keeps its content here (``proxy_plugins`` of type ``content``). A proxy can't be told
+from a client by its calls, since some containerds send a namespace header to their backends and some don't, so it gets
+a server of its own: one name, one server, one containerd.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imagestore.containerd._proto.snapshots_pb2_grpc import add_SnapshotsService
 from imagestore.containerd._proto.version_pb2_grpc import add_VersionServicer_to_server
 from imagestore.containerd.collector import Collector
 from imagestore.containerd.content import ContentService
-from imagestore.containerd.content_view import proxy_space
+from imagestore.containerd.content_view import proxy_content_view
 from imagestore.containerd.images import ImagesService
 from imagestore.containerd.introspection import IntrospectionService, VersionService
 from imagestore.containerd.leases import LeasesService
@@ -89,7 +89,7 @@ def add_proxy_content(server: grpc.aio.Server, workers: StoreWorkers, *, name: s
     Raises:
         InvalidInputError: the name is not letters and digits with single ``.``, ``_`` or ``-`` between them.
     """
-    service = ContentService(workers, Collector(workers), proxy=proxy_space(name))
+    service = ContentService(workers, Collector(workers), proxy=proxy_content_view(name))
     add_ContentServicer_to_server(service, server)
     add_VersionServicer_to_server(VersionService(), server)
     server.add_generic_rpc_handlers((absent_services(),))

@@ -32,7 +32,7 @@ from imagestore.oci.digest import Digest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.containerd.content_view import Space
+    from imagestore.containerd.content_view import ContentView
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.store.image_store import ImageStore
     from imagestore.util.cancel import CancelToken
@@ -68,7 +68,7 @@ class Upload:
         lease: name of the owner's lease, or empty.
     """
 
-    def __init__(self, space: Space, lease: str) -> None:
+    def __init__(self, space: ContentView, lease: str) -> None:
         self._space = space
         self._lease = space.lease_key(lease)
         # A cancelled call's thread may still be at work when the stream is closed.

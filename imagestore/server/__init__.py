@@ -1,1 +1,1 @@
-"""The server process: sockets, reload, drain, health, metrics; it composes the gRPC faces."""
+"""The server process: sockets, reload, drain, health, metrics; it puts the gRPC services together."""

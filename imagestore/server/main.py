@@ -26,7 +26,7 @@ from imagestore.server.channel_options import channel_options
 from imagestore.server.gc_scheduler import Collector
 from imagestore.server.interceptors import CallInterceptor
 from imagestore.server.metrics import Metrics
-from imagestore.server.services import add_faces
+from imagestore.server.services import add_services
 from imagestore.server.sockets import SocketFile
 from imagestore.server.systemd import Notifier
 from imagestore.store.workers import StoreWorkers
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.config import Config
-    from imagestore.server.services import Faces
+    from imagestore.server.services import ServedServices
     from imagestore.server.settings import ServerSettings
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore
@@ -99,15 +99,15 @@ class ServerProcess:
             self._watch = CallWatch(self._metrics or NoNumbers(), self._settings.tracing)
             if self._settings.tracing is not None:
                 stack.callback(self._settings.tracing.close)
-            faces = await self._open(stack)
+            services = await self._open(stack)
             self._handle_signals(stack)
-            await self._serve(faces)
+            await self._serve(services)
 
-    async def _open(self, stack: contextlib.AsyncExitStack) -> Faces:
+    async def _open(self, stack: contextlib.AsyncExitStack) -> ServedServices:
         """Make the servers, with their services and sockets, and start them."""
         settings = self._settings
         main = self._make_server()
-        faces = await add_faces(main, self._workers, settings.max_concurrent_pulls, self._metrics)
+        services = await add_services(main, self._workers, settings.max_concurrent_pulls, self._metrics)
         places = [(main, settings.listen)]
         for proxy in settings.proxies:
             server = self._make_server()
@@ -122,16 +122,16 @@ class ServerProcess:
             # A server that isn't stopped complains when it is thrown away.
             stack.push_async_callback(server.stop, 0)
             self._servers.append(server)
-        return faces
+        return services
 
-    async def _serve(self, faces: Faces) -> None:
+    async def _serve(self, services: ServedServices) -> None:
         tasks = [asyncio.create_task(self._reload_when_told()), asyncio.create_task(self._follow_database())]
         if self._notifier.watchdog_seconds is not None:
             tasks.append(asyncio.create_task(self._feed_watchdog(self._notifier.watchdog_seconds)))
         if self._settings.gc_seconds:
             tasks.append(asyncio.create_task(self._collector().run()))
         names = [f"unix://{each.path}" for each in self._sockets]
-        log.info("serving", extra={"sockets": names, "services": list(faces.names), "version": __version__})
+        log.info("serving", extra={"sockets": names, "services": list(services.names), "version": __version__})
         self._notifier.ready(f"serving at {', '.join(names)}")
         stop = asyncio.create_task(self._stop_wanted.wait())
         try:
@@ -143,7 +143,7 @@ class ServerProcess:
             for task in (stop, *tasks):
                 task.cancel()
             await asyncio.gather(stop, *tasks, return_exceptions=True)
-            await self._drain(faces)
+            await self._drain(services)
 
     def _make_server(self) -> grpc.aio.Server:
         options = channel_options(self._settings.max_connections)
@@ -234,9 +234,9 @@ class ServerProcess:
             self._notifier.alive()
             await asyncio.sleep(seconds)
 
-    async def _drain(self, faces: Faces) -> None:
+    async def _drain(self, services: ServedServices) -> None:
         log.info("draining", extra={"calls": self._watch.in_progress, "seconds": self._settings.drain_seconds})
-        await faces.turn_away()
+        await services.turn_away()
         for socket in self._sockets:
             socket.withdraw()
         self._watch.is_stopping = True
@@ -247,7 +247,7 @@ class ServerProcess:
         self._watch.stop_all()
         await asyncio.gather(*(server.stop(_LAST_SECONDS) for server in self._servers))
         impatience.cancel()
-        await faces.close()
+        await services.close()
         log.info("stopped")
 
     async def _wait_for_calls(self, seconds: float) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.cri.pull_meter import PullOutcome
-    from imagestore.server.metrics_http import Publication
+    from imagestore.server.metrics_http import MetricsServer
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
@@ -133,16 +133,16 @@ class Metrics:
         """A reload of the configuration ended as ``success`` or ``failure``."""
         self._reloads.labels(status).inc()
 
-    def publish(self, host: str, port: int) -> Publication:
+    def publish(self, host: str, port: int) -> MetricsServer:
         """Answer HTTP on an address.
 
         Raises:
             ServerError: it is taken.
         """
-        from imagestore.server.metrics_http import Publication
+        from imagestore.server.metrics_http import MetricsServer
 
         try:
-            return Publication(self._registry, host, port)
+            return MetricsServer(self._registry, host, port)
         except OSError as error:
             raise ServerError(f"metrics address {host}:{port}: {error.strerror}") from error
 

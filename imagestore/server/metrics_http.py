@@ -33,7 +33,7 @@ PATH: Final = "/metrics"
 MOST_CONNECTIONS: Final = 32
 
 
-class Publication:
+class MetricsServer:
     """Answers requests, until closed.
 
     Args:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Faces:
+class ServedServices:
     """What was added to a server.
 
     Attributes:
@@ -40,9 +40,9 @@ class Faces:
         await self._pulls.close()
 
 
-async def add_faces(
+async def add_services(
     server: grpc.aio.Server, workers: StoreWorkers, max_concurrent_pulls: int, metrics: Metrics | None
-) -> Faces:
+) -> ServedServices:
     """Add every service to a server.
 
     Args:
@@ -60,4 +60,4 @@ async def add_faces(
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection(names, server)
-    return Faces(names, pulls, servicer)
+    return ServedServices(names, pulls, servicer)

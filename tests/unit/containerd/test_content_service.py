@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from imagestore import platforms
 from imagestore.containerd import content
 from imagestore.containerd._proto import content_pb2
-from imagestore.containerd.content_view import space_of
+from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.upload import Piece, Upload
 from imagestore.errors import PreconditionError
 from imagestore.oci.digest import Digest
@@ -203,11 +203,11 @@ def test_a_client_that_goes_away_lets_go_of_its_ingest(client: Client) -> None:
 
 def test_a_write_that_is_closed_before_its_first_message_is_worked_on_locks_nothing(store: ImageStore) -> None:
     # The caller went away while the message waited for a thread, and the one that closes came first.
-    gone = Upload(space_of("default"), "")
+    gone = Upload(content_view_of("default"), "")
     gone.close()
     with pytest.raises(PreconditionError):
         gone.open(store, Piece("r"))
-    next_one = Upload(space_of("default"), "")
+    next_one = Upload(content_view_of("default"), "")
     next_one.open(store, Piece("r"))
     next_one.close()
 

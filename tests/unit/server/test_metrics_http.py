@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from imagestore.server.metrics_http import MOST_CONNECTIONS, Publication
+from imagestore.server.metrics_http import MOST_CONNECTIONS, MetricsServer
 
 
 class Broken:
@@ -33,24 +33,24 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def publication(registry: CollectorRegistry) -> Iterator[Publication]:
-    published = Publication(registry, "127.0.0.1", 0)
+def publication(registry: CollectorRegistry) -> Iterator[MetricsServer]:
+    published = MetricsServer(registry, "127.0.0.1", 0)
     yield published
     published.close()
 
 
-def asked(publication: Publication, path: str = "/metrics") -> str:
+def asked(publication: MetricsServer, path: str = "/metrics") -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{publication.port}{path}", timeout=5) as answer:
         return str(answer.read().decode())
 
 
-def test_numbers_are_answered(publication: Publication) -> None:
+def test_numbers_are_answered(publication: MetricsServer) -> None:
     assert "answer 42.0\n" in asked(publication)
     assert "answer 42.0\n" in asked(publication, "/metrics?name[]=answer")
 
 
 def test_they_are_answered_over_ipv6(registry: CollectorRegistry) -> None:
-    published = Publication(registry, "::1", 0)
+    published = MetricsServer(registry, "::1", 0)
     with (
         contextlib.closing(published),
         urllib.request.urlopen(f"http://[::1]:{published.port}/metrics", timeout=5) as answer,
@@ -58,7 +58,7 @@ def test_they_are_answered_over_ipv6(registry: CollectorRegistry) -> None:
         assert b"answer 42.0\n" in answer.read()
 
 
-def test_a_caller_who_says_nothing_is_closed_and_keeps_no_other_waiting(publication: Publication) -> None:
+def test_a_caller_who_says_nothing_is_closed_and_keeps_no_other_waiting(publication: MetricsServer) -> None:
     with contextlib.ExitStack() as stack:
         silent = [
             stack.enter_context(socket.create_connection(("127.0.0.1", publication.port), timeout=20))
@@ -71,7 +71,7 @@ def test_a_caller_who_says_nothing_is_closed_and_keeps_no_other_waiting(publicat
                 assert each.recv(1) == b""
 
 
-def test_of_many_callers_who_say_a_byte_now_and_then_the_oldest_are_given_up(publication: Publication) -> None:
+def test_of_many_callers_who_say_a_byte_now_and_then_the_oldest_are_given_up(publication: MetricsServer) -> None:
     before = threading.active_count()
     with contextlib.ExitStack() as stack:
         callers = []
@@ -88,7 +88,7 @@ def test_of_many_callers_who_say_a_byte_now_and_then_the_oldest_are_given_up(pub
 
 
 def test_a_failing_request_is_not_printed_and_the_next_is_answered(
-    publication: Publication, registry: CollectorRegistry, capfd: pytest.CaptureFixture[str]
+    publication: MetricsServer, registry: CollectorRegistry, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken = Broken()
     registry.register(broken)  # type: ignore[arg-type]  # it has what the registry calls
@@ -100,14 +100,14 @@ def test_a_failing_request_is_not_printed_and_the_next_is_answered(
     assert "canary" not in "".join(capfd.readouterr())
 
 
-def test_taken_port_is_an_error_of_the_system(publication: Publication, registry: CollectorRegistry) -> None:
+def test_taken_port_is_an_error_of_the_system(publication: MetricsServer, registry: CollectorRegistry) -> None:
     with pytest.raises(OSError, match="in use"):
-        Publication(registry, "127.0.0.1", publication.port)
+        MetricsServer(registry, "127.0.0.1", publication.port)
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/", "/metricsx", "//x/metrics", "/favicon.ico", "/x?/metrics"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_other_paths_are_not_found(publication: Publication, method: str, path: str) -> None:
+def test_other_paths_are_not_found(publication: MetricsServer, method: str, path: str) -> None:
     url = f"http://127.0.0.1:{publication.port}{path}"
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=5)
