@@ -126,7 +126,7 @@ def _ways(bench: Bench, name: str, place: Place, stack: ExitStack) -> dict[str, 
     if daemon is not None:
         ways[CTR] = lambda reference: bench.fetch(reference, daemon)
     ways[LIBRARY] = stack.enter_context(warm.library(bench, folder / "library"))
-    if name != "MANY" and warm.has_server():
+    if name != "MANY":
         root = folder / "served"
         endpoint, process = stack.enter_context(warm.server(bench, root))
         ways[SERVED] = lambda reference: warm.pull_through(bench, endpoint, process, root, reference)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.cost import Cost, RunError, imagestore_command, peak_mebibytes, processor_seconds
-from imagestore.cli.main import COMMANDS
 
 _START_SECONDS = 30.0
 
@@ -47,11 +46,6 @@ def library(bench: Bench, root: Path) -> Iterator[Callable[[str], Cost]]:
         worker.stdin.close()
         worker.wait(timeout=60)
         worker.stdout.close()
-
-
-def has_server() -> bool:
-    """Whether this tree's command line can serve, and ask a server."""
-    return "serve" in COMMANDS
 
 
 @contextlib.contextmanager

@@ -88,7 +88,6 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-# A plain class: every command begins here, and dataclasses take longer to define than --help to print.
 class App:
     """The global options of one run.
 
@@ -101,7 +100,8 @@ class App:
         credentials: used instead of stored logins, or None.
         bytes_per_second: limit of a pull instead of the configuration's, or None.
         remote: the CRI server to ask instead of a local store, or None.
-        missing: what stands for a store that isn't there: an empty one that goes with the command, a new one, nothing.
+        missing: what stands for a store that isn't there: an empty one that goes with the command (``unnamed``: for
+            the default folder only, never for one that was named), a new one, nothing.
         is_freeing: whether a full disk's store is opened with the space kept back for removals.
     """
 
@@ -114,7 +114,7 @@ class App:
         self.credentials: CredentialLookup | None = None
         self.bytes_per_second: int | None = None
         self.remote: RemoteOptions | None = None
-        self.missing: Literal["empty", "make", "refuse"] = "empty"
+        self.missing: Literal["empty", "unnamed", "make", "refuse"] = "empty"
         self.is_freeing = False
         self._stack = contextlib.ExitStack()
         self._opened: list[ImageStore] = []
@@ -196,7 +196,7 @@ class App:
         try:
             opened = self._open(self.root, is_making=self.missing == "make")
         except StoreMissingError:
-            if self.missing == "refuse":
+            if self.missing == "refuse" or (self.missing == "unnamed" and self.given_root is not None):
                 raise
             opened = self._open(self._temporary_root(), is_making=True)
         self._opened.append(opened)
@@ -267,6 +267,21 @@ class GivenPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class OutputFormat(click.Choice[str]):
+    """``table`` or ``json``; who gives a file's name is told how to write one."""
+
+    def __init__(self) -> None:
+        super().__init__(["table", "json"])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read it as click does, with a hint."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            hint = "It is the format; to write to a file, redirect the output: > FILE"
+            raise click.BadParameter(f"{error.message} {hint}", ctx, param) from error
+
+
 pass_app = click.make_pass_decorator(App)
 
 
@@ -275,7 +290,7 @@ def output_option(function: F) -> F:
     option = click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json"]),
+        type=OutputFormat(),
         default="table",
         show_default=True,
         help="Output format; json is stable for programs.",

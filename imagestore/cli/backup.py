@@ -1,4 +1,4 @@
-"""``imagestore backup``."""
+"""``imagestore backup`` and ``imagestore restore``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from imagestore.cli.app import App, GivenPath, output_option, pass_app
 def backup(app: App, file: Path, output: str) -> None:
     """Copy the records (not the content) to a new FILE while other processes go on reading and writing.
 
-    To restore, stop what uses the store, put FILE in the place of metadata.db below --root, remove metadata.db-wal,
-    metadata.db-shm and records.jsonl there, then run 'imagestore check'.
+    'imagestore restore FILE' puts them back.
     """
     app.missing = "refuse"
     app.store.backup(file)
@@ -27,3 +26,24 @@ def backup(app: App, file: Path, output: str) -> None:
         render.dump_json({"file": str(file), "bytes": size})
         return
     print(f"{render.printable(str(file))}: {render.size(size)}")
+
+
+@click.command()
+@click.argument("file", type=GivenPath(dir_okay=False, path_type=Path))
+@output_option
+@pass_app
+def restore(app: App, file: Path, output: str) -> None:
+    """Put the records of a backup FILE in the place of the store's, which are kept under another name.
+
+    Stop what uses the store before. The content stays: 'imagestore check' then says what of the backup's images is
+    missing, 'imagestore repair' fetches it, and 'imagestore gc' frees what no image of the backup needs.
+    """
+    from imagestore.store.maintenance.restore import restore_backup
+
+    kept_as = restore_backup(app.root, file)
+    if output == "json":
+        render.dump_json({"restored": str(file), "keptAs": None if kept_as is None else str(kept_as)})
+        return
+    print(f"{render.printable(str(file))} restored; run 'imagestore check' before anything uses the store")
+    if kept_as is not None:
+        print(f"the records that were there: {render.printable(str(kept_as))}")

@@ -43,15 +43,16 @@ def config() -> None:
 @config.command()
 @_FILE
 @_host_option
+@click.option("--strict", is_flag=True, help="End with status 9 also when there are only warnings.")
 @output_option
 @pass_app
-def check(app: App, file: Path | None, host_text: str | None, output: str) -> ExitStatus:
+def check(app: App, file: Path | None, host_text: str | None, strict: bool, output: str) -> ExitStatus:
     """Look FILE over (default: the configuration in use) with everything it imports.
 
     Lists every runtime handler with the platform its images are chosen for and where each part of it comes from; then
     what is wrong, with file, line and hint, also in the tables and folders of registries. Exit status 9 when loading
-    the file is refused, 0 when there are only warnings. Files that were checked and places that couldn't be looked at
-    are named.
+    the file, or a folder of a registry's host, is refused; 0 when there are only warnings. Files that were checked and
+    places that couldn't be looked at are named.
     """
     report = _report(app, file, _host(host_text))
     passed_over = [] if file or app.given_config else list(_passed_over(app.config_path))
@@ -59,7 +60,7 @@ def check(app: App, file: Path | None, host_text: str | None, output: str) -> Ex
         render.dump_json({**_as_json(report), "passedOver": passed_over})
     else:
         _print(report, passed_over)
-    return ExitStatus.CONFIG if report.has_errors else ExitStatus.OK
+    return ExitStatus.CONFIG if report.has_errors or (strict and report.has_warnings) else ExitStatus.OK
 
 
 @config.command()

@@ -60,6 +60,8 @@ def _usage(app: App) -> StoreUsage:
     try:
         return app.store.usage()
     except StoreMissingError:
+        if app.given_root is not None:
+            raise
         from imagestore.store.maintenance.accounting import nothing
 
         return nothing(app.root)

@@ -47,6 +47,7 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 def _show(app: App, name: str | None, handler: str | None, *, is_quiet: bool, has_whole_ids: bool, output: str) -> None:
     if name is not None:
         record_lookup.refuse_unreadable(name)
+    app.missing = "unnamed"
     if output == "json":
         shown = app.store.list(name=name, runtime_handler=handler)
         render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
@@ -99,6 +100,7 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
         show_image(app.service, name, runtime_handler, output=output)
         return
     record_lookup.refuse_unreadable(name)
+    app.missing = "unnamed"
     found = app.store.get(name, runtime_handler=runtime_handler)
     shown = describe.image_in_full(found, app.pins)
     if output == "json":

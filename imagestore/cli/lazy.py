@@ -19,13 +19,14 @@ class LazyGroup(click.Group):
     """A group that imports a command's module only when the command runs.
 
     Args:
-        table: the commands, in the order --help lists them.
+        sections: the commands under the headings of --help, in its order.
         settings: everything else a click group takes.
     """
 
-    def __init__(self, *, table: Table, **settings: Any) -> None:
+    def __init__(self, *, sections: Mapping[str, Table], **settings: Any) -> None:
         super().__init__(**settings)
-        self.table = table
+        self.sections = sections
+        self.table = {name: entry for table in sections.values() for name, entry in table.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the table."""
@@ -57,6 +58,8 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {near}?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command list, from the table alone."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in self.table.items()])
+        """The command list, from the tables alone."""
+        width = max(map(len, self.table))
+        for heading, table in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, _, line) in table.items()])

@@ -31,6 +31,7 @@ def leases() -> None:
 @pass_app
 def list_leases(app: App, output: str) -> None:
     """List leases with what they hold."""
+    app.missing = "unnamed"
     found = list(app.store.metadata.leases())
     if output == "json":
         render.dump_json({"leases": [_json(app, each) for each in found]})

@@ -21,45 +21,63 @@ from imagestore.cli.lazy import LazyGroup
 from imagestore.util.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import TextIO
 
+    from imagestore.cli.lazy import Table
     from imagestore.cli.remote.connect import RemoteOptions
 
-#: Command name to module, attribute and the one line that --help shows, so that help loads none of them.
-COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
-    "pull": ("imagestore.cli.pull", "pull", "Fetch an image for a runtime handler or a platform."),
-    "images": ("imagestore.cli.images", "images", "List images, one line for each (image, runtime handler)."),
-    "inspecti": ("imagestore.cli.images", "inspecti", "Show one image: manifest, config, platform, layers."),
-    "rmi": ("imagestore.cli.rmi", "rmi", "Remove images; 'gc' then frees their bytes."),
-    "tag": ("imagestore.cli.tag", "tag", "Give an image a further reference."),
-    "untag": ("imagestore.cli.tag", "untag", "Take a reference away from an image that has others."),
-    "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),
-    "unpin": ("imagestore.cli.pins", "unpin", "Let pinned images be evicted again."),
-    "gc": ("imagestore.cli.gc", "gc", "Free the content that no image and no lease needs; evict by rules."),
-    "why": ("imagestore.cli.why", "why", "Show what keeps a blob, or an image, from being collected."),
-    "df": ("imagestore.cli.df", "df", "Show how much space each image takes, alone and shared."),
-    "check": ("imagestore.cli.check", "check", "Verify every blob, edge and record; rebuild a damaged database."),
-    "repair": ("imagestore.cli.check", "repair", "Verify, then fetch what is damaged or missing again."),
-    "backup": ("imagestore.cli.backup", "backup", "Copy the records to a file while others go on."),
-    "leases": ("imagestore.cli.leases", "leases", "List, make, renew and delete leases."),
-    "export": ("imagestore.cli.export_import", "export", "Write images into an archive."),
-    "import": ("imagestore.cli.export_import", "import_", "Bring images in from an archive."),
-    "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
-    "login": ("imagestore.cli.auth", "login", "Check credentials at a registry and keep them."),
-    "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
-    "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
-    "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
-    "tags": ("imagestore.cli.tags", "tags", "List the tags of a repository in its registry."),
-    "referrers": ("imagestore.cli.referrers", "referrers", "List what refers to an image: signatures, attestations."),
-    "fsinfo": ("imagestore.cli.remote.server_info", "fsinfo", "Show what images use of their file system."),
-    "info": ("imagestore.cli.remote.server_info", "info", "Show whether a CRI server is ready, and its handlers."),
-    "version": ("imagestore.cli.remote.server_info", "version", "Show versions, a CRI server's too."),
-    "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
-    "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
-    "serve": ("imagestore.cli.serve", "serve", "Serve the store to node software over unix sockets."),
-    "node": ("imagestore.cli.node", "node", "The node side: what a kubelet does with images and resources."),
-    "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
+#: The commands under the headings of --help; each with its module, attribute and the one line that --help shows, so
+#: that help loads none of them.
+SECTIONS: Final[Mapping[str, Table]] = {
+    "Images": {
+        "pull": ("imagestore.cli.pull", "pull", "Fetch an image for a runtime handler or a platform."),
+        "images": ("imagestore.cli.images", "images", "List images, one line for each (image, runtime handler)."),
+        "inspecti": ("imagestore.cli.images", "inspecti", "Show one image: manifest, config, platform, layers."),
+        "rmi": ("imagestore.cli.rmi", "rmi", "Remove images; 'gc' then frees their bytes."),
+        "tag": ("imagestore.cli.tag", "tag", "Give an image a further reference."),
+        "untag": ("imagestore.cli.tag", "untag", "Take a reference away from an image that has others."),
+        "export": ("imagestore.cli.export_import", "export", "Write images into an archive."),
+        "import": ("imagestore.cli.export_import", "import_", "Bring images in from an archive."),
+        "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
+    },
+    "Registries": {
+        "login": ("imagestore.cli.auth", "login", "Check credentials at a registry and keep them."),
+        "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
+        "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
+        "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
+        "tags": ("imagestore.cli.tags", "tags", "List the tags of a repository in its registry."),
+        "referrers": (
+            "imagestore.cli.referrers",
+            "referrers",
+            "List an image's signatures, attestations and the like.",
+        ),
+    },
+    "Store": {
+        "df": ("imagestore.cli.df", "df", "Show how much space each image takes, alone and shared."),
+        "why": ("imagestore.cli.why", "why", "Show what keeps a blob, or an image, from being collected."),
+        "gc": ("imagestore.cli.gc", "gc", "Free the content that no image and no lease needs; evict by rules."),
+        "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),
+        "unpin": ("imagestore.cli.pins", "unpin", "Let pinned images be evicted again."),
+        "leases": ("imagestore.cli.leases", "leases", "List, make, renew and delete leases."),
+        "check": ("imagestore.cli.check", "check", "Verify every blob, edge and record; rebuild a damaged database."),
+        "repair": ("imagestore.cli.check", "repair", "Verify, then fetch what is damaged or missing again."),
+        "backup": ("imagestore.cli.backup", "backup", "Copy the records to a file while others go on."),
+        "restore": ("imagestore.cli.backup", "restore", "Put a backup's records in the place of the store's."),
+    },
+    "Nodes and servers": {
+        "serve": ("imagestore.cli.serve", "serve", "Serve the store to node software over unix sockets."),
+        "node": ("imagestore.cli.node", "node", "The node side: what a kubelet does with images and resources."),
+        "fsinfo": ("imagestore.cli.remote.server_info", "fsinfo", "Show what images use of their file system."),
+        "info": ("imagestore.cli.remote.server_info", "info", "Show whether a CRI server is ready, and its handlers."),
+        "version": ("imagestore.cli.remote.server_info", "version", "Show versions, a CRI server's too."),
+    },
+    "Configuration and tests": {
+        "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
+        "completion": ("imagestore.cli.completion", "completion", "Print what makes a shell complete commands."),
+        "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
+        "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
+    },
 }
 
 #: The commands that --endpoint is for.
@@ -75,7 +93,7 @@ _STATUS_TEXT: Final = "\n".join(
 
 @click.group(
     cls=LazyGroup,
-    table=COMMANDS,
+    sections=SECTIONS,
     epilog=_STATUS_TEXT,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -216,11 +234,22 @@ def _invoke(arguments: list[str] | None) -> int:
     except click.exceptions.Exit as request:
         return request.exit_code
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = _told_where_it_goes(error)
         with contextlib.suppress(OSError):  # the exit status still tells
             error.show()
         return error.exit_code
     except click.Abort:
         return _interrupted()
+
+
+def _told_where_it_goes(error: click.NoSuchOption) -> click.UsageError:
+    """An error that says where an option of the whole command line goes; the same one for other options."""
+    if error.ctx is None or not any(error.option_name in option.opts for option in cli.params):
+        return error
+    command = error.ctx.command_path.partition(" ")[2]
+    where = f"It goes before the command: imagestore {error.option_name} ... {command}"
+    return click.UsageError(f"{error.message} {where}", error.ctx)
 
 
 def _interrupted() -> int:

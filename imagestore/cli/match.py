@@ -64,6 +64,8 @@ def match(
         title = str(index_file)
     else:
         assert reference is not None
+        if offline:
+            app.missing = "unnamed"
         selections = app.store.match(reference, runtime_handlers=handlers or None, offline=offline)
         title = reference
     if output == "json":

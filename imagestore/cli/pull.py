@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from imagestore import platforms
 from imagestore.cli import complete, describe, options, render
 from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.exit_codes import say_untried
+from imagestore.cli.exit_codes import ExitStatus, say, say_untried
 from imagestore.cli.options import access_options, duration_option, handlers_option, limit_rate_option, progress_option
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageStoreError
 from imagestore.oci.reference import Reference
+from imagestore.registry.events import Noticed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from imagestore.store.image import Image
     from imagestore.store.pull.plan import PullPlan
@@ -29,9 +33,11 @@ if TYPE_CHECKING:
     "Pull for this handler's platform and keep it under its name; may be repeated. "
     "Default: the configured default handler."
 )
+@click.option("--all-handlers", is_flag=True, help="Pull for every configured runtime handler.")
 @click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
 @duration_option("--deadline", help="Give up after this time, for example 90s; what came can be resumed.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be fetched, and what is here already.")
+@click.option("--quiet", "-q", is_flag=True, help="Print image ids alone, and no progress.")
 @progress_option()
 @limit_rate_option
 @access_options
@@ -42,30 +48,43 @@ def pull(
     references: tuple[str, ...],
     sandbox: bool,
     handlers: tuple[str, ...],
+    all_handlers: bool,
     platform: str | None,
     deadline: float | None,
     dry_run: bool,
+    quiet: bool,
     progress: str,
     limit_rate: int | None,
     creds_stdin: bool,
     anonymous: bool,
     output: str,
-) -> None:
+) -> ExitStatus:
     """Fetch an image for a runtime handler (or a platform) and keep it.
 
     Of a multi-platform image only the manifest that the handler's sandbox can run is fetched. Content that another
     handler's image has already is not fetched again.
     """
-    if handlers and platform is not None:
-        raise click.UsageError("--runtime-handler and --platform exclude each other")
+    if (bool(handlers), all_handlers, platform is not None).count(True) > 1:
+        raise click.UsageError("--runtime-handler, --all-handlers and --platform exclude each other")
+    if quiet and output == "json":
+        raise click.UsageError("--quiet and --output json exclude each other")
     if not references and not sandbox:
         raise click.UsageError("Missing argument 'REFERENCE...'")
     if app.remote is not None:
-        local = {"--sandbox": sandbox, "--platform": platform, "--dry-run": dry_run, "--limit-rate": limit_rate}
+        local = {
+            "--sandbox": sandbox,
+            "--all-handlers": all_handlers,
+            "--platform": platform,
+            "--dry-run": dry_run,
+            "--quiet": quiet,
+            "--limit-rate": limit_rate,
+        }
         if progress not in ("auto", "none"):
             raise click.UsageError("--progress is for a local store; CRI tells nothing of a pull's progress")
         _pull_remotely(app, references, handlers, {**local, "--anonymous": anonymous}, creds_stdin, deadline, output)
-        return
+        return ExitStatus.OK
+    if all_handlers:
+        handlers = tuple(app.config.handlers)
     work = [(reference, handler) for reference in references for handler in handlers or ("",)]
     if sandbox:
         work += [(app.config.sandbox_image(handler), handler) for handler in handlers or ("",)]
@@ -73,21 +92,22 @@ def pull(
     app.credentials = options.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
     app.bytes_per_second = limit_rate
     if dry_run:
-        _plan(app, work, platform, deadline, output)
-        return
-    _pull(app, work, platform=platform, deadline_seconds=deadline, progress=progress, output=output)
+        return _plan(app, work, platform, deadline, output)
+    style = "none" if quiet else progress
+    _pull(app, work, platform, deadline_seconds=deadline, progress=style, output="ids" if quiet else output)
+    return ExitStatus.OK
 
 
 def _pull(
     app: App,
     work: Sequence[tuple[str, str]],
-    *,
     platform: str | None,
+    *,
     deadline_seconds: float | None,
     progress: str,
     output: str,
 ) -> None:
-    """Pull images, pairs of reference and runtime handler, and print what came."""
+    """Pull images, pairs of reference and runtime handler, and print what came, as ``table``, ``json`` or ``ids``."""
     app.missing = "make"
     for reference, _ in work:
         Reference.parse(reference)
@@ -95,10 +115,15 @@ def _pull(
     try:
         with cancelled_by_signals(deadline_seconds=deadline_seconds) as token, observer_for(progress) as observer:
             for reference, handler in work:
+                before = _kept(app, reference) if platform is not None else None
                 image = app.store.pull(
                     reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
                 )
                 pulled.append(image)
+                if before is not None and before.platform != image.platform:
+                    observer(
+                        Noticed(f"{image.reference}: replaces the image for {platforms.format_all(before.platform)}")
+                    )
     except ImageStoreError:
         say_untried(work[len(pulled) + 1 :])
         raise
@@ -106,12 +131,21 @@ def _pull(
         # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
         if output != "json":
             for image in pulled:
-                print(f"{image.reference} ({image.runtime_handler}): {image.id}")
+                print(image.id if output == "ids" else f"{image.reference} ({image.runtime_handler}): {image.id}")
         elif pulled:
             render.dump_json({"images": [describe.image(image, app.pins) for image in pulled]})
 
 
-def _plan(app: App, work: list[tuple[str, str]], platform: str | None, deadline: float | None, output: str) -> None:
+def _kept(app: App, reference: str) -> Image | None:
+    """What the store has under a reference for the default handler."""
+    found = app.store.list(name=reference, runtime_handler=app.config.default_handler)
+    return next((image for image in found if image.reference == str(Reference.parse(reference))), None)
+
+
+def _plan(
+    app: App, work: list[tuple[str, str]], platform: str | None, deadline: float | None, output: str
+) -> ExitStatus:
+    """Show what a pull would do; ends as the pull would where the disk has no room for it."""
     plans: list[PullPlan] = []
     try:
         with cancelled_by_signals(deadline_seconds=deadline) as token:
@@ -123,6 +157,18 @@ def _plan(app: App, work: list[tuple[str, str]], platform: str | None, deadline:
         # Also what was planned before a failure, as a pull shows what came.
         if plans:
             _show_plan(app, plans, output)
+    missing = sum(each.added_bytes for each in plans)
+    free = _free_bytes(app.root)
+    if missing > free:
+        say(f"imagestore: {app.root}: the disk has {render.size(free)} free, the pull needs {render.size(missing)}")
+        return ExitStatus.STORE
+    return ExitStatus.OK
+
+
+def _free_bytes(root: Path) -> int:
+    """What the file system of a folder, or of the one above that it would be made in, has free for this user."""
+    there = next(each for each in (root, *root.absolute().parents) if each.exists())
+    return shutil.disk_usage(there).free
 
 
 def _pull_remotely(

@@ -40,6 +40,7 @@ def why(app: App, what: str, output: str) -> ExitStatus:
     store.
     """
     wanted = _digest(what)
+    app.missing = "unnamed"
     if wanted is None:
         found = [(image, _reasons(app, image.manifest.digest)) for image in _images(app, what)]
         reasons = [each for _, each in found]

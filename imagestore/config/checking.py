@@ -43,8 +43,13 @@ class Report:
 
     @property
     def has_errors(self) -> bool:
-        """Whether loading the file is refused."""
-        return self.config is None
+        """Whether loading the file, or a folder of a registry's host, is refused."""
+        return self.config is None or any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    @property
+    def has_warnings(self) -> bool:
+        """Whether there is more to say than notes."""
+        return any(finding.severity is not Severity.NOTE for finding in self.findings)
 
 
 def check(path: str | os.PathLike[str], *, host: Platform | None = None) -> Report:

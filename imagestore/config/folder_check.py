@@ -102,7 +102,7 @@ def _entry(root: str, name: str, roots: Sequence[str]) -> Iterator[Finding]:
     try:
         folder = find_folder(host, roots)
     except ConfigError as error:
-        yield Finding(Severity.WARNING, Location(root, 0), "", f"{error}; pulls from {whose(host)} are refused")
+        yield Finding(Severity.ERROR, Location(root, 0), "", f"{error}; pulls from {whose(host)} are refused")
         return
     if folder != path:
         if is_folder and folder and not os.path.samefile(folder, path):
@@ -168,13 +168,13 @@ def unusable_files(found: RegistryHosts, host: str) -> Iterator[Finding]:
             continue
         for location, fault in certificates.load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings):
             text = f"{str(fault).removeprefix(f'{location}: ')}; pulls from {whose(host)} are refused"
-            yield Finding(Severity.WARNING, location, "", text, fault.hint)
+            yield Finding(Severity.ERROR, location, "", text, fault.hint)
 
 
 def would_refuse(error: RefusalError, host: str) -> Finding:
     """The finding of what a pull from a host is refused for."""
     finding = error.finding
-    return replace(finding, severity=Severity.WARNING, text=f"{finding.text}; pulls from {whose(host)} are refused")
+    return replace(finding, severity=Severity.ERROR, text=f"{finding.text}; pulls from {whose(host)} are refused")
 
 
 def whose(host: str) -> str:

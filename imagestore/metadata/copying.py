@@ -8,7 +8,8 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AlreadyExistsError, PreconditionError, StoreFullError
+from imagestore.errors import AlreadyExistsError, InvalidInputError, PreconditionError, StoreFullError
+from imagestore.metadata import integrity, schema
 from imagestore.metadata.failures import Translated
 from imagestore.metadata.schema import COPIED
 from imagestore.util import files
@@ -52,6 +53,34 @@ def copy_to(connection: sqlite3.Connection, target: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+
+
+def refuse_unrestorable(path: Path, *, named: Path) -> None:
+    """Refuse a file that is no whole copy of a store's database, or one that this version can't read.
+
+    Args:
+        path: the file; nothing else uses it.
+        named: what the error calls it.
+
+    Raises:
+        InvalidInputError: it is something else, damaged, or from a newer version.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(schema.address(path, "mode=ro"), uri=True)) as db:
+            (mark,) = db.execute("PRAGMA application_id").fetchone()
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if mark != schema.APPLICATION_ID:
+                raise InvalidInputError(f"{named}: expected a backup of a store, found another database")
+            if version > schema.CURRENT:
+                raise InvalidInputError(
+                    f"{named}: its format has version {version}, this program reads up to {schema.CURRENT}",
+                    hint="use the program that wrote it, or a newer one",
+                )
+            lines = integrity.damage(db)
+    except sqlite3.Error as error:
+        raise InvalidInputError(f"{named}: expected a backup of a store: {error}") from error
+    if lines:
+        raise InvalidInputError(f"{named}: the backup is damaged: {lines[0]}", hint="restore another one")
 
 
 @contextlib.contextmanager

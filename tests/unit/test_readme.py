@@ -12,10 +12,12 @@ import pytest
 
 from imagestore import config, platforms
 from imagestore.cli.exit_codes import MEANINGS
-from imagestore.cli.main import COMMANDS, main
+from imagestore.cli.main import SECTIONS, main
 from imagestore.testing import replay
 
 TOP = Path(__file__).parents[2]
+
+COMMANDS = [name for table in SECTIONS.values() for name in table]
 
 
 def test_the_examples_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,6 @@ COMMANDS: Final[Table] = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+@click.group(cls=LazyGroup, sections={"Commands": COMMANDS})
 def node() -> None:
     """The node side: what a kubelet does with images and resources."""

@@ -97,7 +97,7 @@ def _rebuilt(root: Path, *, is_forced: bool) -> RebuildReport:
     except StoreError:
         _remove(fresh)
         raise
-    kept_as = _put_aside(path)
+    kept_as = put_aside(path, "damaged")
     reach("rebuild-replace")
     os.replace(fresh, path)
     sync_directory(root)
@@ -147,16 +147,16 @@ def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
             return False
 
 
-def _put_aside(path: Path) -> Path | None:
-    """Give the damaged database another name, with its log, so that nothing of it is lost; None where there is none.
+def put_aside(path: Path, why: str) -> Path | None:
+    """Give a database another name, with its log, so that nothing of it is lost; None where there is none.
 
     Who dies meanwhile leaves all of it or no database: without its log it would be an older one that may look whole.
     And SQLite would play a log that stays into the new one.
     """
     number = 1
-    while any(os.path.lexists(f"{path}.damaged-{number}{suffix}") for suffix in ("", "-wal")):
+    while any(os.path.lexists(f"{path}.{why}-{number}{suffix}") for suffix in ("", "-wal")):
         number += 1
-    target = path.with_name(f"{path.name}.damaged-{number}")
+    target = path.with_name(f"{path.name}.{why}-{number}")
     with contextlib.suppress(FileNotFoundError):
         reach("rebuild-link")
         _name_twice(f"{path}-wal", f"{target}-wal")

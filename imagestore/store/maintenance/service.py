@@ -262,17 +262,17 @@ class Upkeep(abc.ABC):
         return report
 
     def names_of(
-        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False
+        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
     ) -> tuple[tuple[str, str], ...]:
-        """All references of the images that a name means, as (reference, runtime handler); empty when there are none.
+        """What remove() would remove, as (reference, runtime handler); empty when there is nothing.
 
         Args:
-            name, runtime_handler, all_handlers: as for remove().
+            name, runtime_handler, all_handlers, only_name: as for remove().
 
         Raises:
             UnknownRuntimeHandlerError, InvalidInputError: as remove().
         """
-        records = self._doomed(name, runtime_handler, all_handlers=all_handlers)
+        records = self._doomed(name, runtime_handler, all_handlers=all_handlers, only_name=only_name)
         return tuple((record.reference, record.handler) for record in records)
 
     def delete(

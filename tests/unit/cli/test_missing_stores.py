@@ -33,21 +33,21 @@ def test_what_would_call_nothing_good_says_that_nothing_is_there(
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        ("images", 0),
-        ("images -q", 0),
-        ("images python", 0),
-        ("df", 0),
+        ("images", 8),
+        ("images -q", 8),
+        ("images python", 8),
+        ("df", 8),
         ("gc", 0),
         ("gc -n", 0),
         ("gc --keep-last 1", 0),
         ("rmi python", 3),
         ("rmi python --gc", 3),
         ("rmi python --ignore-missing", 0),
-        ("leases list", 0),
-        ("inspecti python", 3),
-        ("why python", 3),
-        (f"why {ID}", 3),
-        ("match --offline python", 3),
+        ("leases list", 8),
+        ("inspecti python", 8),
+        ("why python", 8),
+        (f"why {ID}", 8),
+        ("match --offline python", 8),
         ("pin python", 3),
         ("untag python:1", 3),
         ("tag python python:1", 3),
@@ -57,9 +57,21 @@ def test_what_would_call_nothing_good_says_that_nothing_is_there(
         ("node gc -n", 8),
     ],
 )
-def test_what_only_looks_finds_nothing_and_makes_nothing(line: Line, tmp_path: Path, words: str, status: int) -> None:
+def test_what_finds_nothing_makes_nothing(line: Line, tmp_path: Path, words: str, status: int) -> None:
     before = _everything(tmp_path)
     line(*words.split(), status=status)
+    assert _everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("words", ["images", "images -q", "images -o json", "df", "leases list"])
+def test_the_default_store_before_the_first_pull_is_an_empty_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str
+) -> None:
+    monkeypatch.delenv("IMAGESTORE_ROOT", raising=False)
+    monkeypatch.setattr("imagestore.cli.app.default_root", lambda: tmp_path / "none")
+    before = _everything(tmp_path)
+    assert main(words.split()) == 0
+    assert capsys.readouterr().err == ""
     assert _everything(tmp_path) == before
 
 
@@ -70,13 +82,17 @@ def test_a_dry_run_and_a_match_need_no_store(line: Line, tmp_path: Path) -> None
     assert _everything(tmp_path) == before
 
 
-def test_what_a_store_takes_that_is_not_there(line: Line, tmp_path: Path) -> None:
-    usage = line.json("df")
+def test_what_the_default_store_takes_before_the_first_pull(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("IMAGESTORE_ROOT", raising=False)
+    monkeypatch.setattr("imagestore.cli.app.default_root", lambda: tmp_path / "none")
+    assert main(["df", "-o", "json"]) == 0
+    usage = json.loads(capsys.readouterr().out)
     assert usage.pop("diskBytes") == shutil.disk_usage(tmp_path).total
     assert usage.pop("diskFreeBytes") > 0
     assert usage.pop("images") == []
     assert set(usage.values()) == {0}
-    assert line.json("images") == {"images": []}
 
 
 @pytest.mark.parametrize("words", ["pull {python}", "leases create"])
@@ -118,11 +134,11 @@ def test_the_empty_one_that_stands_for_it_goes_with_the_command(
 ) -> None:
     (tmp_path / "own").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own"))
-    assert main(["--root", str(tmp_path / "none"), "images", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"images": []}
+    assert main(["--root", str(tmp_path / "none"), "gc", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytesFreed"] == 0
     assert _everything(tmp_path) == ["own"]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "closed"))
-    assert main(["--root", str(tmp_path / "none"), "images"]) == 8
+    assert main(["--root", str(tmp_path / "none"), "gc"]) == 8
     assert "there is no store in" in capsys.readouterr().err
 
 
@@ -133,7 +149,8 @@ def _everything(folder: Path) -> list[str]:
 def test_folders_without_content_are_no_store_that_lost_its_database(line: Line) -> None:
     """What a first command leaves that is killed at once."""
     (line.root / "content" / "blobs" / "sha256").mkdir(parents=True)
-    assert line("images", "-q") == ""
+    line("images", status=8)
+    assert "there is no store in" in line.error
     assert line("rmi", "python", "--ignore-missing") == ""
     assert "no faults" in line("check", "--rebuild")
     (line.root / "metadata.db").unlink()

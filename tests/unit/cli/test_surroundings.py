@@ -17,6 +17,7 @@ import pytest
 from imagestore.cli import app, signals
 from imagestore.cli.main import main, run
 from imagestore.errors import ConfigError
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_image
 
 COMMAND: Final = f"{sys.executable} -m imagestore"
@@ -32,7 +33,7 @@ def shell(script: str, root: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "status"), [("pull a@@b", 2), ("nonsense", 2), ("inspecti nothing", 3), ("rmi nothing", 3)]
+    ("words", "status"), [("pull a@@b", 2), ("nonsense", 2), ("inspecti nothing", 8), ("rmi nothing", 3)]
 )
 def test_the_exit_status_tells_what_standard_error_cannot(tmp_path: Path, words: str, status: int) -> None:
     assert shell(f"{COMMAND} {words} 2>/dev/full", tmp_path).returncode == status
@@ -80,6 +81,7 @@ def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path, words: str, sta
     ],
 )
 def test_a_word_that_is_no_text_is_wrong_usage_and_no_damage(tmp_path: Path, words: str) -> None:
+    ImageStore(tmp_path / "store").close()
     done = shell(f'{COMMAND} {words}"$(printf "\\377")"', tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "\\udcff': expected UTF-8" in done.stderr
@@ -155,7 +157,7 @@ def test_a_second_signal_ends_what_does_not_look_at_the_first(monkeypatch: pytes
 
 def test_a_source_that_has_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "good" / "blobs").mkdir(parents=True)
-    done = shell(f"{COMMAND} --source {tmp_path}/good --source {tmp_path}/none images", tmp_path)
+    done = shell(f"{COMMAND} --source {tmp_path}/good --source {tmp_path}/none gc", tmp_path)
     told = f"imagestore: --source {tmp_path}/none: has no folder blobs, so nothing comes from there\n"
     assert (done.returncode, done.stderr) == (0, told)
 
@@ -163,7 +165,7 @@ def test_a_source_that_has_nothing_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["content", "io.containerd.content.v1.content"])
 def test_a_root_that_is_given_for_its_content_is_told_where_that_is(tmp_path: Path, folder: str) -> None:
     (tmp_path / "root" / folder / "blobs").mkdir(parents=True)
-    done = shell(f"{COMMAND} --source {tmp_path}/root images", tmp_path)
+    done = shell(f"{COMMAND} --source {tmp_path}/root gc", tmp_path)
     told = f"has no folder blobs, so nothing comes from there; {tmp_path}/root/{folder} has one\n"
     assert (done.returncode, done.stderr) == (0, f"imagestore: --source {tmp_path}/root: {told}")
 
@@ -171,14 +173,14 @@ def test_a_root_that_is_given_for_its_content_is_told_where_that_is(tmp_path: Pa
 def test_a_source_that_cannot_be_looked_into_ends_no_command(tmp_path: Path) -> None:
     # As a folder that another user closed, which would not keep root out.
     source = tmp_path / ("x" * 300)
-    done = shell(f"{COMMAND} --source {source} images", tmp_path)
+    done = shell(f"{COMMAND} --source {source} gc", tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
     assert "has no folder blobs" in done.stderr
 
 
 def test_nothing_between_colons_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "a" / "blobs").mkdir(parents=True)
-    done = shell(f"IMAGESTORE_SOURCES={tmp_path / 'a'}::{tmp_path / 'b'}: {COMMAND} images", tmp_path)
+    done = shell(f"IMAGESTORE_SOURCES={tmp_path / 'a'}::{tmp_path / 'b'}: {COMMAND} gc", tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"imagestore: --source {tmp_path / 'b'}: has no folder blobs, so nothing comes from there\n"
 

@@ -237,7 +237,7 @@ def test_names_before_one_that_fails_are_told(line: Line) -> None:
         f"pinned {line.python} ({HYPERV})\n"
     )
     # An empty name is refused when its turn comes.
-    assert line("rmi", line.python, "", status=2) == f"removed {line.python} ({HYPERV})\n"
+    assert line("rmi", "--force", line.python, "", status=2) == f"removed {line.python} ({HYPERV})\n"
     assert line.json("images")["images"] == []
 
 

@@ -43,11 +43,11 @@ def shown(findings: list[Finding]) -> list[tuple[int | None, str, str]]:
         ('configs."a.example".tls]\nca_file = 3', "tls.ca_file", "a.example", "a.example"),
     ],
 )
-def test_what_a_pull_would_be_refused_for_is_a_warning(
+def test_what_a_pull_would_be_refused_for_is_an_error(
     tmp_path: Path, table: str, place: str, host: str, whose: str
 ) -> None:
     (found,) = check(tmp_path, f"[REGISTRY.{table}\n")
-    assert found.severity is Severity.WARNING
+    assert found.severity is Severity.ERROR
     assert found.location.line == 3
     assert found.key.endswith(place)
     assert f"; pulls from {whose}" in found.text
@@ -113,15 +113,15 @@ def test_every_folder_of_config_path_is_looked_over(tmp_path: Path) -> None:
     (tmp_path / "second/b.example/hosts.toml").write_text('servr = "https://b.example"\n')
     (tmp_path / "second/good.example/hosts.toml").write_text('server = "https://b.example"\n')
     found = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}/first:{tmp_path}/second:{tmp_path}/absent"\n')
-    assert [each.severity for each in found] == [Severity.WARNING] * 4
+    assert [each.severity for each in found] == [Severity.ERROR] * 2 + [Severity.WARNING] * 2
     refused = (
         "expected an http or https URL with a host; pulls from hosts without a folder or table of their own are refused"
     )
     absent = f"'{tmp_path}/absent' is no folder: what is meant to be in it has no effect"
     assert [str(each).removeprefix(f"{tmp_path}/") for each in found] == [
-        f"config.toml:3: {REGISTRY}.config_path: {absent}",
         "first/a.example: has x.cert but no x.key; pulls from a.example are refused",
         f"second/_default/hosts.toml:2: server: {refused}",
+        f"config.toml:3: {REGISTRY}.config_path: {absent}",
         "second/b.example/hosts.toml:1: servr: is not known, and has no effect",
     ]
 

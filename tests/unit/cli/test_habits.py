@@ -1,0 +1,187 @@
+"""What people bring along from docker, crane, ctr and kubectl: words, options and statuses they expect."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from imagestore.cli.main import main
+from tests.support.node import HYPERV, PROCESS
+from tests.unit.cli.lines import Line
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_quiet_pulls_print_image_ids_alone(line: Line) -> None:
+    ids = line("pull", "--quiet", line.python).splitlines()
+    assert line.error == ""
+    assert ids == [each["id"] for each in line.json("images")["images"]]
+
+
+def test_a_quiet_pull_has_no_json(line: Line) -> None:
+    line("pull", "-q", "-o", "json", line.python, status=2)
+
+
+def test_one_pull_serves_every_configured_handler(line: Line) -> None:
+    line("pull", "--all-handlers", line.python)
+    assert {PROCESS, HYPERV} <= {each["runtimeHandler"] for each in line.json("images")["images"]}
+    line("pull", "--all-handlers", "--runtime-handler", HYPERV, line.python, status=2)
+    assert "exclude each other" in line.error
+
+
+def test_a_platform_that_replaces_another_ones_image_is_told(line: Line) -> None:
+    line("pull", line.python, "--platform", "windows(10.0.17763)/amd64")
+    assert "replaces" not in line.error
+    line("pull", line.python, "--platform", "windows(10.0.20348)/amd64")
+    assert "replaces the image for windows(10.0.17763" in line.error
+    line("pull", line.python, "--platform", "windows(10.0.20348)/amd64")
+    assert "replaces" not in line.error
+
+
+def test_a_dry_run_says_that_the_disk_is_too_small_and_ends_as_the_pull_would(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100, 90, 10))
+    line("pull", "--dry-run", line.python, status=8)
+    assert "the disk has 10B free, the pull needs" in line.error
+
+
+def test_a_dry_removal_removes_nothing(line: Line) -> None:
+    line("pull", line.python)
+    line("tag", line.python, "python:3")
+    shown = line("rmi", "--dry-run", "python:3")
+    assert shown.splitlines()[0].startswith("would remove docker.io/library/python:3 (")
+    assert shown.splitlines()[1].startswith(f"would keep {line.python} (")
+    planned = line.json("rmi", "-n", "python:3", "nothing", status=3)
+    assert (planned["dryRun"], planned["missing"], len(planned["removed"])) == (True, ["nothing"], 1)
+    assert len(line.json("images")["images"]) == 2
+
+
+def test_a_pinned_image_goes_by_force_only(line: Line) -> None:
+    line("pull", line.python)
+    line("tag", line.python, "python:3")
+    line("pin", line.python)
+    line("rmi", "python:3", status=1)
+    assert "pinned, so nothing was removed: docker.io/library/python:3 (" in line.error
+    assert "--force" in line.error
+    assert len(line.json("images")["images"]) == 2
+    line("rmi", "--force", "python:3")
+    line("unpin", line.python)
+    line("rmi", line.python)
+    assert line.json("images")["images"] == []
+
+
+def test_an_image_that_the_configuration_pins_goes_by_force_only(line: Line) -> None:
+    line.config.write_text(line.config.read_text() + _pinning(line.python))
+    line("pull", line.python)
+    line("rmi", line.python, status=1)
+    line("rmi", "-f", line.python)
+
+
+def _pinning(reference: str) -> str:
+    return f'\n[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{reference}"\n'
+
+
+def test_an_option_of_the_whole_line_after_the_command_is_told_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["node", "gc", "--root", "/x"]) == 2
+    assert "It goes before the command: imagestore --root ... node gc" in capsys.readouterr().err
+    assert main(["images", "--rot", "/x"]) == 2
+    assert "goes before" not in capsys.readouterr().err
+
+
+def test_a_file_as_output_format_is_told_how_to_write_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["images", "-o", "images.txt"]) == 2
+    assert "redirect the output: > FILE" in capsys.readouterr().err
+
+
+def test_help_shows_commands_under_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    headings = [each for each in shown if each in ("Images:", "Registries:", "Store:", "Nodes and servers:")]
+    assert len(headings) == 4
+
+
+@pytest.mark.parametrize(("shell", "word"), [("bash", "complete -"), ("zsh", "#compdef"), ("fish", "complete ")])
+def test_completion_for_each_shell_is_one_command(capsys: pytest.CaptureFixture[str], shell: str, word: str) -> None:
+    assert main(["completion", shell]) == 0
+    program = capsys.readouterr().out
+    assert word in program
+    assert "_IMAGESTORE_COMPLETE" in program
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=program, text=True, check=True)
+
+
+def test_a_backup_is_restored_and_what_was_there_is_kept(line: Line, tmp_path: Path) -> None:
+    line("pull", line.python)
+    line("backup", f"{tmp_path}/records")
+    line("rmi", line.python)
+    shown = line.json("restore", f"{tmp_path}/records")
+    assert Path(shown["keptAs"]).is_file()
+    assert [each["reference"] for each in line.json("images")["images"]] == [line.python]
+    line("check")
+
+
+def test_a_backup_makes_a_store_where_none_is(line: Line, tmp_path: Path) -> None:
+    line("pull", line.python)
+    line("backup", f"{tmp_path}/records")
+    shutil.rmtree(line.root)
+    assert line.json("restore", f"{tmp_path}/records")["keptAs"] is None
+    assert len(line.json("images")["images"]) == 1
+    line("repair")
+    line("check")
+
+
+@pytest.mark.parametrize("data", [b"", b"no database", None], ids=["empty", "text", "absent"])
+def test_what_is_no_backup_replaces_nothing(line: Line, tmp_path: Path, data: bytes | None) -> None:
+    line("pull", line.python)
+    if data is not None:
+        (tmp_path / "records").write_bytes(data)
+    line("restore", f"{tmp_path}/records", status=2)
+    assert f"{tmp_path}/records: " in line.error
+    assert len(line.json("images")["images"]) == 1
+    assert sorted(line.root.glob("metadata.db.*")) == []
+
+
+def test_a_damaged_backup_replaces_nothing(line: Line, tmp_path: Path) -> None:
+    line("pull", line.python)
+    line("backup", f"{tmp_path}/records")
+    data = bytearray((tmp_path / "records").read_bytes())
+    data[4096:] = bytes(len(data) - 4096)
+    (tmp_path / "records").write_bytes(data)
+    line("restore", f"{tmp_path}/records", status=2)
+    assert "backup" in line.error
+    assert len(line.json("images")["images"]) == 1
+
+
+def test_a_folder_of_hosts_that_cannot_be_used_fails_the_check(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "certs.d" / "registry.example"
+    folder.mkdir(parents=True)
+    (folder / "hosts.toml").write_text("server = [")
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'version = 3\n[plugins."io.containerd.cri.v1.images".registry]\nconfig_path = "{tmp_path}/certs.d"\n'
+    )
+    assert main(["config", "check", str(config), "-o", "json"]) == 9
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [each["severity"] for each in findings] == ["error"]
+
+
+def test_a_strict_check_fails_for_warnings_but_not_for_notes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('version = 3\n[plugins."io.containerd.cri.v1.images"]\nsnapshoter = "overlayfs"\n')
+    assert main(["config", "check", str(config)]) == 0
+    assert "warning: " in capsys.readouterr().out
+    assert main(["config", "check", "--strict", str(config)]) == 9
+    config.write_text("version = 3\n")
+    assert main(["config", "check", "--strict", str(config)]) == 0
