@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.cli.render import printable, size
@@ -25,6 +26,7 @@ from imagestore.registry.events import (
     Waiting,
     ignore,
 )
+from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 
 
 _WRITING: Final = threading.Lock()
+#: Columns of a terminal below which rows have no bar.
+_LEAST_FOR_BARS: Final = 60
+#: Before that a rate says nothing.
+_LEAST_SECONDS: Final = 0.5
 
 
 @contextlib.contextmanager
@@ -117,30 +123,43 @@ def _label(descriptor: Descriptor) -> str:
 def _bars() -> Iterator[Observer]:
     # rich costs 90 ms to load; only a terminal pays.
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(True), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield _Bars(progress)
+    console = Console(stderr=True)
+    label, amount = "{task.description}", "{task.fields[amount]}"
+    is_wide = console.width >= _LEAST_FOR_BARS
+    columns: list[ProgressColumn] = [TextColumn(f"{label} {amount}", markup=False, table_column=Column(no_wrap=True))]
+    if is_wide:
+        columns = [TextColumn(label, markup=False), BarColumn(bar_width=24), TextColumn(amount)]
+    with Progress(*columns, console=console) as progress:
+        yield _Bars(progress, has_states=is_wide)
 
 
 class _Bars:
-    """Draws one bar for each blob that comes; everything else is a line above them."""
+    """Draws a row for each blob that comes and one for all of them; everything else is a line above the rows.
 
-    def __init__(self, progress: Progress) -> None:
+    Args:
+        progress: draws.
+        has_states: rows say what is done with a blob that has come.
+    """
+
+    def __init__(self, progress: Progress, *, has_states: bool) -> None:
         self._progress = progress
+        self._has_states = has_states
         self._tasks: dict[str, TaskID] = {}
         self._lock = threading.Lock()
+        #: Bytes that come, and of them those that are here, and those that were when the pull began.
+        self._sizes: dict[str, int] = {}
+        self._received: dict[str, int] = {}
+        self._offsets: dict[str, int] = {}
+        self._began_at = time.monotonic()
+        self._total = progress.add_task("total", total=None, amount="", visible=False)
 
     def __call__(self, event: Event) -> None:
         match event:
             case BlobStarted():
-                label = printable(_label(event.descriptor))
-                with self._lock:
-                    key = str(event.descriptor.digest)
-                    if key not in self._tasks:
-                        self._tasks[key] = self._progress.add_task(label, total=event.descriptor.size)
-                    self._progress.update(self._tasks[key], completed=event.offset)
+                self._start(event.descriptor, event.offset)
             case BlobAdvanced():
                 self._move(str(event.digest), event.received)
             case BlobVerifying():
@@ -153,14 +172,41 @@ class _Bars:
                 if text:
                     self._progress.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
+    def _start(self, descriptor: Descriptor, offset: int) -> None:
+        key, label = str(descriptor.digest), printable(_label(descriptor))
+        with self._lock:
+            if key not in self._tasks:
+                self._tasks[key] = self._progress.add_task(label, total=descriptor.size, amount="")
+                self._sizes[key], self._offsets[key] = descriptor.size, offset
+        self._move(key, offset)
+
     def _describe(self, descriptor: Descriptor, state: str) -> None:
         with self._lock:
             task = self._tasks.get(str(descriptor.digest))
-        if task is not None:
+        if task is not None and self._has_states:
             self._progress.update(task, description=printable(f"{_label(descriptor)}: {state}"))
 
     def _move(self, key: str, completed: int) -> None:
         with self._lock:
             task = self._tasks.get(key)
-        if task is not None:
-            self._progress.update(task, completed=completed)
+            if task is None:
+                return
+            self._received[key] = completed
+            received, total = sum(self._received.values()), sum(self._sizes.values())
+            fresh = received - sum(self._offsets.values())
+        self._progress.update(task, completed=completed, amount=f"{size(completed)}/{size(self._sizes[key])}")
+        amount = f"{size(received)}/{size(total)}{_pace(fresh, total - received, time.monotonic() - self._began_at)}"
+        self._progress.update(self._total, completed=received, total=total, amount=amount, visible=True)
+
+
+def _pace(fetched: int, left: int, seconds: float) -> str:
+    """The rate so far and the time left by it, once they mean something.
+
+    >>> _pace(10 << 20, 20 << 20, 5.0)
+    ' 2.00MiB/s 10s left'
+    """
+    if fetched <= 0 or seconds < _LEAST_SECONDS:
+        return ""
+    rate = fetched / seconds
+    remaining = f" {Duration.of_seconds(round(left / rate))} left" if left else ""
+    return f" {size(int(rate))}/s{remaining}"

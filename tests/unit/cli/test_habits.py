@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
+import pty
+import re
 import shutil
 import subprocess
+import sys
+import termios
 from collections import namedtuple
 from pathlib import Path
 
@@ -185,3 +192,34 @@ def test_a_strict_check_fails_for_warnings_but_not_for_notes(
     assert main(["config", "check", "--strict", str(config)]) == 9
     config.write_text("version = 3\n")
     assert main(["config", "check", "--strict", str(config)]) == 0
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_progress_on_a_terminal_fits_it_and_totals_what_comes(line: Line, columns: int) -> None:
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, columns))
+    command = [sys.executable, "-m", "imagestore", "--root", str(line.root), "--config", str(line.config)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    environment["TERM"] = "xterm"
+    pull = [*command, "pull", line.python]
+    try:
+        done = subprocess.run(pull, stdout=subprocess.PIPE, stderr=slave, check=True, env=environment)
+    finally:
+        os.close(slave)
+    with open(master, "rb", buffering=0) as terminal:
+        shown = _everything(terminal)
+    rows = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown))
+    totals = [row for row in rows if row.startswith("total")]
+    assert totals
+    assert re.search(r"[0-9.]+(B|KiB|MiB)/[0-9.]+(B|KiB|MiB)", totals[-1])
+    assert all(len(row) <= columns for row in totals)
+    assert done.stdout.startswith(line.python.encode())
+
+
+def _everything(terminal: io.FileIO) -> str:
+    """What was written; a terminal whose other end is closed ends with EIO."""
+    parts = []
+    with contextlib.suppress(OSError):
+        while part := terminal.read(65536):
+            parts.append(part)
+    return b"".join(parts).decode()
