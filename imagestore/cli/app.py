@@ -268,10 +268,10 @@ class GivenPath(click.Path):
 
 
 class OutputFormat(click.Choice[str]):
-    """``table`` or ``json``; who gives a file's name is told how to write one."""
+    """``table``, ``json``, or what a command has besides; who gives a file's name is told how to write one."""
 
-    def __init__(self) -> None:
-        super().__init__(["table", "json"])
+    def __init__(self, *more: str) -> None:
+        super().__init__(["table", "json", *more])
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Read it as click does, with a hint."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.describe import familiar
 from imagestore.cli.options import handler_option
 from imagestore.metadata.summaries import ImageSummary, read_summaries
+from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
 from imagestore.store import record_lookup
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from imagestore.platforms import Platform
+    from imagestore.store.image import Image
 
 
 @click.command()
@@ -31,7 +34,12 @@ if TYPE_CHECKING:
 def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool, no_trunc: bool, output: str) -> None:
     """List images, one line for each (image, runtime handler).
 
-    NAME limits the list to a reference, an image id or the beginning of one (four digits or more).
+    NAME limits the list to a reference, a repository with all its tags, an image id or the beginning of one (four
+    digits or more), or to the references that fit a pattern of *, ? and [...].
+
+    \b
+    imagestore images python
+    imagestore images 'registry.example/*:3.*'
     """
     if name is not None and not name:
         raise click.UsageError("an empty name means no image")
@@ -45,11 +53,11 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
 
 def _show(app: App, name: str | None, handler: str | None, *, is_quiet: bool, has_whole_ids: bool, output: str) -> None:
-    if name is not None:
+    if name is not None and not _is_pattern(name):
         record_lookup.refuse_unreadable(name)
     app.missing = "unnamed"
     if output == "json":
-        shown = app.store.list(name=name, runtime_handler=handler)
+        shown = _listed(app, name, handler)
         render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
         return
     found = _summaries(app, name, handler)
@@ -70,8 +78,37 @@ def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSum
             return found
     return [
         ImageSummary(each.reference, each.runtime_handler, str(each.id), each.platform, each.size)
-        for each in app.store.list(name=name, runtime_handler=handler)
+        for each in _listed(app, name, handler)
     ]
+
+
+def _listed(app: App, name: str | None, handler: str | None) -> Iterable[Image]:
+    """What a name, a repository or a pattern means; as docker has it, a name without a tag means all its tags."""
+    if name is None:
+        return app.store.list(runtime_handler=handler)
+    if _is_pattern(name):
+        return [each for each in app.store.list(runtime_handler=handler) if _fits(each.reference, name)]
+    if record_lookup.untagged(name):
+        repository = Reference.parse(name).name
+        kept = [each for each in app.store.list(runtime_handler=handler) if _repository(each.reference) == repository]
+        if kept:
+            return kept
+    return app.store.list(name=name, runtime_handler=handler)
+
+
+def _is_pattern(name: str) -> bool:
+    return any(character in name for character in "*?[")
+
+
+def _fits(reference: str, pattern: str) -> bool:
+    """Whether a reference fits as it is, as people write it, or without its tag."""
+    name, tag = familiar(reference)
+    forms = (reference, f"{name}:{tag}", name, _repository(reference))
+    return any(fnmatch.fnmatchcase(form, pattern) for form in forms)
+
+
+def _repository(reference: str) -> str:
+    return Reference.parse(reference).name
 
 
 def _rows(images: Iterable[ImageSummary], *, has_whole_ids: bool) -> Iterator[tuple[str, ...]]:

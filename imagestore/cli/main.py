@@ -39,6 +39,10 @@ SECTIONS: Final[Mapping[str, Table]] = {
         "untag": ("imagestore.cli.tag", "untag", "Take a reference away from an image that has others."),
         "export": ("imagestore.cli.export_import", "export", "Write images into an archive."),
         "import": ("imagestore.cli.export_import", "import_", "Bring images in from an archive."),
+        "manifest": ("imagestore.cli.documents", "manifest", "Print an image's manifest or index, byte for byte."),
+        "image-config": ("imagestore.cli.documents", "image_config", "Print an image's config, byte for byte."),
+        "digest": ("imagestore.cli.documents", "digest", "Print the digest that a reference leads to."),
+        "history": ("imagestore.cli.documents", "history", "Show the steps that an image was built in."),
         "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
     },
     "Registries": {
@@ -56,6 +60,7 @@ SECTIONS: Final[Mapping[str, Table]] = {
     "Store": {
         "df": ("imagestore.cli.df", "df", "Show how much space each image takes, alone and shared."),
         "why": ("imagestore.cli.why", "why", "Show what keeps a blob, or an image, from being collected."),
+        "cat": ("imagestore.cli.cat", "cat", "Write a blob of the store to standard output."),
         "gc": ("imagestore.cli.gc", "gc", "Free the content that no image and no lease needs; evict by rules."),
         "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),
         "unpin": ("imagestore.cli.pins", "unpin", "Let pinned images be evicted again."),

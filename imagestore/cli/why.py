@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import html
+import json
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from imagestore.cli import complete, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.app import App, OutputFormat, pass_app
+from imagestore.cli.cat import SHORT_DIGEST, find_digest
 from imagestore.cli.exit_codes import ExitStatus
-from imagestore.errors import ImageNotFoundError, InvalidDigestError
+from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidDigestError
 from imagestore.oci.digest import Digest
 from imagestore.store import record_lookup
 
@@ -30,33 +35,57 @@ class _Reasons:
 
 @click.command()
 @click.argument("what", metavar="DIGEST|NAME", shell_complete=complete.images)
-@output_option
+@click.option(
+    "-o",
+    "--output",
+    type=OutputFormat("dot", "mermaid"),
+    default="table",
+    show_default=True,
+    help="Output format; dot (Graphviz) and mermaid draw the chains, json is stable for programs.",
+)
 @pass_app
 def why(app: App, what: str, output: str) -> ExitStatus:
     """Show what keeps a blob: a chain from each image, lease or label down to it.
 
-    DIGEST is the blob's. NAME is an image's reference, or the beginning (four digits or more) of an image id: each of
-    its records is shown with what keeps its manifest. Ends with status 3 when the blob, or the image, isn't in the
-    store.
+    DIGEST is the blob's, or the beginning of it (four digits or more). NAME is an image's reference, or the beginning
+    of an image id: each of its records is shown with what keeps its manifest. Ends with status 3 when the blob, or the
+    image, isn't in the store.
+
+    \b
+    imagestore why python:3 -o dot | dot -Tsvg > why.svg
     """
-    wanted = _digest(what)
     app.missing = "unnamed"
-    if wanted is None:
-        found = [(image, _reasons(app, image.manifest.digest)) for image in _images(app, what)]
-        reasons = [each for _, each in found]
-        if output == "json":
-            render.dump_json({"images": [_image_json(image, each) for image, each in found]})
-        else:
-            for image, each in found:
-                print(f"{image.reference} ({image.runtime_handler}): manifest {each.digest}")
-                _print(each, indent="  ")
+    found = _found(app, what)
+    reasons = [each for _, each in found]
+    if output in ("dot", "mermaid"):
+        print("\n".join(_dot(reasons) if output == "dot" else _mermaid(reasons)))
+    elif output == "json":
+        images = [_json(each) if image is None else _image_json(image, each) for image, each in found]
+        render.dump_json({"images": images} if found[0][0] is not None else images[0])
     else:
-        reasons = [_reasons(app, wanted)]
-        if output == "json":
-            render.dump_json(_json(reasons[0]))
-        else:
-            _print(reasons[0])
+        for image, each in found:
+            if image is not None:
+                print(f"{image.reference} ({image.runtime_handler}): manifest {each.digest}")
+            _print(each, indent="" if image is None else "  ")
     return ExitStatus.OK if all(each.is_here for each in reasons) else ExitStatus.NOT_FOUND
+
+
+def _found(app: App, what: str) -> list[tuple[Image | None, _Reasons]]:
+    """A blob, or the images that a name means with their manifests."""
+    wanted = _digest(what)
+    if wanted is not None:
+        return [(None, _reasons(app, wanted))]
+    record_lookup.refuse_unreadable(what)
+    images = list(app.store.list(name=what))
+    if images:
+        return [(image, _reasons(app, image.manifest.digest)) for image in images]
+    if SHORT_DIGEST.fullmatch(what) is not None:
+        with contextlib.suppress(ContentNotFoundError):
+            return [(None, _reasons(app, find_digest(app.store.content, what)))]
+    raise ImageNotFoundError(
+        f"{what!r} is no digest, and no image in the store has that name or id",
+        hint="'imagestore images' lists them; a digest is sha256:<64 hex digits>",
+    )
 
 
 def _digest(what: str) -> Digest | None:
@@ -70,17 +99,6 @@ def _digest(what: str) -> Digest | None:
 
 def _reasons(app: App, digest: Digest) -> _Reasons:
     return _Reasons(digest, app.store.content.exists(digest), app.store.why(digest))
-
-
-def _images(app: App, name: str) -> list[Image]:
-    record_lookup.refuse_unreadable(name)
-    found = list(app.store.list(name=name))
-    if not found:
-        raise ImageNotFoundError(
-            f"{name!r} is no digest, and no image in the store has that name or id",
-            hint="'imagestore images' lists them; a digest is sha256:<64 hex digits>",
-        )
-    return found
 
 
 def _print(reasons: _Reasons, *, indent: str = "") -> None:
@@ -110,3 +128,28 @@ def _json(reasons: _Reasons) -> dict[str, Any]:
         for chain in reasons.chains
     ]
     return {"digest": str(reasons.digest), "inStore": reasons.is_here, "keptBy": kept_by}
+
+
+def _edges(reasons: list[_Reasons]) -> dict[tuple[str, str], None]:
+    """What keeps what, each pair once: holders (by name), then digests from the root down."""
+    edges: dict[tuple[str, str], None] = {}
+    for chain in (chain for each in reasons for chain in each.chains):
+        handler = f" ({chain.holder.handler})" if chain.holder.handler else ""
+        nodes = [
+            f"{chain.holder.kind.value} {render.printable(chain.holder.name)}{handler}",
+            *(f"{each.algorithm}:{each.short}" for each in chain.digests),
+        ]
+        edges |= dict.fromkeys(pairwise(nodes))
+    return edges
+
+
+def _dot(reasons: list[_Reasons]) -> list[str]:
+    lines = [f"  {json.dumps(above)} -> {json.dumps(below)};" for above, below in _edges(reasons)]
+    return ["digraph why {", "  rankdir=LR;", "  node [shape=box];", *lines, "}"]
+
+
+def _mermaid(reasons: list[_Reasons]) -> list[str]:
+    edges = _edges(reasons)
+    names = {node: f"n{number}" for number, node in enumerate(dict.fromkeys(node for edge in edges for node in edge))}
+    nodes = [f'  {name}["{html.escape(node)}"]' for node, name in names.items()]
+    return ["flowchart LR", *nodes, *(f"  {names[above]} --> {names[below]}" for above, below in edges)]

@@ -1,0 +1,220 @@
+"""``imagestore manifest``, ``image-config``, ``digest`` and ``history``: documents from a registry or the store.
+
+Documents are written byte for byte as they came, so that their digests hold.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore.cli import complete, options, render
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.options import access_options, handler_option
+from imagestore.cli.signals import cancelled_by_signals
+from imagestore.errors import DocumentError
+from imagestore.oci.image_config import ImageConfig
+from imagestore.oci.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.store.image import Image
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where to look, and for whom.
+
+    Attributes:
+        handler: the runtime handler whose manifest is meant; None for the default handler's.
+        platform: the platform whose manifest is meant, instead of a handler's.
+        is_local: look into the store, and ask no registry.
+    """
+
+    handler: str | None
+    platform: str | None
+    is_local: bool
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether one manifest of an index is meant, not the index itself."""
+        return self.handler is not None or self.platform is not None
+
+    def target(self, app: App, reference: str) -> tuple[Descriptor, bytes]:
+        """What the reference itself means, an index or a manifest."""
+        if self.is_local:
+            descriptor = self._kept(app, reference).target
+            return descriptor, _read(app, descriptor)
+        parsed = Reference.parse(reference)
+        with cancelled_by_signals() as token:
+            client = app.store.registry
+            descriptor, raw = client.resolve_whole(parsed, cancel=token)
+            return descriptor, raw if raw is not None else client.document(parsed, descriptor, cancel=token)
+
+    def chosen(self, app: App, reference: str) -> tuple[Descriptor, bytes, ImageConfig | None]:
+        """The manifest for the handler or the platform, and its image config, if it has one."""
+        if self.is_local:
+            image = self._kept(app, reference)
+            return image.manifest, image.manifest_document.raw, image.config_if_any
+        with cancelled_by_signals() as token:
+            (plan,) = app.store.plan([(reference, self.handler or "")], platform=self.platform, cancel=token)
+        choice = plan.choice
+        return choice.chosen, choice.manifest.raw, choice.config
+
+    def _kept(self, app: App, reference: str) -> Image:
+        app.missing = "unnamed"
+        return app.store.get(reference, runtime_handler=self.handler)
+
+
+def _read(app: App, descriptor: Descriptor) -> bytes:
+    from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+
+    return app.store.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+
+
+def _with_source(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say which document is meant; it gets the app, the source and the reference."""
+
+    @click.argument("reference", shell_complete=complete.images)
+    @handler_option("The manifest for this runtime handler.")
+    @click.option("--platform", metavar="P", help="The manifest for this platform, for example linux/arm64.")
+    @click.option("--local", "is_local", is_flag=True, help="Look into the store, and ask no registry.")
+    @access_options
+    @output_option
+    @pass_app
+    @functools.wraps(function)
+    def command(
+        app: App,
+        reference: str,
+        runtime_handler: str | None,
+        platform: str | None,
+        is_local: bool,
+        creds_stdin: bool,
+        anonymous: bool,
+        output: str,
+    ) -> None:
+        if runtime_handler is not None and platform is not None:
+            raise click.UsageError("--runtime-handler and --platform exclude each other")
+        if is_local and (platform is not None or creds_stdin or anonymous):
+            raise click.UsageError("--local asks no registry, and shows what a runtime handler has")
+        if not is_local:
+            host = Reference.parse(reference).host
+            app.credentials = options.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
+        function(app, _Source(runtime_handler, platform, is_local), reference, output)
+
+    return command
+
+
+def _write(raw: bytes, descriptor: Descriptor, output: str) -> None:
+    """A document as it is, or in JSON with its descriptor."""
+    if output == "json":
+        render.dump_json({"descriptor": descriptor.members(), "document": json.loads(raw)})
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(raw)
+    sys.stdout.buffer.flush()
+
+
+@click.command()
+@_with_source
+def manifest(app: App, source: _Source, reference: str, output: str) -> None:
+    """Print the manifest of REFERENCE, or its index where it has one, byte for byte.
+
+    With --runtime-handler or --platform: the one manifest of the index that it would get.
+
+    \b
+    imagestore manifest python:3 | jq '.manifests[].platform'
+    imagestore manifest python:3 --platform linux/arm64
+    """
+    if source.is_chosen:
+        descriptor, raw, _ = source.chosen(app, reference)
+    else:
+        descriptor, raw = source.target(app, reference)
+    _write(raw, descriptor, output)
+
+
+@click.command("image-config")
+@_with_source
+def image_config(app: App, source: _Source, reference: str, output: str) -> None:
+    """Print the image config of REFERENCE byte for byte: of the default handler's manifest, or of the one asked for.
+
+    \b
+    imagestore image-config python:3 | jq .config.Env
+    """
+    config = _config(source, app, reference)
+    if output == "json":
+        render.dump_json({"id": _id(config), "document": json.loads(config.raw)})
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(config.raw)
+    sys.stdout.buffer.flush()
+
+
+@click.command()
+@_with_source
+def digest(app: App, source: _Source, reference: str, output: str) -> None:
+    """Print the digest that REFERENCE leads to now; with a handler or a platform that of the manifest it would get."""
+    descriptor = source.chosen(app, reference)[0] if source.is_chosen else source.target(app, reference)[0]
+    if output == "json":
+        render.dump_json({"reference": str(Reference.parse(reference)), "descriptor": descriptor.members()})
+        return
+    print(descriptor.digest)
+
+
+@click.command()
+@_with_source
+def history(app: App, source: _Source, reference: str, output: str) -> None:
+    """Show how REFERENCE was built, the newest step first: what its image config says, and what its layers take.
+
+    Sizes are those of the layers as they travel (compressed).
+    """
+    _, raw, config = source.chosen(app, reference)
+    if config is None:
+        raise DocumentError(f"image {reference}", ["is an artifact, which has no history"])
+    steps = _steps(json.loads(config.raw).get("history") or [], json.loads(raw).get("layers") or [])
+    if output == "json":
+        render.dump_json({"reference": str(Reference.parse(reference)), "id": _id(config), "history": steps})
+        return
+    rows = [
+        (step["created"], render.shortened(step["createdBy"]), render.size(step["size"]), step["comment"])
+        for step in steps
+    ]
+    render.table(("CREATED", "CREATED BY", "SIZE", "COMMENT"), rows)
+
+
+def _config(source: _Source, app: App, reference: str) -> ImageConfig:
+    config = source.chosen(app, reference)[2]
+    if config is None:
+        raise DocumentError(f"image {reference}", ["is an artifact, which has no image config"])
+    return config
+
+
+def _id(config: ImageConfig) -> str:
+    from imagestore.oci.digest import Digest
+
+    return str(Digest.of(config.raw))
+
+
+def _steps(history: list[dict[str, Any]], layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The steps of a config's history, newest first, each with its layer where it made one."""
+    rest = iter(layers)
+    steps = []
+    for step in history:
+        layer = None if step.get("empty_layer") else next(rest, None)
+        steps.append(
+            {
+                "created": step.get("created") or "",
+                "createdBy": step.get("created_by") or "",
+                "comment": step.get("comment") or "",
+                "size": 0 if layer is None else layer["size"],
+                "layer": None if layer is None else layer["digest"],
+            }
+        )
+    return steps[::-1]

@@ -1,0 +1,134 @@
+"""Documents of images, byte for byte, from a registry or the store; lists by repository and pattern; why, drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.node import HYPERV, PROCESS
+from tests.unit.cli.lines import Line
+
+
+def _raw(line: Line, *words: str) -> bytes:
+    """What a command writes, as bytes."""
+    command = [sys.executable, "-m", "imagestore", "--root", str(line.root), "--config", str(line.config), *words]
+    return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+
+
+def _sha256(raw: bytes) -> str:
+    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
+
+
+@pytest.fixture
+def pulled(line: Line) -> Line:
+    line("pull", line.python, "--runtime-handler", HYPERV, "--runtime-handler", PROCESS)
+    return line
+
+
+def test_documents_come_from_the_registry_byte_for_byte(line: Line) -> None:
+    index = _raw(line, "manifest", line.python)
+    assert line("digest", line.python) == f"{_sha256(index)}\n"
+    assert len(json.loads(index)["manifests"]) > 1
+    manifest = _raw(line, "manifest", line.python, "--runtime-handler", HYPERV)
+    assert line("digest", line.python, "--runtime-handler", HYPERV) == f"{_sha256(manifest)}\n"
+    config = _raw(line, "image-config", line.python, "--runtime-handler", HYPERV)
+    assert json.loads(manifest)["config"]["digest"] == _sha256(config)
+    assert not line.root.exists()
+
+
+def test_a_platform_names_a_manifest_too(line: Line) -> None:
+    platform = "windows(10.0.17763)/amd64"
+    config = json.loads(_raw(line, "image-config", line.python, "--platform", platform))
+    assert config["os.version"].startswith("10.0.17763.")
+    line("manifest", line.python, "--platform", platform, "--runtime-handler", HYPERV, status=2)
+
+
+def test_documents_of_the_store_are_those_that_were_pulled(pulled: Line) -> None:
+    shown = pulled.json("inspecti", pulled.python, "--runtime-handler", PROCESS)
+    handler = ("--local", "--runtime-handler", PROCESS)
+    assert _sha256(_raw(pulled, "manifest", pulled.python, *handler)) == shown["manifest"]["digest"]
+    assert _sha256(_raw(pulled, "image-config", pulled.python, *handler)) == shown["id"]
+    assert pulled.json("digest", pulled.python, "--local")["descriptor"] == shown["target"]
+    pulled("manifest", pulled.python, "--local", "--platform", "linux/amd64", status=2)
+
+
+def test_a_document_in_json_has_its_descriptor(line: Line) -> None:
+    shown = line.json("manifest", line.python)
+    assert shown["descriptor"]["digest"] == line("digest", line.python).strip()
+    assert shown["document"] == json.loads(_raw(line, "manifest", line.python))
+
+
+def test_history_gives_each_layer_to_the_step_that_made_it(pulled: Line) -> None:
+    config = json.loads(_raw(pulled, "image-config", pulled.python))
+    layers = pulled.json("inspecti", pulled.python)["layers"]
+    shown = pulled.json("history", pulled.python, "--local")["history"]
+    assert len(shown) == len(config.get("history", []))
+    assert [each["layer"] for each in reversed(shown) if each["layer"]] == [
+        each["digest"] for each in layers[: sum(not step.get("empty_layer") for step in config.get("history", []))]
+    ]
+
+
+def test_what_a_reference_does_not_lead_to_has_its_status(line: Line) -> None:
+    missing = line.server.server.reference("registry.example/library/missing:1")
+    for command in ("manifest", "image-config", "digest", "history"):
+        line(command, missing, status=3)
+        line(command, line.python, "--local", status=8)
+
+
+def test_content_is_written_as_it_is_by_its_digest_or_the_beginning_of_it(pulled: Line) -> None:
+    layer = pulled.json("inspecti", pulled.python)["layers"][0]
+    raw = Path(layer["path"]).read_bytes()
+    assert _raw(pulled, "cat", layer["digest"]) == raw
+    assert _raw(pulled, "cat", layer["digest"][: len("sha256:") + 12]) == raw
+    assert _raw(pulled, "cat", layer["digest"].partition(":")[2][:12]) == raw
+
+
+@pytest.mark.parametrize(
+    ("digest", "status", "text"),
+    [
+        ("sha256:" + "0" * 64, 3, "not in the store"),
+        ("sha256:" + "0" * 12, 3, "not in the store"),
+        ("abc", 2, "at least its first four digits"),
+        ("../../etc/passwd", 2, "expected a digest"),
+    ],
+)
+def test_content_that_is_not_there_and_words_that_are_no_digest_are_told(
+    pulled: Line, digest: str, status: int, text: str
+) -> None:
+    pulled("cat", digest, status=status)
+    assert text in pulled.error
+
+
+def test_a_repository_lists_all_its_tags_and_a_pattern_what_fits(pulled: Line) -> None:
+    pulled("tag", pulled.python, "python:3", "--all-handlers")
+    pulled("tag", pulled.python, "python:4", "--all-handlers")
+    pulled("tag", pulled.python, "pythonic:3", "--all-handlers")
+
+    def listed(name: str) -> list[str]:
+        return sorted({each["reference"] for each in pulled.json("images", name)["images"]})
+
+    assert listed("python") == ["docker.io/library/python:3", "docker.io/library/python:4"]
+    assert listed("python:3") == ["docker.io/library/python:3"]
+    assert listed("python*:3") == ["docker.io/library/python:3", "docker.io/library/pythonic:3"]
+    assert listed("docker.io/*:4") == ["docker.io/library/python:4"]
+    assert listed("nothing*") == []
+    assert len(pulled("images", "-q", "python").splitlines()) == 4
+
+
+def test_why_takes_short_digests_and_draws(pulled: Line) -> None:
+    layer = pulled.json("inspecti", pulled.python)["layers"][0]["digest"]
+    assert pulled.json("why", layer[:19]) == pulled.json("why", layer)
+    dot = pulled("why", pulled.python, "-o", "dot").splitlines()
+    assert (dot[0], dot[-1]) == ("digraph why {", "}")
+    assert any(f'"image {pulled.python} ({HYPERV})" -> "sha256:' in each for each in dot)
+    mermaid = pulled("why", layer, "-o", "mermaid").splitlines()
+    assert mermaid[0] == "flowchart LR"
+    assert sum(" --> " in each for each in mermaid) == sum(
+        " -> " in each for each in pulled("why", layer, "-o", "dot").splitlines()
+    )
+    pulled("why", "0123abcd", status=3)
