@@ -67,7 +67,7 @@ LEASE: Final = {
     "flat": bool,
     "labels": mapping(str),
     "content": [str],
-    "images": [anything],
+    "images": [str],
 }
 REPORT: Final = {
     "faults": [{"kind": str, "subject": str, "detail": str}],
@@ -113,8 +113,25 @@ FINDING: Final = {
 }
 EVENTS: Final = [{"type": str, "reason": str, "message": str}]
 NODE_IMAGE: Final = {"id": str, "runtimeHandler": str, "names": [str], "bytes": int}
-FILESYSTEM: Final = anything
+FILESYSTEM: Final = {"mountpoint": str, "usedBytes": int, "inodesUsed": int, "timestamp": maybe(str)}
 VALUE: Final = {"value": anything, "origin": str}
+
+EDGED: Final = (
+    "profile",
+    "runtimeType",
+    "remoteRuntimeEndpoint",
+    "remoteImageEndpoint",
+    "dockerEndpoint",
+    "runtimeRequestTimeout",
+    "podSandboxImage",
+    "memoryCapacity",
+    "imagePullProgressDeadline",
+    "imageGCHighThresholdPercent",
+    "imageGCLowThresholdPercent",
+    "imageMinimumGCAge",
+    "nodeStatusMaxImages",
+    "RuntimeClassInImageCriApi",
+)
 
 #: Command to its output; ``NAME --option`` where an option prints another one.
 OUTPUTS: Final[dict[str, Any]] = {
@@ -171,8 +188,8 @@ OUTPUTS: Final[dict[str, Any]] = {
         "ingests": int,
         "ingestBytes": int,
         "metadataBytes": int,
-        "diskBytes": maybe(int),
-        "diskFreeBytes": maybe(int),
+        "diskBytes": int,
+        "diskFreeBytes": int,
     },
     "check": {**REPORT, "rebuild": optional(REBUILD)},
     "repair": {
@@ -249,9 +266,9 @@ OUTPUTS: Final[dict[str, Any]] = {
     },
     "version": {
         "version": str,
-        "runtimeName": optional(str),
-        "runtimeVersion": optional(str),
-        "runtimeApiVersion": optional(str),
+        "runtimeName": maybe(str),
+        "runtimeVersion": maybe(str),
+        "runtimeApiVersion": maybe(str),
     },
     "tape verify": {"tapes": [{"path": str, "problems": [str]}]},
     "tape format": {"tapes": [{"path": str, "changed": bool}]},
@@ -286,7 +303,7 @@ OUTPUTS: Final[dict[str, Any]] = {
         "service": str,
         "events": EVENTS,
         "gateChange": [str],
-        "gateNote": anything,
+        "gateNote": str,
         "left": [NODE_IMAGE],
         "error": str,
         "images": int,
@@ -295,7 +312,7 @@ OUTPUTS: Final[dict[str, Any]] = {
         "byHandler": mapping(int),
         "dryRun": optional(bool),
         "usagePercent": optional(maybe(int)),
-        "targetBytes": optional(int),
+        "targetBytes": optional(maybe(int)),
         "freedBytes": optional(int),
         "missingBytes": optional(int),
         "removed": optional([{**NODE_IMAGE, "reason": str}]),
@@ -303,25 +320,7 @@ OUTPUTS: Final[dict[str, Any]] = {
         "spared": optional([{**NODE_IMAGE, "reason": str}]),
     },
     "node edged-config": {
-        **{
-            name: VALUE
-            for name in (
-                "profile",
-                "runtimeType",
-                "remoteRuntimeEndpoint",
-                "remoteImageEndpoint",
-                "dockerEndpoint",
-                "runtimeRequestTimeout",
-                "podSandboxImage",
-                "memoryCapacity",
-                "imagePullProgressDeadline",
-                "imageGCHighThresholdPercent",
-                "imageGCLowThresholdPercent",
-                "imageMinimumGCAge",
-                "nodeStatusMaxImages",
-                "RuntimeClassInImageCriApi",
-            )
-        },
+        **dict.fromkeys(EDGED, VALUE),
         "warnings": [str],
         "faults": [str],
     },
@@ -345,7 +344,7 @@ OUTPUTS: Final[dict[str, Any]] = {
                 "cri": anything,
                 "oci": anything,
                 "cgroupFiles": optional(mapping(str)),
-                "explanation": optional([anything]),
+                "explanation": optional([{"field": str, "value": str, "formula": str, "source": str}]),
             }
         ],
         "warnings": [str],

@@ -10,6 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from docs._tools.diagram import diagram
 from imagestore.cli.main import main
 
 TOP: Final = Path(__file__).parents[2]
@@ -22,10 +23,10 @@ _STYLES: Final = {
     r"\bos(\.version\S*)?(?=\s|$)|\barchitecture(?=\s\s|$)": "dim",
     r"^[A-Z][A-Z ]+$": "bold",
 }
-_FORMAT: Final = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
+_FORMAT: Final = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
-  font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width; }}
+  font-size: {char_height}px; line-height: {line_height}px; }}
 .{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
 {styles}
 </style>
@@ -50,6 +51,7 @@ def pictures() -> dict[str, str]:
     matrix = _printed("--config", CONFIG, "match", "--index", index, "--host", NODE)
     check = _printed("--config", CONFIG, "config", "check", "--host", NODE)
     return {
+        "images/architecture.svg": diagram(),
         "images/match.svg": _svg(matrix, "imagestore match python:3", "match"),
         "images/config-check.svg": _svg(check, "imagestore config check", "check"),
     }

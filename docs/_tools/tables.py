@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 import urllib.request
@@ -10,8 +11,10 @@ from typing import Final
 import imagestore
 from docs._tools.cli_pages import exit_status_table
 from docs._tools.schemas import schema_table
+from imagestore.rpc.meter import PullOutcome
 from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.metrics import Metrics
+from imagestore.testing import RegistryServer, build_index
 
 _PLACE: Final = re.compile(r"(?<=<!-- made: )(?P<name>[\w-]+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
 #: Pages with such tables.
@@ -42,28 +45,24 @@ def metrics_table() -> str:
 
 def _published() -> str:
     """What a server with one call, pull and image answers."""
-    from imagestore.rpc.meter import PullOutcome
-    from imagestore.testing import RegistryServer, build_index
-
     with (
         tempfile.TemporaryDirectory() as root,
         RegistryServer({"registry.example/app:1": build_index(["linux/amd64"])}) as server,
+        imagestore.open(root) as store,
+        contextlib.ExitStack() as last_first,
     ):
-        with imagestore.open(root) as store:
-            store.pull(f"{server.address}/app:1", platform="linux/amd64")
-            workers = StoreWorkers(store)
-            metrics = Metrics(workers)
-            metrics.began("/runtime.v1.ImageService/PullImage")
-            metrics.ended("/runtime.v1.ImageService/PullImage", "OK", 0.1)
-            metrics.pull_joined("runc")
-            metrics.pull_began("runc")
-            metrics.pull_ended("runc", outcome=PullOutcome.SUCCESS, bytes_fetched=1, seconds=0.1)
-            metrics.collected(0.1, None)
-            metrics.reloaded("success")
-            publication = metrics.publish("127.0.0.1", 0)
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{publication.port}/metrics") as answer:
-                    return str(answer.read(), "utf-8")
-            finally:
-                publication.close()
-                workers.close()
+        store.pull(f"{server.address}/app:1", platform="linux/amd64")
+        workers = StoreWorkers(store)
+        last_first.callback(workers.close)
+        metrics = Metrics(workers)
+        metrics.began("/runtime.v1.ImageService/PullImage")
+        metrics.ended("/runtime.v1.ImageService/PullImage", "OK", 0.1)
+        metrics.pull_joined("runc")
+        metrics.pull_began("runc")
+        metrics.pull_ended("runc", outcome=PullOutcome.SUCCESS, bytes_fetched=1, seconds=0.1)
+        metrics.collected(0.1, None)
+        metrics.reloaded("success")
+        publication = metrics.publish("127.0.0.1", 0)
+        last_first.callback(publication.close)
+        with urllib.request.urlopen(f"http://127.0.0.1:{publication.port}/metrics") as answer:
+            return str(answer.read(), "utf-8")

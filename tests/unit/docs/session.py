@@ -1,7 +1,7 @@
 """Where the examples of a page run: a folder, a store, registries on loopback, and a node of a given platform.
 
-Pages use the names that a reader has: ``python:3``, ``registry.example``, ``/var/lib/imagestore``. A session puts the real
-folder and addresses in their place, and takes them out of what commands print.
+Pages use the names that a reader has: ``python:3``, ``registry.example``, ``/var/lib/imagestore``. A session puts the
+real folder and addresses in their place, and takes them out of what commands print.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Session:
         work = self._folder / "work"
         work.mkdir()
         (work / "fixtures").symlink_to(TOP / "fixtures")
+        (work / "config.toml.example").symlink_to(TOP / "config.toml.example")
         self._patch.chdir(work)
         self._patch.setattr("imagestore.platforms.host.detect", lambda **_: self._node)
         home = {"HOME": "home", "DOCKER_CONFIG": "home/.docker", "XDG_RUNTIME_DIR": "run", "IMAGESTORE_ROOT": "store"}

@@ -26,15 +26,18 @@ def write(page: Path) -> bool:
     """Run a page's examples and write their output; returns whether it changed."""
     text = page.read_text("utf-8")
     parts, after = [], 0
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        with Session(Path(folder), patch, node_of(text)) as session:
-            for block in blocks(text):
-                if block.language != "console":
-                    session.run(block)
-                    continue
-                lines = "".join(_written(session, *each) for each in commands(block))
-                parts += [text[after : block.start], textwrap.indent(lines, block.indent)]
-                after = block.end
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patch,
+        Session(Path(folder), patch, node_of(text)) as session,
+    ):
+        for block in blocks(text):
+            if block.language != "console":
+                session.run(block)
+                continue
+            lines = "".join(_written(session, *each) for each in commands(block))
+            parts += [text[after : block.start], textwrap.indent(lines, block.indent)]
+            after = block.end
     new = "".join(parts) + text[after:]
     page.write_text(new, "utf-8")
     return new != text
