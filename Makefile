@@ -34,6 +34,7 @@ help:
 
 $(VENV)/ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imagestore needs Python 3.11 or newer; say which with PYTHON=...")'
+	@echo 'Installing what requirements.lock names from the package index that pip is set up for.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements.lock
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-index --no-deps --no-build-isolation --editable .
@@ -44,6 +45,7 @@ demo: $(VENV)/ready
 
 # Without --quiet, which hides warnings from --strict too.
 docs: $(VENV)/ready
+	$(BIN)/python -m docs._tools.root_pages
 	$(BIN)/mkdocs build --strict
 
 reference: $(VENV)/ready

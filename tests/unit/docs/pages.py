@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from docs._tools.root_pages import PAGES as ROOT_PAGES
+
 TOP: Final = Path(__file__).parents[3]
 DOCS: Final = TOP / "docs"
-#: Pages that are made from other files, or are the record of past decisions.
-NOT_TASKS: Final = ("decisions", "man", "_tools")
+#: What isn't written as a page of the site: files of the root, the record of decisions, and tools.
+NOT_TASKS: Final = (*ROOT_PAGES, "decisions", "man", "_tools")
 
 _FENCE: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n(?P<text>.*?)^(?P=indent)```$",

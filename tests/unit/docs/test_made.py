@@ -9,7 +9,7 @@ import pytest
 
 from docs._tools.__main__ import DOCS, made, stale
 from docs._tools.docstrings import rewritten
-from docs._tools.hooks import with_links
+from docs._tools.root_pages import with_links
 
 
 @pytest.fixture(scope="module")

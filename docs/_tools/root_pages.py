@@ -1,16 +1,14 @@
-"""What mkdocs does besides: pages that are files of the repository's root."""
+"""Pages that are files of the repository's root: ``python -m docs._tools.root_pages``, which ``make docs`` runs first.
+
+They are written beside the others and not committed. (A hook of mkdocs could add them; zensical, the successor of
+mkdocs-material, has none.)
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from mkdocs.structure.files import File
-
-if TYPE_CHECKING:
-    from mkdocs.config.defaults import MkDocsConfig
-    from mkdocs.structure.files import Files
+from typing import Final
 
 TOP: Final = Path(__file__).parents[2]
 SOURCE: Final = "https://github.com/imagestore/imagestore/blob/main/"
@@ -23,13 +21,6 @@ PAGES: Final = {
 _LINK: Final = re.compile(r"\]\((?!https?:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages."""
-    for page, name in PAGES.items():
-        files.append(File.generated(config, page, content=with_links((TOP / name).read_text("utf-8"))))
-    return files
-
-
 def with_links(text: str) -> str:
     """A root file's text whose links lead to pages of the site, or else to the repository."""
     pages = {name: page for page, name in PAGES.items()}
@@ -40,3 +31,13 @@ def with_links(text: str) -> str:
         return f"]({inside or SOURCE + path}{anchor})"
 
     return _LINK.sub(replaced, text)
+
+
+def main() -> None:
+    """Write the pages."""
+    for page, name in PAGES.items():
+        (TOP / "docs" / page).write_text(with_links((TOP / name).read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
