@@ -11,12 +11,15 @@ import click
 import pytest
 
 from docs._tools.tables import PAGES as PAGES_WITH_TABLES
+from imagestore import platforms
 from imagestore.cli.main import cli
 from tests.unit.docs.pages import DOCS, TOP, blocks, pages
 from tests.unit.docs.session import Session
 
 PAGES = pages()
 NAMES = [str(path.relative_to(TOP)) for path in PAGES]
+#: Without the specification of tapes and the program's own texts.
+PROSE = [path for path in PAGES if path.name != "tape-format.md" and "cli" not in path.parts]
 #: What programs may import; docs/reference/api lists them.
 PUBLIC: Final = {
     "imagestore",
@@ -68,10 +71,8 @@ def test_a_page_has_an_example(page: Path) -> None:
     assert made or name in NO_TASK or any(block.language in {"console", "python", "pycon"} for block in blocks(text))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@pytest.mark.parametrize("page", PROSE, ids=[str(path.relative_to(TOP)) for path in PROSE])
 def test_paragraphs_are_short(page: Path) -> None:
-    if page.name == "tape-format.md" or "cli" in page.parts:
-        pytest.skip("a specification, and texts of the program")
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^ *(?:[-*|!#]|\d+\.) ?", "\n", text, flags=re.MULTILINE)
     long = [part for part in re.split(r"\n\s*\n", prose) if len(part.split()) > MOST_WORDS]
@@ -105,6 +106,11 @@ def test_every_page_with_a_made_table_is_known() -> None:
         page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if "<!-- made:" in page.read_text("utf-8")
     }
     assert found == set(PAGES_WITH_TABLES)
+
+
+def test_the_page_on_matching_has_every_rule_that_refuses() -> None:
+    text = (DOCS / "matching.md").read_text("utf-8")
+    assert [rule for rule in platforms.Rule if not rule.startswith("match") and f"| `{rule}` |" not in text] == []
 
 
 def test_contributing_leads_to_folders_that_exist() -> None:
