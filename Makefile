@@ -17,10 +17,13 @@ ROWS ?=
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
-.PHONY: help demo test unit lint types format integration crash bench protos protos-check lock clean
+.PHONY: help demo docs reference test unit lint types format integration crash bench protos protos-check lock clean
 
 help:
-	@echo "make demo         one reference, two runtime handlers, two manifests; from recorded fixtures, no network"
+	@echo "make demo         one reference, two runtime handlers, two manifests; recorded, so no registry is asked. Like all of"
+	@echo "                  these it first installs what it needs from a package index (python3 -m pip config list says which)"
+	@echo "make docs         the documentation site, into build/site; a dead link or an unresolved name is an error"
+	@echo "make reference    make the pages, man pages, schemas and pictures anew that come from the code"
 	@echo "make test         lint, types, floors, unit and property tests"
 	@echo "make integration  the same against real servers on loopback (installs Debian packages that are missing)"
 	@echo "make crash        kill processes at work on one store (KILLS=1000 of them) and judge what is left"
@@ -31,6 +34,7 @@ help:
 
 $(VENV)/ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imagestore needs Python 3.11 or newer; say which with PYTHON=...")'
+	@echo 'Installing what requirements.lock names from the package index that pip is set up for.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements.lock
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-index --no-deps --no-build-isolation --editable .
@@ -39,9 +43,17 @@ $(VENV)/ready: requirements.lock pyproject.toml
 demo: $(VENV)/ready
 	$(BIN)/python examples/demo.py
 
+# Without --quiet, which hides warnings from --strict too.
+docs: $(VENV)/ready
+	$(BIN)/python -m docs._tools.root_pages
+	$(BIN)/mkdocs build --strict
+
+reference: $(VENV)/ready
+	$(BIN)/python -m docs._tools
+
 lint: $(VENV)/ready
-	$(BIN)/ruff check imagestore tests benchmarks examples fixtures
-	$(BIN)/ruff format --check imagestore tests benchmarks examples fixtures
+	$(BIN)/ruff check imagestore tests benchmarks examples fixtures docs
+	$(BIN)/ruff format --check imagestore tests benchmarks examples fixtures docs
 	$(BIN)/lint-imports --no-cache
 
 types: $(VENV)/ready
@@ -83,8 +95,8 @@ bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks --rounds $(ROUNDS) $(if $(ROWS),--rows $(ROWS),--output benchmarks)
 
 format: $(VENV)/ready
-	$(BIN)/ruff check --fix imagestore tests benchmarks examples fixtures
-	$(BIN)/ruff format imagestore tests benchmarks examples fixtures
+	$(BIN)/ruff check --fix imagestore tests benchmarks examples fixtures docs
+	$(BIN)/ruff format imagestore tests benchmarks examples fixtures docs
 
 lock: $(VENV)/ready
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \

@@ -1,8 +1,8 @@
 """``runtime.v1.ImageService`` over the store.
 
 The runtime handler decides which record is meant (KEP-4216): an unknown one is refused with INVALID_ARGUMENT before
-anything is asked or changed; an empty one leaves it to the store's rules for calls without a handler (README,
-docs/decisions/0007). Every image answered carries its handler in ``spec.runtime_handler``.
+anything is asked or changed; an empty one leaves it to the store's rules for calls without a handler
+(docs/embed.md, docs/decisions/0007). Every image answered carries its handler in ``spec.runtime_handler``.
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 Parts: `ensure` (EnsureImageExists), `gc` (image collection by (image, runtime handler)), `edged` (KubeEdge's
 configuration), `embedded` and `docker` (image services; the CRI one is `imagestore.cri.client`), `kubelet_config`.
-``docs/node.md`` has the whole of it. Nothing is loaded before it is asked for.
+``docs/kubernetes.md`` has the whole of it. Nothing is loaded before it is asked for.
 """

@@ -166,7 +166,7 @@ class ImageStore(Archives, Upkeep):
         Raises:
             InvalidReferenceError, InvalidPlatformError, UnknownRuntimeHandlerError: before anything is sent.
             NoMatchingManifestError: the image has nothing for that platform; says what it has and why not.
-            RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
+            RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError: it failed on the way.
         """
         with self._operation(cancel) as token:
             work = self._work(Reference.parse(reference), runtime_handler, platform, observer, token)
@@ -193,7 +193,7 @@ class ImageStore(Archives, Upkeep):
             cancel: ends the work.
 
         Raises:
-            As pull(), but for what only fetching can show.
+            ImageStoreError: as pull(), but for what only fetching can show.
         """
         plans: list[PullPlan] = []
         planned: set[Digest] = set()

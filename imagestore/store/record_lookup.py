@@ -1,4 +1,4 @@
-"""Which records a name, id or digest means; the rules where CRI leaves them open are one table in the README.
+"""Which records a name, id or digest means; the rules where CRI leaves them open are one table in docs/embed.md.
 
 Names, image ids (whole, or a beginning of at least four hex digits, with or without ``sha256:``), and repository
 digests (``name@sha256:…`` of the index or the manifest) are understood.

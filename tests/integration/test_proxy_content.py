@@ -1,4 +1,4 @@
-"""Debian's containerd with the README's ``[proxy_plugins.imagestore]``: its CRI calls, through our own client."""
+"""Debian's containerd with the documented ``[proxy_plugins.imagestore]``: its CRI calls, through our own client."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 _SUFFIXES = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
 _EDGES = [0, 1, 3, 512, 1023, 1024, 1025, 10**9, 10**15, 10**18, 2**53, 2**63 - 1, 2**63, 2**64]
-#: Power of ten for which SI has a suffix no more: see docs/resources.md.
+#: Power of ten for which SI has a suffix no more: see docs/reference/resources.md.
 _LEAST_WITHOUT_SUFFIX = 21
 
 

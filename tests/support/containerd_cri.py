@@ -1,6 +1,6 @@
 """Debian's containerd with its CRI plugin, on a folder and a socket of its own; no network plugin, no sandboxes.
 
-It keeps its content itself, or in our store, configured as the README says.
+It keeps its content itself, or in our store, configured as the documentation says.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ snapshotter = "native"
 """
 
 
-_README: Final = Path(__file__).parents[2] / "README.md"
-_README_SOCKET: Final = "/run/imagestore/content.sock"
+_PAGE: Final = Path(__file__).parents[2] / "docs" / "run-a-node" / "containerd.md"
+_SOCKET_OF_PAGE: Final = "/run/imagestore/content.sock"
 
 
 def readme_proxy(socket: Path) -> str:
-    """The README's configuration for a containerd that keeps its content here, with another socket."""
+    """The documentation's configuration for a containerd that keeps its content here, with another socket."""
     (block,) = [
         block
-        for block in re.findall(r"^```toml\n(.*?)^```", _README.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+        for block in re.findall(r"^```toml\n(.*?)^```", _PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
         if "[proxy_plugins.imagestore]" in block
     ]
-    assert block.count(_README_SOCKET) == 1
-    return str(block.replace(_README_SOCKET, str(socket)))
+    assert block.count(_SOCKET_OF_PAGE) == 1
+    return str(block.replace(_SOCKET_OF_PAGE, str(socket)))
 
 
 @contextlib.contextmanager

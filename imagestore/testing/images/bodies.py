@@ -1,10 +1,10 @@
 """Bodies: the bytes of a blob, wherever they are, read in bounded memory from any offset.
 
 A body is in memory, in a file, or *synthetic*: computed from a seed, so that a tape can hold a layer of a gigabyte in
-two lines. The synthetic stream is part of the tape format (docs/tape-format.md) and must never change: one block of 1
-MiB is SHAKE-256 of ``imagestore-tape/1 <seed>``; block *i* of the stream is that block with its first eight bytes
-replaced by *i*, big-endian. Form ``tar`` wraps the stream as one file in a USTAR archive, so that clients which
-unpack are content.
+two lines. The synthetic stream is part of the tape format (docs/reference/tape-format.md) and must never change: one
+block of 1 MiB is SHAKE-256 of ``imagestore-tape/1 <seed>``; block *i* of the stream is that block with its first
+eight bytes replaced by *i*, big-endian. Form ``tar`` wraps the stream as one file in a USTAR archive, so that clients
+which unpack are content.
 """
 
 from __future__ import annotations

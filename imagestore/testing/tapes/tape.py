@@ -1,4 +1,4 @@
-"""A tape: what a recorded registry serves, as values. docs/tape-format.md describes the text form.
+"""A tape: what a recorded registry serves, as values. docs/reference/tape-format.md describes the text form.
 
 Two kinds of content stand side by side. A *repository* is served by the registry's rules (any method, any Range, any
 order); an *exchange* is one recorded answer to one request. Bodies are elsewhere: in a folder of blobs named by

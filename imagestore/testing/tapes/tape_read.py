@@ -1,4 +1,4 @@
-"""Reads the text form of a tape (docs/tape-format.md).
+"""Reads the text form of a tape (docs/reference/tape-format.md).
 
 The text is hostile until checked: bounded, typed, no unknown keys.
 """

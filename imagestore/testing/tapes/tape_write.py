@@ -25,7 +25,7 @@ _STEPS: Final = {"ping": 0, "token": 1, "tags": 2, "manifest": 3, "blob": 4}
 
 
 def format_tape(tape: Tape) -> bytes:
-    """The text of a tape, in the one canonical order (docs/tape-format.md)."""
+    """The text of a tape, in the one canonical order (docs/reference/tape-format.md)."""
     out = io.StringIO()
     out.write(f"format = {quote(FORMAT)}\nversion = {VERSION}\n")
     if tape.about:

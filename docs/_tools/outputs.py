@@ -1,0 +1,384 @@
+"""What ``--output json`` of each command prints, in a short form of JSON Schema (see ``schemas``).
+
+A dict is an object with these members and no others, a list an array, a type a value of it; ``optional``, ``maybe`` and
+``mapping`` are described there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from docs._tools.schemas import anything, mapping, maybe, optional
+
+PAIR: Final = {"reference": str, "runtimeHandler": str}
+DESCRIPTOR: Final = {
+    "mediaType": str,
+    "digest": str,
+    "size": int,
+    "platform": optional(anything),
+    "annotations": optional(mapping(str)),
+    "urls": optional([str]),
+    "data": optional(str),
+    "artifactType": optional(str),
+}
+PLATFORM: Final = {
+    "os": str,
+    "architecture": str,
+    "variant": optional(str),
+    "os.version": optional(str),
+    "os.features": optional([str]),
+    "text": str,
+}
+IMAGE: Final = {
+    **PAIR,
+    "reference": maybe(str),
+    "id": str,
+    "platform": maybe(PLATFORM),
+    "wantedPlatform": maybe(str),
+    "target": maybe(DESCRIPTOR),
+    "manifest": maybe(DESCRIPTOR),
+    "size": int,
+    "labels": maybe(mapping(str)),
+    "warnings": maybe([str]),
+    "createdAt": maybe(str),
+    "updatedAt": maybe(str),
+    "pinned": bool,
+}
+IMAGES: Final = {"images": [IMAGE]}
+FAILURES: Final = [{"subject": str, "reason": str}]
+VERDICT: Final = {
+    "position": [int],
+    "descriptor": DESCRIPTOR,
+    "platform": maybe(PLATFORM),
+    "accepted": bool,
+    "rank": maybe(int),
+    "rule": str,
+    "reason": str,
+}
+KEPT: Final = {
+    "digest": str,
+    "inStore": bool,
+    "keptBy": [{"kind": str, "name": str, "runtimeHandler": str, "chain": [str]}],
+}
+LEASE: Final = {
+    "id": str,
+    "createdAt": str,
+    "expiresAt": maybe(str),
+    "flat": bool,
+    "labels": mapping(str),
+    "content": [str],
+    "images": [str],
+}
+REPORT: Final = {
+    "faults": [{"kind": str, "subject": str, "detail": str}],
+    "blobs": int,
+    "bytesHashed": int,
+    "records": int,
+}
+REBUILD: Final = {
+    "wasWhole": bool,
+    "keptAs": maybe(str),
+    "restored": [[str]],
+    "skipped": [[str]],
+    "leases": [str],
+    "labelledBlobs": int,
+    "replaced": [str],
+    "replacedLease": maybe(str),
+    "found": [str],
+    "foundLease": maybe(str),
+    "unreadableLines": int,
+    "reindexed": bool,
+}
+PLAN: Final = {
+    **PAIR,
+    "wantedPlatform": str,
+    "platform": PLATFORM,
+    "manifest": DESCRIPTOR,
+    "upToDate": bool,
+    "bytesToFetch": int,
+    "bytesHere": int,
+    "bytesAtSource": int,
+    "bytesShared": int,
+    "hosts": [str],
+    "blobs": [{**DESCRIPTOR, "presence": str, "bytesToFetch": int}],
+}
+FINDING: Final = {
+    "severity": str,
+    "file": str,
+    "line": maybe(int),
+    "key": str,
+    "text": str,
+    "hint": str,
+    "mend": str,
+}
+EVENTS: Final = [{"type": str, "reason": str, "message": str}]
+NODE_IMAGE: Final = {"id": str, "runtimeHandler": str, "names": [str], "bytes": int}
+FILESYSTEM: Final = {"mountpoint": str, "usedBytes": int, "inodesUsed": int, "timestamp": maybe(str)}
+VALUE: Final = {"value": anything, "origin": str}
+
+EDGED: Final = (
+    "profile",
+    "runtimeType",
+    "remoteRuntimeEndpoint",
+    "remoteImageEndpoint",
+    "dockerEndpoint",
+    "runtimeRequestTimeout",
+    "podSandboxImage",
+    "memoryCapacity",
+    "imagePullProgressDeadline",
+    "imageGCHighThresholdPercent",
+    "imageGCLowThresholdPercent",
+    "imageMinimumGCAge",
+    "nodeStatusMaxImages",
+    "RuntimeClassInImageCriApi",
+)
+
+#: Command to its output; ``NAME --option`` where an option prints another one.
+OUTPUTS: Final[dict[str, Any]] = {
+    "pull": IMAGES,
+    "pull --dry-run": {"pulls": [PLAN], "bytesToFetch": int, "contentBytes": int, "contentBytesAfter": int},
+    "images": IMAGES,
+    "inspecti": {
+        **IMAGE,
+        "layers": maybe([{**DESCRIPTOR, "path": optional(str), "diffId": optional(str)}]),
+        "config": maybe(anything),
+        "info": optional(anything),
+    },
+    "rmi": {
+        "removed": [PAIR],
+        "kept": optional([PAIR]),
+        "missing": optional([str]),
+        "bytesFreed": maybe(int),
+        "dryRun": optional(bool),
+    },
+    "manifest": {"descriptor": DESCRIPTOR, "document": anything},
+    "image-config": {"id": str, "document": anything},
+    "digest": {"reference": str, "descriptor": DESCRIPTOR},
+    "history": {
+        "reference": str,
+        "id": str,
+        "history": [{"created": str, "createdBy": str, "comment": str, "size": int, "layer": maybe(str)}],
+    },
+    "tag": IMAGES,
+    "untag": {"removed": [PAIR]},
+    "pin": {"images": [{**PAIR, "pinned": bool}]},
+    "unpin": {"images": [{**PAIR, "pinned": bool}]},
+    "gc": {
+        "dryRun": bool,
+        "blobs": maybe([str]),
+        "ingests": maybe([str]),
+        "bytesFreed": maybe(int),
+        "keptBlobs": maybe(int),
+        "failures": maybe(FAILURES),
+        "evicted": optional([{**PAIR, "reason": str}]),
+    },
+    "why": {
+        "digest": optional(str),
+        "inStore": optional(bool),
+        "keptBy": optional(KEPT["keptBy"]),
+        "images": optional([{**PAIR, **KEPT}]),
+    },
+    "df": {
+        "images": [
+            {
+                **PAIR,
+                "id": str,
+                "bytes": int,
+                "uniqueBytes": int,
+                "sharedBytes": int,
+                "lastUsedAt": str,
+                "pinned": bool,
+            }
+        ],
+        "blobs": int,
+        "contentBytes": int,
+        "keptBytes": int,
+        "otherBytes": int,
+        "ingests": int,
+        "ingestBytes": int,
+        "metadataBytes": int,
+        "diskBytes": int,
+        "diskFreeBytes": int,
+    },
+    "check": {**REPORT, "rebuild": optional(REBUILD)},
+    "repair": {
+        "check": REPORT,
+        "fetched": [str],
+        "bytesFetched": int,
+        "deleted": [str],
+        "edges": [str],
+        "failures": FAILURES,
+    },
+    "backup": {"file": str, "bytes": int},
+    "restore": {"restored": str, "keptAs": maybe(str)},
+    "leases list": {"leases": [LEASE]},
+    "leases create": LEASE,
+    "leases renew": LEASE,
+    "leases delete": {"deleted": [str]},
+    "export": {
+        "images": [{"reference": str, "target": DESCRIPTOR, "platforms": [str], "leftOut": [str]}],
+        "size": int,
+    },
+    "import": {**IMAGES, "unusedBlobs": int, "unusedBytes": int},
+    "match": {
+        "image": str,
+        "handlers": [
+            {
+                "runtimeHandler": str,
+                "wantedPlatform": str,
+                "origin": mapping(str),
+                "declared": bool,
+                "chosen": maybe(VERDICT),
+                "runnerUp": maybe(VERDICT),
+                "entries": [VERDICT],
+                "remarks": [str],
+                "hint": str,
+            }
+        ],
+    },
+    "auth explain": {
+        "reference": str,
+        "host": str,
+        "repository": str,
+        "credentials": maybe(str),
+        "failure": maybe(str),
+        "steps": [{"outcome": str, "place": str, "member": maybe(str), "reason": str}],
+    },
+    "hosts": {
+        "reference": str,
+        "folder": maybe(str),
+        "endpoints": [
+            {
+                "url": str,
+                "isUpstream": bool,
+                "isAsked": bool,
+                "isAskedToResolve": bool,
+                "capabilities": [str],
+                "source": str,
+                "notes": [str],
+            }
+        ],
+        "remarks": [str],
+    },
+    "tags": {"repository": str, "tags": [str]},
+    "referrers": {
+        "reference": str,
+        "subject": DESCRIPTOR,
+        "isFromTag": bool,
+        "referrers": [{**DESCRIPTOR, "artifactType": maybe(str), "annotations": mapping(str)}],
+        "remarks": [str],
+    },
+    "fsinfo": {"imageFilesystems": [FILESYSTEM], "containerFilesystems": [FILESYSTEM]},
+    "info": {
+        "conditions": [{"type": str, "status": bool, "reason": str, "message": str}],
+        "runtimeHandlers": [str],
+        "info": mapping(anything),
+    },
+    "version": {
+        "version": str,
+        "runtimeName": maybe(str),
+        "runtimeVersion": maybe(str),
+        "runtimeApiVersion": maybe(str),
+    },
+    "tape verify": {"tapes": [{"path": str, "problems": [str]}]},
+    "tape format": {"tapes": [{"path": str, "changed": bool}]},
+    "tape show": {
+        "about": str,
+        "hosts": [str],
+        "plain": [str],
+        "repositories": [{"name": str, "tags": mapping(str), "manifests": [str], "blobs": [str]}],
+        "exchanges": [{"method": str, "url": str, "status": int}],
+        "faults": [anything],
+        "bytes": int,
+    },
+    "tape gc": {"dryRun": bool, "bodies": [str], "bytesFreed": int, "keptBodies": int},
+    "tape to-layout": {"layout": str, "entries": int},
+    "tape from-layout": {"tape": str},
+    "tape push": {"target": str},
+    "tape fetch": {"path": str},
+    "tape serve": {"hosts": mapping(str), "environment": mapping(str)},
+    "node ensure": {
+        "image": str,
+        "runtimeHandler": str,
+        "service": str,
+        "imageRef": str,
+        "pulled": bool,
+        "reason": str,
+        "message": str,
+        "events": EVENTS,
+        "steps": [str],
+        "gateChange": [str],
+    },
+    "node gc": {
+        "service": str,
+        "events": EVENTS,
+        "gateChange": [str],
+        "gateNote": str,
+        "left": [NODE_IMAGE],
+        "error": str,
+        "images": int,
+        "inUse": int,
+        "pinned": int,
+        "byHandler": mapping(int),
+        "dryRun": optional(bool),
+        "usagePercent": optional(maybe(int)),
+        "targetBytes": optional(maybe(int)),
+        "freedBytes": optional(int),
+        "missingBytes": optional(int),
+        "removed": optional([{**NODE_IMAGE, "reason": str}]),
+        "failed": optional([{**NODE_IMAGE, "error": str}]),
+        "spared": optional([{**NODE_IMAGE, "reason": str}]),
+    },
+    "node edged-config": {
+        **dict.fromkeys(EDGED, VALUE),
+        "warnings": [str],
+        "faults": [str],
+    },
+    "node resources": {
+        "runtimeHandler": maybe(str),
+        "os": str,
+        "isolation": maybe(str),
+        "mapping": str,
+        "node": {
+            "memoryBytes": maybe(int),
+            "allocatableMemoryBytes": maybe(int),
+            "swapBytes": maybe(int),
+            "processors": maybe(int),
+            "cgroup": maybe(str),
+        },
+        "qosClass": str,
+        "podCgroup": maybe(anything),
+        "containers": [
+            {
+                "name": str,
+                "cri": anything,
+                "oci": anything,
+                "cgroupFiles": optional(mapping(str)),
+                "explanation": optional([{"field": str, "value": str, "formula": str, "source": str}]),
+            }
+        ],
+        "warnings": [str],
+    },
+    "config check": {
+        "host": str,
+        "files": [str],
+        "version": maybe(int),
+        "defaultRuntimeHandler": maybe(str),
+        "handlers": [
+            {
+                "runtimeHandler": str,
+                "runtimeType": str,
+                "isolation": maybe(str),
+                "snapshotter": str,
+                "wantedPlatform": str,
+                "source": str,
+                "declared": bool,
+                "origin": mapping(str),
+            }
+        ],
+        "findings": [FINDING],
+        "passedOver": [str],
+    },
+    "config default": mapping(anything),
+    "config dump": mapping(anything),
+}

@@ -1,0 +1,43 @@
+"""Pages that are files of the repository's root: ``python -m docs._tools.root_pages``, which ``make docs`` runs first.
+
+They are written beside the others and not committed. (A hook of mkdocs could add them; zensical, the successor of
+mkdocs-material, has none.)
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+TOP: Final = Path(__file__).parents[2]
+SOURCE: Final = "https://github.com/imagestore/imagestore/blob/main/"
+#: Page to file.
+PAGES: Final = {
+    "architecture.md": "ARCHITECTURE.md",
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+}
+_LINK: Final = re.compile(r"\]\((?!https?:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+def with_links(text: str) -> str:
+    """A root file's text whose links lead to pages of the site, or else to the repository."""
+    pages = {name: page for page, name in PAGES.items()}
+
+    def replaced(match: re.Match[str]) -> str:
+        path, anchor = match["path"], match["anchor"] or ""
+        inside = pages.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        return f"]({inside or SOURCE + path}{anchor})"
+
+    return _LINK.sub(replaced, text)
+
+
+def main() -> None:
+    """Write the pages."""
+    for page, name in PAGES.items():
+        (TOP / "docs" / page).write_text(with_links((TOP / name).read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The pages of the documentation site and their fenced blocks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from docs._tools.root_pages import PAGES as ROOT_PAGES
+
+TOP: Final = Path(__file__).parents[3]
+DOCS: Final = TOP / "docs"
+#: What isn't written as a page of the site: files of the root, the record of decisions, and tools.
+NOT_TASKS: Final = (*ROOT_PAGES, "decisions", "man", "_tools")
+
+_FENCE: Final = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        language: what stands behind the fence.
+        title: the file that the block is, or "".
+        text: its lines, without indentation.
+        indent: what stands before each of its lines in the page.
+        start, end: where the text is in the page.
+        line: the fence's line.
+    """
+
+    language: str
+    title: str
+    text: str
+    indent: str
+    start: int
+    end: int
+    line: int
+
+
+def pages() -> list[Path]:
+    """Every page that people wrote, README.md included."""
+    found = [path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).parts[0] not in NOT_TASKS]
+    return [TOP / "README.md", *found]
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    found = []
+    for match in _FENCE.finditer(text):
+        indent = match["indent"]
+        lines = [line.removeprefix(indent) for line in match["text"].splitlines(keepends=True)]
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(
+            Block(
+                language=match["language"],
+                title=match["title"] or "",
+                text="".join(lines),
+                indent=indent,
+                start=match.start("text"),
+                end=match.end("text"),
+                line=line,
+            )
+        )
+    return found
+
+
+def commands(block: Block) -> list[tuple[str, str]]:
+    """The commands of a console block, each with the output that the page shows."""
+    found: list[tuple[str, str]] = []
+    for line in block.text.splitlines(keepends=True):
+        if line.startswith("$ "):
+            found.append((line[2:].rstrip("\n"), ""))
+        elif found and found[-1][0].endswith("\\"):
+            command, _ = found.pop()
+            found.append((f"{command[:-1]}{line.strip()}", ""))
+        elif found:
+            command, output = found.pop()
+            found.append((command, output + line))
+    return found

@@ -1,0 +1,55 @@
+"""What is made from the code is what the code gives now."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs._tools.__main__ import DOCS, made, stale
+from docs._tools.docstrings import rewritten
+from docs._tools.root_pages import with_links
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, str]:
+    return made()
+
+
+def test_every_made_file_is_current(files: dict[str, str]) -> None:
+    old = [name for name, text in files.items() if _text(DOCS / name) != text]
+    assert (old, stale(files)) == ([], []), "run 'make reference'"
+
+
+def test_there_is_a_page_and_a_man_page_for_each_command(files: dict[str, str]) -> None:
+    assert {"reference/cli/pull.md", "man/imagestore.1", "man/imagestore-node-ensure.1"} <= set(files)
+    assert "imagestore node ensure" in files["reference/cli/node.md"]
+    assert ".SH EXIT STATUS" in files["man/imagestore.1"]
+
+
+def test_pictures_need_nothing_of_other_servers(files: dict[str, str]) -> None:
+    pictures = {name: text for name, text in files.items() if name.endswith(".svg")}
+    assert len(pictures) == 3
+    for text in pictures.values():
+        assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)|<script|@import|@font-face", text) == []
+
+
+def test_links_of_root_files_lead_to_pages_or_to_the_repository() -> None:
+    text = "[a](docs/decisions/0015-turns.md) [b](CHANGELOG.md#x) [c](Makefile) [d](https://example.org) [e](#f)"
+    source = "https://github.com/imagestore/imagestore/blob/main/Makefile"
+    assert with_links(text) == (
+        f"[a](decisions/0015-turns.md) [b](changelog.md#x) [c]({source}) [d](https://example.org) [e](#f)"
+    )
+
+
+def test_docstrings_become_markdown() -> None:
+    text = "See :func:`imagestore.open`.\n\nArgs:\n    a, b: both\n        of them.\n    c: one.\n\n    >>> 1\n    1"
+    assert rewritten(text) == (
+        "See `open`.\n\nArgs:\n    a: both\n        of them.\n    b: both\n        of them.\n    c: one.\n\n"
+        "```pycon\n>>> 1\n1\n```"
+    )
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8") if path.exists() else ""
