@@ -39,6 +39,8 @@ SECTIONS: Final[Mapping[str, Table]] = {
         "untag": ("imagestore.cli.tag", "untag", "Take a reference away from an image that has others."),
         "export": ("imagestore.cli.export_import", "export", "Write images into an archive."),
         "import": ("imagestore.cli.export_import", "import_", "Bring images in from an archive."),
+        "unpack": ("imagestore.cli.unpack", "unpack", "Unpack an image's root filesystem into a folder."),
+        "bundle": ("imagestore.cli.unpack", "bundle", "Make a bundle that runc and other OCI runtimes start."),
         "manifest": ("imagestore.cli.documents", "manifest", "Print an image's manifest or index, byte for byte."),
         "image-config": ("imagestore.cli.documents", "image_config", "Print an image's config, byte for byte."),
         "digest": ("imagestore.cli.documents", "digest", "Print the digest that a reference leads to."),

@@ -18,6 +18,8 @@ from imagestore.registry.events import (
     BlobDone,
     BlobStarted,
     BlobVerifying,
+    LayerUnpacked,
+    LayerUnpacking,
     Noticed,
     PartAdvanced,
     Resolved,
@@ -98,6 +100,8 @@ def sentence(event: Event) -> str:
             return f"{_label(event.descriptor)}: fetched {size(event.fetched_bytes)}"
         case BlobDone():
             return f"{_label(event.descriptor)}: here already"
+        case LayerUnpacked():
+            return f"{_label(event.descriptor)}: unpacked {event.entries} entries"
         case Waiting():
             return f"{_about(event.host, event.reason)} (waiting {event.seconds:.1f} s)"
         case SourceSwitched():
@@ -164,6 +168,11 @@ class _Bars:
                 self._move(str(event.digest), event.received)
             case BlobVerifying():
                 self._describe(event.descriptor, "verifying")
+            case LayerUnpacking():
+                self._start(event.descriptor, 0)
+                self._move(str(event.descriptor.digest), event.read)
+            case LayerUnpacked():
+                self._describe(event.descriptor, "unpacked")
             case BlobDone() if event.fetched_bytes:
                 self._move(str(event.descriptor.digest), event.descriptor.size)
                 self._describe(event.descriptor, "done")

@@ -113,6 +113,22 @@ class PartAdvanced:
     total: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LayerUnpacking:
+    """A layer is unpacked; ``read`` bytes of its blob have been."""
+
+    descriptor: Descriptor
+    read: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerUnpacked:
+    """A layer is unpacked, and its diff id holds; ``entries`` files, folders, links and whiteouts were in it."""
+
+    descriptor: Descriptor
+    entries: int
+
+
 Event = (
     Resolved
     | Selected
@@ -125,6 +141,8 @@ Event = (
     | SourceSwitched
     | Noticed
     | PartAdvanced
+    | LayerUnpacking
+    | LayerUnpacked
 )
 Observer = Callable[[Event], None]
 

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from imagestore.store.pull.plan import PullPlan
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.store.pull.work import PullWork
+    from imagestore.store.unpack.apply import UnpackLimits
+    from imagestore.store.unpack.bundle import BundleOptions
+    from imagestore.store.unpack.unpack import UnpackReport
     from imagestore.util.cancel import CancelToken
 
 
@@ -327,6 +330,45 @@ class ImageStore(Archives, Upkeep):
         owners = sorted({each.handler for each in records})
         each_owners = ([each for each in records if each.handler == owner] for owner in owners)
         return [each for owned in each_owners for each in record_lookup.with_namesakes(self.metadata, owned)]
+
+    def unpack(
+        self,
+        name: str,
+        folder: str | os.PathLike[str],
+        *,
+        runtime_handler: str | None = None,
+        bundle: BundleOptions | None = None,
+        limits: UnpackLimits | None = None,
+        is_rootless: bool = False,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> UnpackReport:
+        """Unpack an image of the store: its root filesystem, or a bundle that an OCI runtime starts.
+
+        Args:
+            name: reference or id.
+            folder: isn't there yet, or is empty; it appears when all is in it.
+            runtime_handler: whose image; None as for get().
+            bundle: make a bundle, with ``rootfs`` and ``config.json``, and what a pod says of the container.
+            limits: what all layers together may take.
+            is_rootless: for users other than root: all files are theirs, and devices are left out.
+            observer: hears of progress (LayerUnpacking, LayerUnpacked).
+            cancel: ends it.
+
+        Raises:
+            ImageNotFoundError, UnknownRuntimeHandlerError: as get().
+            ImageStoreError: as :meth:`imagestore.store.unpack.unpack.UnpackWork.run`; nothing is left then.
+        """
+        with translated("load what unpacks from it", self.content.root):
+            from imagestore.store import leases
+            from imagestore.store.unpack.apply import UnpackLimits
+            from imagestore.store.unpack.unpack import UnpackWork
+
+        with self._operation(cancel) as token, leases.held_to_read(self.metadata, purpose="unpack") as held:
+            image = self.get(name, runtime_handler=runtime_handler)
+            held.hold([each.digest for each in (image.manifest, image.manifest_document.config, *image.layers)])
+            work = UnpackWork(image, self.content, limits or UnpackLimits(), is_rootless, observer, token)
+            return work.run(folder) if bundle is None else work.run_bundle(folder, bundle)
 
     def match(
         self,

@@ -143,7 +143,7 @@ def _described(document: Path | None, amounts: dict[str, str | None], huge_pages
     if (document is None) != is_described:
         raise click.UsageError("give either a DOCUMENT or options such as --cpu-limit")
     if document is not None:
-        return _read(document)
+        return read_pod_document(document)
     parts: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     for name, value in amounts.items():
         kind, _, part = name.partition("-")
@@ -157,7 +157,7 @@ def _described(document: Path | None, amounts: dict[str, str | None], huge_pages
     return parts
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_pod_document(path: Path) -> dict[str, Any]:
     """The object of a file: JSON if it begins as an object of JSON does, else YAML."""
     from imagestore.errors import ConfigError, DocumentError, InvalidResourcesError
     from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode

@@ -1,0 +1,196 @@
+"""``imagestore unpack`` and ``imagestore bundle``: an image as files, and as what an OCI runtime starts."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from imagestore.cli import complete, render
+from imagestore.cli.app import App, GivenPath, output_option, pass_app
+from imagestore.cli.exit_codes import say
+from imagestore.cli.options import handler_option, progress_option
+from imagestore.cli.progress import observer as observer_for
+from imagestore.cli.signals import cancelled_by_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from imagestore.resources.node import Node
+    from imagestore.store.unpack.bundle import BundleOptions
+    from imagestore.store.unpack.unpack import UnpackReport
+
+_FOLDER = GivenPath(file_okay=False, path_type=Path)
+
+
+def _unpacking(function: Callable[..., None]) -> Callable[..., None]:
+    """The arguments and options of both commands."""
+
+    @click.argument("name", shell_complete=complete.images)
+    @click.argument("folder", type=_FOLDER)
+    @handler_option("This handler's image; by default the default handler's.")
+    @click.option("--rootless", is_flag=True, help="All files are this user's, and devices are left out.")
+    @click.option("--max-entries", type=click.IntRange(min=1), metavar="N", help="Refuse more files and folders.")
+    @click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="Refuse more bytes of files.")
+    @progress_option()
+    @output_option
+    @pass_app
+    @functools.wraps(function)
+    def command(app: App, /, **given: Any) -> None:
+        function(app, **given)
+
+    return command
+
+
+@click.command()
+@_unpacking
+def unpack(app: App, name: str, folder: Path, output: str, **given: Any) -> None:
+    """Unpack the root filesystem of an image of the store into FOLDER, a new or empty one.
+
+    Layers are verified while they are read, and nothing is written outside of FOLDER, whatever they say. FOLDER appears
+    when all is in it. Only root can give files to their owners; others use --rootless.
+
+    \b
+    imagestore pull busybox && sudo imagestore unpack busybox rootfs
+    """
+    _show(_unpacked(app, name, folder, None, **given), output)
+
+
+@click.command()
+@_unpacking
+@click.option(
+    "--pod",
+    "pod_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A pod (YAML or JSON, - for standard input) whose resources, command, arguments and variables count.",
+)
+@click.option("--container", metavar="NAME", help="The pod's container; needed where it has several.")
+def bundle(
+    app: App, name: str, folder: Path, output: str, pod_file: Path | None, container: str | None, **given: Any
+) -> None:
+    """Make a bundle in FOLDER, a new or empty one: 'rootfs' and the 'config.json' that runc and others start.
+
+    The configuration is the image's, with containerd's defaults for what an image says nothing of; with --pod also what
+    the pod says: requests and limits become control group values as the kubelet and the runtime handler compute them.
+
+    \b
+    imagestore bundle busybox box --pod pod.yaml && sudo runc run --bundle box box
+    """
+    from imagestore.store.unpack.bundle import BundleOptions
+
+    if pod_file is None and container is not None:
+        raise click.UsageError("--container needs --pod")
+    options = BundleOptions()
+    if pod_file is not None:
+        options = _of_pod(app, pod_file, container, given["runtime_handler"])
+    _show(_unpacked(app, name, folder, options, **given), output)
+
+
+def _unpacked(
+    app: App,
+    name: str,
+    folder: Path,
+    options: BundleOptions | None,
+    *,
+    runtime_handler: str | None,
+    rootless: bool,
+    max_entries: int | None,
+    max_bytes: int | None,
+    progress: str,
+) -> UnpackReport:
+    from imagestore.store.unpack.apply import UnpackLimits
+
+    app.missing = "unnamed"
+    usual = UnpackLimits()
+    limits = UnpackLimits(max_bytes or usual.size, max_entries or usual.entries, usual.depth)
+    with cancelled_by_signals() as token, observer_for(progress) as observer:
+        return app.store.unpack(
+            name,
+            folder,
+            runtime_handler=runtime_handler,
+            bundle=options,
+            limits=limits,
+            is_rootless=rootless,
+            observer=observer,
+            cancel=token,
+        )
+
+
+def _of_pod(app: App, file: Path, name: str | None, handler: str | None) -> BundleOptions:
+    from imagestore.cli.node.resources import read_pod_document
+    from imagestore.errors import InvalidResourcesError
+    from imagestore.node import resources as numbers
+    from imagestore.resources import reading
+    from imagestore.store.unpack.bundle import BundleOptions
+
+    document = read_pod_document(file)
+    pod = reading.pod_from_json(document)
+    planned = numbers.plan(pod, numbers.target_of(app.config, handler or "", host=app.host), node=_this_node())
+    chosen = [each for each in planned.containers if name in (None, each.name)]
+    if len(chosen) != 1:
+        names = ", ".join(each.name for each in planned.containers)
+        what = f"no container {name!r}" if not chosen else f"{len(chosen)} containers"
+        raise InvalidResourcesError(f"{file}: has {what}: {names}", hint="name one of them with --container")
+    own = _container(document, chosen[0].name)
+    linux = cast("Mapping[str, Any]", chosen[0].oci.get("linux", {}))
+    return BundleOptions(
+        name=chosen[0].name or "container",
+        command=tuple(own.get("command") or ()),
+        args=own.get("args"),
+        env={each["name"]: str(each.get("value") or "") for each in own.get("env") or () if "valueFrom" not in each},
+        cwd=own.get("workingDir") or "",
+        linux_resources=linux.get("resources"),
+        oom_score_adj=chosen[0].oom_score_adj,
+    )
+
+
+def _this_node() -> Node:
+    from imagestore.resources.node import CgroupVersion, Node
+
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    is_second = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+    return Node(
+        memory_bytes=memory,
+        allocatable_memory_bytes=memory,
+        processors=os.cpu_count() or 1,
+        cgroup=CgroupVersion.V2 if is_second else CgroupVersion.V1,
+        has_swap_controller=is_second or os.path.exists("/sys/fs/cgroup/memory/memory.memsw.usage_in_bytes"),
+    )
+
+
+def _container(document: Any, name: str) -> dict[str, Any]:
+    """The object of a pod's container; empty where only resources are given."""
+    if isinstance(document, dict):
+        found: dict[str, Any] | None
+        for key in ("initContainers", "containers"):
+            containers: list[dict[str, Any]] = document.get(key) or []
+            found = next((each for each in containers if each.get("name") == name), None)
+            if found is not None:
+                return found
+        for key in ("spec", "template", "jobTemplate"):
+            if inner := _container(document.get(key), name):
+                return inner
+    return {}
+
+
+def _show(report: UnpackReport, output: str) -> None:
+    for each in report.left_out:
+        say(f"imagestore: left out: {render.printable(each)}")
+    if report.left_out_count > len(report.left_out):
+        say(f"imagestore: left out: {report.left_out_count - len(report.left_out)} more")
+    if output == "json":
+        render.dump_json(
+            {
+                "path": report.path,
+                "entries": report.entries,
+                "bytes": report.size,
+                "leftOut": list(report.left_out),
+                "leftOutCount": report.left_out_count,
+            }
+        )
+        return
+    print(f"{render.printable(report.path)}: {report.entries} entries, {render.size(report.size)} of files")

@@ -1,0 +1,159 @@
+"""The configuration of a bundle (OCI runtime-spec, config.md) for an unpacked image: what a runtime starts, and how.
+
+What the image says nothing of is as containerd's default for Linux has it: namespaces of its own, 14 capabilities, the
+usual mounts, nothing of the host writable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from imagestore.oci.image_config import ImageConfig
+    from imagestore.store.unpack.tree import Tree
+
+OCI_VERSION: Final = "1.0.2"
+_PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MAX_ACCOUNTS_BYTES: Final = 1024 * 1024
+_CAPABILITIES: Final = (
+    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID"),
+    *("CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL"),
+    "CAP_AUDIT_WRITE",
+)
+_MASKED: Final = (
+    *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
+    *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"),
+)
+_READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_SAFE: Final = ("nosuid", "noexec", "nodev")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleOptions:
+    """What a pod, or a caller, says of the container instead of the image.
+
+    Attributes:
+        name: of the container; its host name, and the last part of its control group.
+        command: instead of the image's entry point, which its arguments go with.
+        args: instead of the image's arguments.
+        env: further variables; they replace those of the image.
+        cwd: instead of the image's working directory.
+        linux_resources: ``linux.resources`` of the configuration.
+        oom_score_adj: ``process.oomScoreAdj``.
+        cgroups_path: instead of ``/imagestore/<name>``.
+    """
+
+    name: str = "container"
+    command: Sequence[str] = ()
+    args: Sequence[str] | None = None
+    env: Mapping[str, str] | None = None
+    cwd: str = ""
+    linux_resources: Mapping[str, Any] | None = None
+    oom_score_adj: int | None = None
+    cgroups_path: str = ""
+
+
+def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, what: str) -> dict[str, Any]:
+    """The document ``config.json``.
+
+    Args:
+        image: says what is started.
+        tree: the unpacked image, where names of users are looked up.
+        options: come before what the image says.
+        what: names the image in errors.
+
+    Raises:
+        DocumentError: the image starts nothing, or names a user that it doesn't have.
+    """
+    settings = image.settings
+    process: dict[str, Any] = {
+        "terminal": False,
+        "user": _user(str(settings.get("User") or ""), tree, what),
+        "args": _args(settings, options, what),
+        "env": _env(settings.get("Env") or [], options.env or {}),
+        "cwd": options.cwd or str(settings.get("WorkingDir") or "") or "/",
+        "capabilities": {kind: list(_CAPABILITIES) for kind in ("bounding", "effective", "permitted")},
+        "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}],
+        "noNewPrivileges": True,
+    }
+    if options.oom_score_adj is not None:
+        process["oomScoreAdj"] = options.oom_score_adj
+    resources = {"devices": [{"allow": False, "access": "rwm"}], **(options.linux_resources or {})}
+    return {
+        "ociVersion": OCI_VERSION,
+        "process": process,
+        "root": {"path": "rootfs", "readonly": False},
+        "hostname": options.name,
+        "mounts": list(_mounts()),
+        "linux": {
+            "resources": resources,
+            "cgroupsPath": options.cgroups_path or f"/imagestore/{options.name}",
+            "namespaces": [{"type": each} for each in ("pid", "ipc", "uts", "mount", "network")],
+            "maskedPaths": list(_MASKED),
+            "readonlyPaths": list(_READ_ONLY),
+        },
+    }
+
+
+def _args(settings: Mapping[str, Any], options: BundleOptions, what: str) -> list[str]:
+    """As Kubernetes has it: a command replaces entry point and arguments, arguments replace those of the image."""
+    command = list(options.command or settings.get("Entrypoint") or [])
+    own = [] if options.command else list(settings.get("Cmd") or [])
+    args = command + (own if options.args is None else list(options.args))
+    if not args:
+        raise DocumentError(what, ["has neither entry point nor command; say what to start"])
+    return [str(each) for each in args]
+
+
+def _env(given: Sequence[object], more: Mapping[str, str]) -> list[str]:
+    variables = dict(str(each).partition("=")[::2] for each in (_PATH, *given)) | dict(more)
+    return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _user(text: str, tree: Tree, what: str) -> dict[str, Any]:
+    """``user``, ``uid``, ``user:group``, ``uid:gid`` and mixtures, by the image's own accounts."""
+    name, _, group = text.partition(":")
+    accounts = list(_accounts(tree, "passwd", 7))
+    user = next((each for each in accounts if name and name in (each[0], each[2])), None)
+    if user is None and name and not name.isdecimal():
+        raise DocumentError(what, [f"starts as user {name!r}, whom its /etc/passwd doesn't have"])
+    uid = int(user[2]) if user is not None else int(name or 0)
+    groups = list(_accounts(tree, "group", 4))
+    if group:
+        named = next((each for each in groups if group in (each[0], each[2])), None)
+        if named is None and not group.isdecimal():
+            raise DocumentError(what, [f"starts as group {group!r}, which its /etc/group doesn't have"])
+        gid = int(named[2]) if named is not None else int(group)
+    else:
+        gid = int(user[3]) if user is not None else 0
+    found: dict[str, Any] = {"uid": uid, "gid": gid}
+    further = [] if user is None else [int(each[2]) for each in groups if user[0] in each[3].split(",")]
+    return found | ({"additionalGids": sorted({gid, *further})} if further else {})
+
+
+def _accounts(tree: Tree, name: str, members: int) -> Iterator[list[str]]:
+    """The lines of /etc/passwd or /etc/group whose numbers can be read."""
+    for line in tree.read(("etc", name), _MAX_ACCOUNTS_BYTES).decode("utf-8", "replace").splitlines():
+        fields = line.split(":")
+        if len(fields) >= members and fields[2].isdecimal() and (name == "group" or fields[3].isdecimal()):
+            yield fields
+
+
+def _mounts() -> Iterator[dict[str, Any]]:
+    def mount(place: str, kind: str, source: str, *options: str) -> dict[str, Any]:
+        return {"destination": place, "type": kind, "source": source, "options": list(options)}
+
+    yield mount("/proc", "proc", "proc", *_SAFE)
+    yield mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")
+    pts = ("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5")
+    yield mount("/dev/pts", "devpts", "devpts", *pts)
+    yield mount("/dev/shm", "tmpfs", "shm", *_SAFE, "mode=1777", "size=65536k")  # noqa: S108 - a container's own
+    yield mount("/dev/mqueue", "mqueue", "mqueue", *_SAFE)
+    yield mount("/sys", "sysfs", "sysfs", *_SAFE, "ro")
+    yield mount("/sys/fs/cgroup", "cgroup", "cgroup", *_SAFE, "relatime", "ro")
+    yield mount("/run", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")

@@ -1,0 +1,213 @@
+"""Unpacking an image's root filesystem: all layers under a temporary name, then the final one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import (
+    AlreadyExistsError,
+    DocumentError,
+    IntegrityError,
+    PreconditionError,
+    UnsupportedError,
+)
+from imagestore.registry.events import LayerUnpacked, LayerUnpacking
+from imagestore.store.archive.compressions import plain
+from imagestore.store.archive.partial import lock, partial_name
+from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
+from imagestore.store.unpack.bundle import runtime_config
+from imagestore.store.unpack.layer import LayerStream
+from imagestore.store.unpack.tree import Tree
+from imagestore.util import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from imagestore.content.api import ContentStore
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.registry.events import Observer
+    from imagestore.store.image import Image
+    from imagestore.store.unpack.bundle import BundleOptions
+    from imagestore.util.cancel import CancelToken
+
+_READ_BYTES: Final = 1024 * 1024
+_ROOT_MODE: Final = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackReport:
+    """What came of an unpacking.
+
+    Attributes:
+        path: the folder.
+        entries: files, folders and links of all layers.
+        size: bytes of files.
+        left_out: what this user couldn't make, each with the reason; a thousand at most.
+        left_out_count: how many there were.
+    """
+
+    path: str
+    entries: int
+    size: int
+    left_out: tuple[str, ...]
+    left_out_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackWork:
+    """One unpacking.
+
+    Attributes:
+        image: what to unpack; a lease holds its content.
+        content: where the layers are.
+        limits: what all layers together may take.
+        is_rootless: files belong to this user, and there are no devices.
+        observer: hears of progress.
+        cancel: ends the work.
+    """
+
+    image: Image
+    content: ContentStore
+    limits: UnpackLimits
+    is_rootless: bool
+    observer: Observer
+    cancel: CancelToken
+
+    def run(self, folder: str | os.PathLike[str]) -> UnpackReport:
+        """Unpack into a folder that isn't there yet, or is empty.
+
+        Raises:
+            AlreadyExistsError: something is in the folder.
+            InvalidInputError, PreconditionError: the folder can't be made or written; no root without ``is_rootless``.
+            DocumentError, IntegrityError: a layer breaks its rules, or isn't what its diff id says.
+            ContentNotFoundError: a layer isn't in the store.
+            UnsupportedError: a Windows image.
+            OperationCancelledError: cancelled. In all cases nothing is left.
+        """
+        path = os.path.abspath(os.fspath(folder))
+        with in_place(path) as partial:
+            unpacked = self.unpack_into(partial)
+        return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
+
+    def run_bundle(self, folder: str | os.PathLike[str], options: BundleOptions) -> UnpackReport:
+        """Unpack into ``rootfs`` in a new folder, and write ``config.json`` beside it.
+
+        Raises:
+            As run(); DocumentError too if the image starts nothing, or names a user that it doesn't have.
+        """
+        path = os.path.abspath(os.fspath(folder))
+        what = f"image {self.image.reference}"
+        with in_place(path) as partial:
+            rootfs = os.path.join(partial, "rootfs")
+            os.mkdir(rootfs, _ROOT_MODE)
+            unpacked = self.unpack_into(rootfs)
+            with contextlib.closing(Tree(rootfs, what=what)) as tree:
+                config = runtime_config(self.image.config, tree, options, what=what)
+            document = json.dumps(config, indent=2).encode()
+            files.replace(os.path.join(partial, "config.json"), document, mode=0o600)
+        return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
+
+    def unpack_into(self, path: str) -> Unpacked:
+        """Unpack into an empty folder that is there; whoever calls removes it when this fails.
+
+        Raises:
+            As run(), but for the folder's place.
+        """
+        self._refuse()
+        layers, diff_ids = self.image.layers, self.image.config.diff_ids
+        if len(layers) != len(diff_ids):
+            what = f"image {self.image.reference}"
+            raise DocumentError(what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
+        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _told(path):
+            applier = LayerApplier(tree, self.limits, is_rootless=self.is_rootless)
+            for layer, diff_id in zip(layers, diff_ids, strict=True):
+                self._apply(layer, diff_id, applier)
+            applier.finish()
+        return applier.unpacked
+
+    def _refuse(self) -> None:
+        if self.image.platform.os == "windows":
+            raise UnsupportedError(
+                f"image {self.image.reference}: layers of Windows are unpacked by Windows itself (hcsshim), not here",
+                hint="pull it for a runtime handler with a Linux guest, or export it",
+            )
+        if os.geteuid() != 0 and not self.is_rootless:
+            raise PreconditionError(
+                "only root can give files to their owners and make devices",
+                hint="unpack rootless (--rootless): all files are yours then, and devices are left out",
+            )
+
+    def _apply(self, layer: Descriptor, diff_id: Digest, applier: LayerApplier) -> None:
+        what = f"layer {layer.digest}"
+        before = applier.unpacked.entries
+        with self.content.open(layer.digest) as file:
+            pieces = plain(self._pieces(file, layer), what=what)
+            with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel) as stream:
+                applier.apply(stream, what=what)
+                found = stream.finish()
+        if found != diff_id:
+            raise IntegrityError(f"{what}: its config says that it unpacks to {diff_id}, but it unpacks to {found}")
+        self.observer(LayerUnpacked(layer, applier.unpacked.entries - before))
+
+    def _pieces(self, file: BinaryIO, layer: Descriptor) -> Iterator[bytes]:
+        done = 0
+        while piece := file.read(_READ_BYTES):
+            yield piece
+            done += len(piece)
+            self.observer(LayerUnpacking(layer, done))
+
+
+@contextlib.contextmanager
+def in_place(path: str) -> Iterator[str]:
+    """A new folder beside its final place, where it goes when the block ends well; else nothing is left of it.
+
+    Args:
+        path: the final place: not there, or an empty folder.
+
+    Raises:
+        AlreadyExistsError: something is there.
+        InvalidInputError, PreconditionError: the folder can't be made.
+    """
+    try:
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path) or os.listdir(path)):
+            raise AlreadyExistsError(f"{path}: expected nothing or an empty folder", hint="name another folder")
+        partial = partial_name(path)
+        os.mkdir(partial, 0o700)
+        descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise files.write_refusal(path, error) from error
+    try:
+        lock(descriptor)
+        os.fchmod(descriptor, _ROOT_MODE)
+        yield partial
+        try:
+            os.rename(partial, path)
+        except OSError as error:
+            raise files.write_refusal(path, error) from error
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[None]:
+    """The system's errors about the tree, as ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            raise PreconditionError(
+                f"{path}: the system refuses an owner, a device or an attribute: {error.strerror}",
+                hint="in a container or user namespace unpack rootless (--rootless)",
+            ) from error
+        raise files.write_refusal(path, error) from error
