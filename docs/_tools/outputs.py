@@ -133,6 +133,8 @@ EDGED: Final = (
     "RuntimeClassInImageCriApi",
 )
 
+UNPACKED: Final = {"path": str, "entries": int, "bytes": int, "leftOut": [str], "leftOutCount": int}
+
 #: Command to its output; ``NAME --option`` where an option prints another one.
 OUTPUTS: Final[dict[str, Any]] = {
     "pull": IMAGES,
@@ -159,6 +161,8 @@ OUTPUTS: Final[dict[str, Any]] = {
         "id": str,
         "history": [{"created": str, "createdBy": str, "comment": str, "size": int, "layer": maybe(str)}],
     },
+    "unpack": UNPACKED,
+    "bundle": UNPACKED,
     "tag": IMAGES,
     "untag": {"removed": [PAIR]},
     "pin": {"images": [{**PAIR, "pinned": bool}]},

@@ -33,6 +33,8 @@ LINES: Final = (
     "pull python:3 --runtime-handler runc --runtime-handler hyperv # pull",
     "images # images",
     "inspecti python:3 # inspecti",
+    "unpack python:3 tree --rootless # unpack",
+    "bundle python:3 box --rootless # bundle",
     "manifest python:3 # manifest",
     "image-config python:3 # image-config",
     "digest python:3 # digest",
