@@ -20,23 +20,84 @@ from typing import TYPE_CHECKING, Any
 from imagestore._version import __version__
 
 if TYPE_CHECKING:
+    from imagestore import aio as aio
     from imagestore import errors as errors
     from imagestore import platforms as platforms
     from imagestore.config import Config as Config
+    from imagestore.oci.descriptor import Descriptor as Descriptor
     from imagestore.oci.digest import Digest as Digest
     from imagestore.oci.reference import Reference as Reference
+    from imagestore.oci.selection import Selection as Selection
+    from imagestore.platforms import Platform as Platform
+    from imagestore.registry.connect import Transport
+    from imagestore.registry.credentials.model import Credential as Credential
+    from imagestore.registry.credentials.model import CredentialLookup as CredentialLookup
+    from imagestore.registry.credentials.model import GivenCredentials as GivenCredentials
+    from imagestore.registry.events import BlobAdvanced as BlobAdvanced
+    from imagestore.registry.events import BlobAwaited as BlobAwaited
+    from imagestore.registry.events import BlobDone as BlobDone
+    from imagestore.registry.events import BlobStarted as BlobStarted
+    from imagestore.registry.events import BlobVerifying as BlobVerifying
+    from imagestore.registry.events import Event as Event
+    from imagestore.registry.events import LayerUnpacked as LayerUnpacked
+    from imagestore.registry.events import LayerUnpacking as LayerUnpacking
+    from imagestore.registry.events import Noticed as Noticed
+    from imagestore.registry.events import Observer as Observer
+    from imagestore.registry.events import PartAdvanced as PartAdvanced
+    from imagestore.registry.events import Resolved as Resolved
+    from imagestore.registry.events import Selected as Selected
+    from imagestore.registry.events import SourceSwitched as SourceSwitched
+    from imagestore.registry.events import Waiting as Waiting
+    from imagestore.registry.policy import TransferPolicy as TransferPolicy
+    from imagestore.store.archive.exporting import ExportOptions as ExportOptions
+    from imagestore.store.archive.importing import ImportOptions as ImportOptions
     from imagestore.store.image import Image as Image
     from imagestore.store.image_store import ImageStore as ImageStore
+    from imagestore.store.maintenance.policy import EvictionPolicy as EvictionPolicy
+    from imagestore.store.pull.plan import PullPlan as PullPlan
+    from imagestore.store.unpack.apply import UnpackLimits as UnpackLimits
+    from imagestore.store.unpack.bundle import BundleOptions as BundleOptions
     from imagestore.util.cancel import CancelToken as CancelToken
+    from imagestore.util.secret import Secret as Secret
 
 __all__ = [
+    "BlobAdvanced",
+    "BlobAwaited",
+    "BlobDone",
+    "BlobStarted",
+    "BlobVerifying",
+    "BundleOptions",
     "CancelToken",
     "Config",
+    "Credential",
+    "CredentialLookup",
+    "Descriptor",
     "Digest",
+    "Event",
+    "EvictionPolicy",
+    "ExportOptions",
+    "GivenCredentials",
     "Image",
     "ImageStore",
+    "ImportOptions",
+    "LayerUnpacked",
+    "LayerUnpacking",
+    "Noticed",
+    "Observer",
+    "PartAdvanced",
+    "Platform",
+    "PullPlan",
     "Reference",
+    "Resolved",
+    "Secret",
+    "Selected",
+    "Selection",
+    "SourceSwitched",
+    "TransferPolicy",
+    "UnpackLimits",
+    "Waiting",
     "__version__",
+    "aio",
     "errors",
     "load_config",
     "open",
@@ -44,24 +105,61 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BlobAdvanced": "imagestore.registry.events",
+    "BlobAwaited": "imagestore.registry.events",
+    "BlobDone": "imagestore.registry.events",
+    "BlobStarted": "imagestore.registry.events",
+    "BlobVerifying": "imagestore.registry.events",
+    "BundleOptions": "imagestore.store.unpack.bundle",
     "CancelToken": "imagestore.util.cancel",
     "Config": "imagestore.config",
+    "Credential": "imagestore.registry.credentials.model",
+    "CredentialLookup": "imagestore.registry.credentials.model",
+    "Descriptor": "imagestore.oci.descriptor",
     "Digest": "imagestore.oci.digest",
+    "Event": "imagestore.registry.events",
+    "EvictionPolicy": "imagestore.store.maintenance.policy",
+    "ExportOptions": "imagestore.store.archive.exporting",
+    "GivenCredentials": "imagestore.registry.credentials.model",
     "Image": "imagestore.store.image",
     "ImageStore": "imagestore.store.image_store",
+    "ImportOptions": "imagestore.store.archive.importing",
+    "LayerUnpacked": "imagestore.registry.events",
+    "LayerUnpacking": "imagestore.registry.events",
+    "Noticed": "imagestore.registry.events",
+    "Observer": "imagestore.registry.events",
+    "PartAdvanced": "imagestore.registry.events",
+    "Platform": "imagestore.platforms",
+    "PullPlan": "imagestore.store.pull.plan",
     "Reference": "imagestore.oci.reference",
+    "Resolved": "imagestore.registry.events",
+    "Secret": "imagestore.util.secret",
+    "Selected": "imagestore.registry.events",
+    "Selection": "imagestore.oci.selection",
+    "SourceSwitched": "imagestore.registry.events",
+    "TransferPolicy": "imagestore.registry.policy",
+    "UnpackLimits": "imagestore.store.unpack.apply",
+    "Waiting": "imagestore.registry.events",
 }
-_MODULES = frozenset({"errors", "platforms"})
+_MODULES = frozenset({"aio", "errors", "platforms"})
 
 
 def open(  # noqa: A001 - reads as imagestore.open(...)
-    root: str | os.PathLike[str], *, config: Config | None = None
+    root: str | os.PathLike[str],
+    *,
+    config: Config | None = None,
+    credentials: CredentialLookup | None = None,
+    transport: Transport | None = None,
+    observer: Observer | None = None,
 ) -> ImageStore:
     """Open the store in a folder, making it when missing; use it as a context manager, or close it.
 
     Args:
         root: the folder.
         config: runtime handlers and their platforms; without one there is a single, default handler.
+        credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
+        transport: answers requests to registries instead of the network, as ``httpx.MockTransport`` does.
+        observer: hears of every work that has no observer of its own.
 
     Raises:
         InvalidInputError: an empty text for the folder.
@@ -69,7 +167,7 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
     """
     from imagestore.store.image_store import ImageStore
 
-    return ImageStore(root, config=config)
+    return ImageStore(root, config=config, credentials=credentials, transport=transport, observer=observer)
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:

@@ -14,7 +14,7 @@ from imagestore.util.text import counted
 
 if TYPE_CHECKING:
     from imagestore.store.garbage import GarbageReport
-    from imagestore.store.maintenance.policy import EvictionReport, Policy
+    from imagestore.store.maintenance.policy import EvictionPolicy, EvictionReport
 
 #: What a collection that failed doesn't tell.
 _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", "failures"))
@@ -72,7 +72,7 @@ def gc(
         raise failure
 
 
-def _evict(app: App, rules: Policy, *, dry_run: bool) -> EvictionReport:
+def _evict(app: App, rules: EvictionPolicy, *, dry_run: bool) -> EvictionReport:
     try:
         return app.store.evict(rules, dry_run=dry_run)
     except UndeletableError as error:
@@ -106,7 +106,7 @@ def _kept(report: GarbageReport, evicted: EvictionReport | None) -> int:
 
 def _policy(
     app: App, rules: tuple[int | None, float | None, float | None, float | None], handler: str | None
-) -> Policy | None:
+) -> EvictionPolicy | None:
     keep_last, unused_for, high, low = rules
     if low is not None and high is None:
         raise click.UsageError("--low goes with --high")
@@ -114,12 +114,12 @@ def _policy(
         if handler is not None:
             raise click.UsageError("--runtime-handler goes with --keep-last, --unused-for or --high")
         return None
-    from imagestore.store.maintenance.policy import Policy
+    from imagestore.store.maintenance.policy import EvictionPolicy
 
     if handler:
         # Refuses a handler that nobody knows, which would let everything stay.
         app.store.list(runtime_handler=handler)
-    return Policy(
+    return EvictionPolicy(
         keep_last=keep_last,
         unused_seconds=unused_for,
         high_percent=high,

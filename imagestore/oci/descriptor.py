@@ -42,6 +42,10 @@ class Descriptor:
     data: bytes | None = None
     artifact_type: str = ""
 
+    def __str__(self) -> str:
+        """Digest, media type and size, for people."""
+        return f"{self.digest} ({self.media_type}, {self.size} bytes)"
+
     @property
     def kind(self) -> media_types.Kind:
         """What kind of content this points at."""

@@ -30,9 +30,8 @@ from imagestore.platforms.default import default_for
 from imagestore.platforms.match import Matcher, any_of, everything, exact, only, only_os, only_strict, ordered
 from imagestore.platforms.normalize import normalize
 from imagestore.platforms.rules import Explanation, Rule
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.spec import Platform, format, format_all  # noqa: A004 - our public name
 from imagestore.platforms.specifier import parse, parse_all
-from imagestore.platforms.writing import format, format_all  # noqa: A004 - our public name
 
 __all__ = [
     "Explanation",

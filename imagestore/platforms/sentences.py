@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.platforms import windows
 from imagestore.platforms.fallback import pair_name
-from imagestore.platforms.writing import format_all
+from imagestore.platforms.spec import format_all
 
 if TYPE_CHECKING:
     from imagestore.platforms.fallback import Fallbacks, Pair

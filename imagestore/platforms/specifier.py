@@ -1,4 +1,4 @@
-"""The text form of a platform: reading; ``writing`` is the other way.
+"""The text form of a platform: reading; ``spec`` writes it.
 
 ::
 

@@ -7,7 +7,7 @@ addresses never mix between registries.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.config.hosts import reader_for
 from imagestore.registry import settings
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from imagestore.registry.retry import Timing
     from imagestore.registry.transport.addresses import Origin
     from imagestore.registry.transport.http import HttpSender
+
+    #: What may answer instead of the network.
+    Transport: TypeAlias = httpx.BaseTransport
 
 
 def connect(

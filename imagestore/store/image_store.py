@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from imagestore.oci.select import Selection
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
+    from imagestore.registry.connect import Transport
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.events import Observer
     from imagestore.registry.policy import TransferPolicy
@@ -69,6 +70,8 @@ class ImageStore(Archives, Upkeep):
         host: the node's platform; detected by default.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         transfer: limits of transfers; by default those of the configuration.
+        transport: answers requests to registries instead of the network, as ``httpx.MockTransport`` does.
+        observer: hears of every work that has no observer of its own.
         registry: asked for images; by default a client made at the first pull.
         sources: folders with ``blobs`` (containerd's content, OCI layouts) to adopt content from instead of fetching.
         verifier: asked before an image is fetched; by default the programs the configuration names.
@@ -91,6 +94,8 @@ class ImageStore(Archives, Upkeep):
         host: Platform | None = None,
         credentials: CredentialLookup | None = None,
         transfer: TransferPolicy | None = None,
+        transport: Transport | None = None,
+        observer: Observer | None = None,
         registry: RegistryClient | None = None,
         sources: Sequence[str | os.PathLike[str]] = (),
         verifier: ImageVerifier | None = None,
@@ -106,6 +111,8 @@ class ImageStore(Archives, Upkeep):
         self._clock = clock
         self._credentials = credentials
         self._transfer = transfer
+        self._transport = transport
+        self.observer = observer or ignore
         self._registry = registry
         self._given_verifier = verifier
         self._own_registry: RegistryClient | None = None
@@ -153,7 +160,7 @@ class ImageStore(Archives, Upkeep):
         runtime_handler: str = "",
         platform: str | Platform | None = None,
         credentials: CredentialLookup | None = None,
-        observer: Observer = ignore,
+        observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> Image:
         """Fetch what the handler's sandbox can run, and record it under (reference, runtime handler).
@@ -172,7 +179,7 @@ class ImageStore(Archives, Upkeep):
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError: it failed on the way.
         """
         with self._operation(cancel) as token:
-            work = self._work(Reference.parse(reference), runtime_handler, platform, observer, token)
+            work = self._work(Reference.parse(reference), runtime_handler, platform, observer or self.observer, token)
             if credentials is not None:
                 work = replace(work, client=work.client.with_credentials(credentials))
             record = work.run()
@@ -210,7 +217,7 @@ class ImageStore(Archives, Upkeep):
         return plans
 
     def pull_sandbox_image(
-        self, *, runtime_handler: str = "", observer: Observer = ignore, cancel: CancelToken | None = None
+        self, *, runtime_handler: str = "", observer: Observer | None = None, cancel: CancelToken | None = None
     ) -> Image:
         """Fetch the pause image that the handler's pods share, for the same platform as their own images.
 
@@ -340,7 +347,7 @@ class ImageStore(Archives, Upkeep):
         bundle: BundleOptions | None = None,
         limits: UnpackLimits | None = None,
         is_rootless: bool = False,
-        observer: Observer = ignore,
+        observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> UnpackReport:
         """Unpack an image of the store: its root filesystem, or a bundle that an OCI runtime starts.
@@ -367,7 +374,9 @@ class ImageStore(Archives, Upkeep):
         with self._operation(cancel) as token, leases.held_to_read(self.metadata, purpose="unpack") as held:
             image = self.get(name, runtime_handler=runtime_handler)
             held.hold([each.digest for each in (image.manifest, image.manifest_document.config, *image.layers)])
-            work = UnpackWork(image, self.content, limits or UnpackLimits(), is_rootless, observer, token)
+            work = UnpackWork(
+                image, self.content, limits or UnpackLimits(), is_rootless, observer or self.observer, token
+            )
             return work.run(folder) if bundle is None else work.run_bundle(folder, bundle)
 
     def match(
@@ -428,6 +437,7 @@ class ImageStore(Archives, Upkeep):
                     credentials=self._credentials,
                     policy=self._transfer,
                     state_folder=str(self.root / STATE_FOLDER),
+                    transport=self._transport,
                 )
             return self._own_registry
 

@@ -112,7 +112,7 @@ def _work(place: Place, chance: random.Random) -> None:
     from imagestore.content import delete
     from imagestore.errors import ImageNotFoundError
     from imagestore.store.maintenance.hashing import CheckOptions
-    from imagestore.store.maintenance.policy import Policy
+    from imagestore.store.maintenance.policy import EvictionPolicy
 
     # These images have few blobs; so some are deleted by several threads, others by one.
     mock.patch.object(delete, "_FEWEST_FOR_THREADS", chance.choice([1, 10, 100])).start()
@@ -141,7 +141,7 @@ def _work(place: Place, chance: random.Random) -> None:
                     case "touch":
                         store.touch(reference, runtime_handler=handler)
                     case "evict":
-                        store.evict(Policy(keep_last=1))
+                        store.evict(EvictionPolicy(keep_last=1))
                     case "lease":
                         _lease(store, chance)
                     case "keep":

@@ -14,7 +14,7 @@ from typing import Protocol
 import pytest
 
 import imagestore
-from imagestore import config, platforms, testing
+from imagestore import config, errors, platforms, testing
 from imagestore.node import image_gc
 
 PACKAGES = [imagestore, config, platforms, testing, image_gc]
@@ -28,6 +28,70 @@ def test_every_public_name_is_there(package: ModuleType) -> None:
     assert set(package.__all__) <= set(dir(package))
     for name in package.__all__:
         assert getattr(package, name) is not None
+
+
+#: What ``import imagestore`` gives; to add a name here is to promise it.
+NAMES = [
+    "BlobAdvanced",
+    "BlobAwaited",
+    "BlobDone",
+    "BlobStarted",
+    "BlobVerifying",
+    "BundleOptions",
+    "CancelToken",
+    "Config",
+    "Credential",
+    "CredentialLookup",
+    "Descriptor",
+    "Digest",
+    "Event",
+    "EvictionPolicy",
+    "ExportOptions",
+    "GivenCredentials",
+    "Image",
+    "ImageStore",
+    "ImportOptions",
+    "LayerUnpacked",
+    "LayerUnpacking",
+    "Noticed",
+    "Observer",
+    "PartAdvanced",
+    "Platform",
+    "PullPlan",
+    "Reference",
+    "Resolved",
+    "Secret",
+    "Selected",
+    "Selection",
+    "SourceSwitched",
+    "TransferPolicy",
+    "UnpackLimits",
+    "Waiting",
+    "__version__",
+    "aio",
+    "errors",
+    "load_config",
+    "open",
+    "platforms",
+]
+
+
+def test_the_top_level_has_these_names_and_no_others() -> None:
+    assert imagestore.__all__ == NAMES
+
+
+def test_values_are_their_text_form() -> None:
+    platform = platforms.parse("windows(10.0.17763+win32k)/amd64")
+    assert str(platform) == platforms.format_all(platform) == "windows(10.0.17763+win32k)/amd64"
+    assert str(imagestore.Reference.parse("python:3")) == "docker.io/library/python:3"
+    digest = imagestore.Digest.of(b"")
+    assert imagestore.Digest.parse(str(digest)) == digest
+    assert str(imagestore.Descriptor("text/plain", digest, 0)) == f"{digest} (text/plain, 0 bytes)"
+
+
+def test_what_is_not_found_here_and_there_has_one_base() -> None:
+    for one in (errors.ImageNotFoundError, errors.ContentNotFoundError, errors.ReferenceNotFoundError):
+        assert issubclass(one, errors.NotFoundError)
 
 
 def test_a_misspelled_name_is_an_error_to_a_type_checker_too() -> None:

@@ -15,6 +15,8 @@ from imagestore.errors import InvalidInputError
 from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagestore.errors import ConfigError
     from imagestore.util.cancel import CancelToken
 
@@ -217,6 +219,30 @@ class CredentialLookup(Protocol):
             InvalidInputError: what the caller gave can't be read.
             OperationCancelledError: cancelled while a helper ran.
         """
+
+
+class GivenCredentials:
+    """Credentials that a program gives for registries by itself; no other place is looked at.
+
+    Args:
+        by_host: registry, as in a reference, to its credential.
+
+    Raises:
+        InvalidInputError: a credential can't be sent.
+
+    >>> given = GivenCredentials({"registry.example": Credential("robot", Secret("word"))})
+    """
+
+    def __init__(self, by_host: Mapping[str, Credential]) -> None:
+        self._found = {
+            host.lower(): Found(checked(credential, f"credentials for {host}"), "given by the program", is_given=True)
+            for host, credential in by_host.items()
+        }
+
+    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+        """The credential of the target's registry, under any of its names; else anonymous access."""
+        names = set(target.names)
+        return next((found for host, found in self._found.items() if names.intersection(Target(host).names)), None)
 
 
 class Anonymous:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.errors import InvalidInputError
-from imagestore.registry.events import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +36,7 @@ class Archives(abc.ABC):
     metadata: SqliteMetadataStore
     config: Config
     host: Platform
+    observer: Observer
 
     @property
     @abc.abstractmethod
@@ -64,7 +64,7 @@ class Archives(abc.ABC):
         archive: str | os.PathLike[str],
         *,
         options: ImportOptions | None = None,
-        observer: Observer = ignore,
+        observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> ImportReport:
         """Bring images in from an OCI layout (folder or tar, gzip or not) or a docker-archive, verified as a pull is.
@@ -91,7 +91,7 @@ class Archives(abc.ABC):
             self._operation(cancel) as token,
             source.opened(_path(archive), scratch=self.content.root, limit_bytes=room, cancel=token) as files,
         ):
-            parts = (self.content, self.metadata, observer, token, self.verifier)
+            parts = (self.content, self.metadata, observer or self.observer, token, self.verifier)
             return importing.ImportWork(files, handlers, chosen, *parts).run()
 
     def export_images(
@@ -100,7 +100,7 @@ class Archives(abc.ABC):
         archive: str | os.PathLike[str],
         *,
         options: ExportOptions | None = None,
-        observer: Observer = ignore,
+        observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> ExportReport:
         """Write images (by reference or id) into an archive; the same images give the same bytes.
@@ -129,7 +129,7 @@ class Archives(abc.ABC):
         if platform is not None:
             wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
         with self._operation(cancel) as token:
-            parts = (self.content, self.metadata, observer, token)
+            parts = (self.content, self.metadata, observer or self.observer, token)
             return exporting.ExportWork(records, path, chosen, wanted, *parts).run()
 
     def _refuse_own_files(self, path: str) -> None:

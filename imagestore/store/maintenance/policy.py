@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class EvictionPolicy:
     """What to spare and when to evict.
 
     Attributes:
@@ -87,7 +87,7 @@ def last_use(record: ImageRecord) -> float:
     return max(record.used_at, record.updated_at)
 
 
-def choose(images: Sequence[ImageUsage], disk: Disk, policy: Policy, *, now: float) -> tuple[Eviction, ...]:
+def choose(images: Sequence[ImageUsage], disk: Disk, policy: EvictionPolicy, *, now: float) -> tuple[Eviction, ...]:
     """The records that should go, the longest unused first.
 
     Args:

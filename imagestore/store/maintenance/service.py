@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.disk import translated
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError, UnknownRuntimeHandlerError
 from imagestore.oci.reference import Reference
-from imagestore.registry.events import ignore
 from imagestore.store import leases, record_lookup
 from imagestore.store.image import Image
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from imagestore.store.maintenance.accounting import ImageUsage, StoreUsage
     from imagestore.store.maintenance.check import CheckReport
     from imagestore.store.maintenance.hashing import CheckOptions
-    from imagestore.store.maintenance.policy import Eviction, EvictionReport, Policy
+    from imagestore.store.maintenance.policy import Eviction, EvictionPolicy, EvictionReport
     from imagestore.store.maintenance.removal import Removal, Removals
     from imagestore.store.maintenance.repair import RepairReport
     from imagestore.store.maintenance.why import Chain
@@ -48,6 +47,7 @@ class Upkeep(abc.ABC):
     content: LocalContentStore
     metadata: SqliteMetadataStore
     config: Config
+    observer: Observer
     _clock: Callable[[], float]
 
     @property
@@ -210,7 +210,7 @@ class Upkeep(abc.ABC):
 
         return why.explain(self.metadata, digest)
 
-    def evict(self, rules: Policy, *, dry_run: bool = False) -> EvictionReport:
+    def evict(self, rules: EvictionPolicy, *, dry_run: bool = False) -> EvictionReport:
         """Remove the records that a policy lets go, and free their content.
 
         What the configuration pins, and what a lease names, is spared too.
@@ -381,7 +381,7 @@ class Upkeep(abc.ABC):
             return check.check(self.metadata, self.content, options=options, cancel=token)
 
     def repair(
-        self, report: CheckReport, *, observer: Observer = ignore, cancel: CancelToken | None = None
+        self, report: CheckReport, *, observer: Observer | None = None, cancel: CancelToken | None = None
     ) -> RepairReport:
         """Fetch again what a check found damaged or missing, and hash what came.
 
@@ -398,7 +398,7 @@ class Upkeep(abc.ABC):
             from imagestore.store.maintenance.repair import Repairer
 
         with self._operation(cancel) as token:
-            return Repairer(self.metadata, self.content, self.registry, observer, token).run(report)
+            return Repairer(self.metadata, self.content, self.registry, observer or self.observer, token).run(report)
 
     def backup(self, target: Path) -> None:
         """Copy the records to a new file while others go on; the content is not in it.

@@ -16,7 +16,7 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.platforms.spec import Platform
 from imagestore.store.image_store import ImageStore
-from imagestore.store.maintenance.policy import Policy
+from imagestore.store.maintenance.policy import EvictionPolicy
 from tests.support.containerd_client import COMMIT, Client, digest_of, message, refused, target
 
 NOT_FOUND, INVALID = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
@@ -183,7 +183,7 @@ def test_a_record_keeps_what_its_labels_name(home: Client, store: ImageStore, wa
     elif way == "delete all":
         store.delete_each([REFERENCE, "docker.io/library/y:1"], all_handlers=True)
     elif way == "evict":
-        store.evict(Policy(keep_last=0))
+        store.evict(EvictionPolicy(keep_last=0))
     else:
         home.delete_image(name)
     assert not store.content.exists(extra.manifest.digest)
@@ -354,7 +354,7 @@ def test_what_a_record_hides_goes_with_it(home: Client, store: ImageStore, way: 
         assert home.image(f"{REFERENCE}@kata").labels
         store.remove(REFERENCE, runtime_handler="kata")
     elif way == "evict":
-        store.evict(Policy(keep_last=0))
+        store.evict(EvictionPolicy(keep_last=0))
     else:
         home.delete_image(REFERENCE)
         home.delete_image(f"{REFERENCE}@kata")

@@ -16,7 +16,7 @@ from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.check import FaultKind
-from imagestore.store.maintenance.policy import Policy
+from imagestore.store.maintenance.policy import EvictionPolicy
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import PYTHON, node, python_image
@@ -110,7 +110,7 @@ def test_what_frees_one_image_refuses_damaged_indexes_before_it_removes_any(root
     before = blobs(root)
     forget(root, index)
     with ImageStore(root, clock=lambda: time.time() + 60.0) as store:
-        what = OTHER if how == "delete" else Policy(unused_seconds=1.0)
+        what = OTHER if how == "delete" else EvictionPolicy(unused_seconds=1.0)
         with pytest.raises(StoreCorruptError, match=r"index.*nothing was removed") as caught:
             getattr(store, how)(what)
         assert len(list(store.list())) == 2

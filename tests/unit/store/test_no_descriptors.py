@@ -17,7 +17,7 @@ from pathlib import Path
 import imagestore
 from imagestore.oci.digest import Digest
 from imagestore.errors import StoreError
-from imagestore.store.maintenance.policy import Policy
+from imagestore.store.maintenance.policy import EvictionPolicy
 
 store = imagestore.open(sys.argv[1])
 zeros = Digest.parse("sha256:" + 64 * "0")
@@ -27,7 +27,7 @@ ways = {
     "collect": store.collect_garbage,
     "damage": store.metadata.damage,
     "delete": lambda: store.delete("python:3"),
-    "evict": lambda: store.evict(Policy(unused_seconds=1.0)),
+    "evict": lambda: store.evict(EvictionPolicy(unused_seconds=1.0)),
     "export": lambda: store.export_images(["python:3"], "-"),
     "import": lambda: store.import_images(sys.argv[1]),
     "match": lambda: store.match("python:3", offline=True),

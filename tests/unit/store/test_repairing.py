@@ -39,7 +39,7 @@ from imagestore.store.archive.importing import ImportOptions
 from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.check import CheckReport, Fault, FaultKind
 from imagestore.store.maintenance.hashing import CheckOptions
-from imagestore.store.maintenance.policy import Policy
+from imagestore.store.maintenance.policy import EvictionPolicy
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from imagestore.util.cancel import CancelToken
@@ -464,12 +464,12 @@ def test_garbage_goes_before_images_when_the_disk_is_full(here: Node, monkeypatc
         return os.statvfs_result((1, 1, 2_000_000, free, free, *real[5:]))
 
     monkeypatch.setattr(os, "statvfs", nearly_full)
-    half_full = Policy(high_percent=40, low_percent=20)
+    half_full = EvictionPolicy(high_percent=40, low_percent=20)
     assert here.store.usage().disk.used_bytes > 1_000_000
     assert here.store.evict(half_full).evicted == ()
     assert here.store.evict(half_full, dry_run=True).evicted == ()
     assert here.store.get(PYTHON).id == image.id
-    tight = Policy(high_percent=0, low_percent=0)
+    tight = EvictionPolicy(high_percent=0, low_percent=0)
     assert [each.record.reference for each in here.store.evict(tight).evicted] == [PYTHON]
 
 

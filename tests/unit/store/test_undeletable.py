@@ -17,7 +17,7 @@ from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.store.garbage import GarbageReport
 from imagestore.store.image_store import ImageStore
 from imagestore.store.leases import held
-from imagestore.store.maintenance.policy import EvictionReport, Policy
+from imagestore.store.maintenance.policy import EvictionPolicy, EvictionReport
 from imagestore.store.maintenance.removal import Removals
 from imagestore.store.pull.undo import undone_on_failure
 from imagestore.util.cancel import CancelToken
@@ -114,7 +114,7 @@ def test_removing_and_evicting_name_it_and_say_what_was_done(here: Node, refuse:
     assert blobs(store) == {manifest}
     store.pull(PYTHON)
     with pytest.raises(UndeletableError) as caught:
-        store.evict(Policy(keep_last=0))
+        store.evict(EvictionPolicy(keep_last=0))
     evicted = caught.value.report
     assert isinstance(evicted, EvictionReport)
     assert [each.record.reference for each in evicted.evicted] == [PYTHON]

@@ -29,7 +29,7 @@ from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance import policy
 from imagestore.store.maintenance.check import FaultKind
 from imagestore.store.maintenance.hashing import CheckOptions, CheckProgress
-from imagestore.store.maintenance.policy import Policy
+from imagestore.store.maintenance.policy import EvictionPolicy
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import Entry, build_artifact, build_image, build_index
 from imagestore.testing.images.bodies import BytesBody
@@ -163,13 +163,13 @@ def test_eviction_spares_what_the_configuration_pins(tmp_path: Path) -> None:
     pinned = f'[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{OTHER}"\n'
     with node(tmp_path, {OTHER: build_index(["linux/amd64"], seed="other")}, text=CONFIG + pinned) as here:
         here.store.pull(OTHER, runtime_handler="kata")
-        assert here.store.evict(Policy(keep_last=0)).evicted == ()
+        assert here.store.evict(EvictionPolicy(keep_last=0)).evicted == ()
 
 
 def test_eviction_spares_pins_and_a_dry_run_says_the_same(here: Node) -> None:
     both(here)
     here.store.pin(PYTHON, runtime_handler=HYPERV)
-    rules = Policy(unused_seconds=0)
+    rules = EvictionPolicy(unused_seconds=0)
     planned = here.store.evict(rules, dry_run=True)
     assert len(list(here.store.list())) == 2
     done = here.store.evict(rules)
@@ -187,7 +187,7 @@ def test_eviction_spares_images_that_a_lease_names(here: Node, name: str, gone: 
     both(here)
     here.store.metadata.create_lease("l", lifetime_seconds=60)
     here.store.metadata.lease_image("l", name, PROCESS)
-    rules = Policy(unused_seconds=0)
+    rules = EvictionPolicy(unused_seconds=0)
     planned = here.store.evict(rules, dry_run=True)
     done = here.store.evict(rules)
     assert sorted(each.record.handler for each in done.evicted) == sorted(gone or [PROCESS, HYPERV])
@@ -206,7 +206,7 @@ def test_an_image_that_was_leased_since_the_choice_is_not_evicted(here: Node, mo
         return chosen
 
     monkeypatch.setattr(policy, "choose", leased_afterwards)
-    assert here.store.evict(Policy(unused_seconds=0)).evicted == ()
+    assert here.store.evict(EvictionPolicy(unused_seconds=0)).evicted == ()
     assert len(list(here.store.list())) == 1
 
 
@@ -222,7 +222,7 @@ def test_nobody_can_pin_an_image_between_the_last_look_and_its_eviction(
         return get(reference, handler)
 
     monkeypatch.setattr(metadata, "get_image", noted)
-    assert len(here.store.evict(Policy(unused_seconds=0)).evicted) == 1
+    assert len(here.store.evict(EvictionPolicy(unused_seconds=0)).evicted) == 1
     assert locked
     assert all(locked)
 
@@ -232,7 +232,7 @@ def test_using_an_image_keeps_it_from_being_unused(here: Node, tmp_path: Path) -
     clock = [here.store.usage().images[0].record.updated_at + 10 * 86400]
     with ImageStore(tmp_path, config=here.store.config, host=here.store.host, clock=lambda: clock[0]) as later:
         later.touch(PYTHON, runtime_handler=HYPERV)
-        evicted = later.evict(Policy(unused_seconds=7 * 86400)).evicted
+        evicted = later.evict(EvictionPolicy(unused_seconds=7 * 86400)).evicted
     assert [each.record.handler for each in evicted] == [PROCESS]
 
 
