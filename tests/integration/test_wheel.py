@@ -1,0 +1,74 @@
+"""The installed wheel: type checkers pass on the examples of the documentation, and it needs nothing but itself."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.docs.pages import TOP, blocks, pages
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's content, and nothing of this repository."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, TOP], check=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", folder / "site", wheel], check=True)
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each block of Python as a module; the sessions of a page as one, without what they print."""
+    folder = tmp_path_factory.mktemp("examples")
+    for page in pages():
+        found = blocks(page.read_text("utf-8"))
+        name = re.sub(r"\W", "_", str(page.relative_to(TOP).with_suffix("")).lower())
+        texts = [block.text for block in found if block.language == "python"]
+        session = "\n".join(doctest.script_from_examples(each.text) for each in found if each.language == "pycon")
+        for number, text in enumerate([*texts, session]):
+            if text:
+                (folder / f"{name}_{number}.py").write_text(text, "utf-8")
+    assert len(list(folder.iterdir())) >= 5
+    return folder
+
+
+def check(command: list[str], folder: Path, installed: Path) -> None:
+    environment = {**os.environ, "MYPYPATH": str(installed)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_mypy_passes_on_the_documented_examples(examples: Path, installed: Path) -> None:
+    options = [
+        "--strict",
+        "--no-incremental",
+        "--allow-untyped-defs",
+        "--allow-untyped-calls",
+        "--allow-untyped-decorators",
+    ]
+    check([sys.executable, "-m", "mypy", *options, "."], examples, installed)
+
+
+def test_pyright_passes_on_the_documented_examples(examples: Path, installed: Path) -> None:
+    (examples / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{installed}"], "typeCheckingMode": "standard"}}')
+    check([sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "."], examples, installed)
+
+
+def test_every_module_of_the_wheel_is_the_repositorys(installed: Path) -> None:
+    theirs = {str(each.relative_to(installed)) for each in (installed / "imagestore").rglob("*.py")}
+    ours = {str(each.relative_to(TOP)) for each in (TOP / "imagestore").rglob("*.py")}
+    assert theirs == ours
+    assert (installed / "imagestore" / "py.typed").is_file()
