@@ -158,7 +158,7 @@ class App:
         """Limits of transfers where an option changes those of the configuration."""
         if self.bytes_per_second is None:
             return None
-        from imagestore.registry.settings import transfer_policy
+        from imagestore.registry.policy import transfer_policy
 
         return replace(transfer_policy(self.config.settings.registry), bytes_per_second=self.bytes_per_second)
 

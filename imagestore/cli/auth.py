@@ -176,7 +176,7 @@ def _check(app: App, registry: str, credential: Credential, cancel: CancelToken)
     from imagestore.config.hosts import reader_for
     from imagestore.registry.credentials.login import check_login
     from imagestore.registry.endpoints import ConfiguredEndpoints
-    from imagestore.registry.settings import auth_policy
+    from imagestore.registry.policy import auth_policy
     from imagestore.registry.transport.http import HttpSender
 
     # The registry itself, which comes last; a mirror has no say about its logins.

@@ -54,7 +54,7 @@ def record(
     a proxy can be pointed at a plain listener: {registry.example} in COMMAND becomes its address, for every host that
     --upstream names.
     """
-    from imagestore.testing.recording.places import upstream_map
+    from imagestore.testing.recording.upstream import upstream_map
     from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
     settings = SessionSettings(

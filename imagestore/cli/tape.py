@@ -233,7 +233,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     from imagestore.testing.front_ends.authority import Authority
     from imagestore.testing.front_ends.proxy import ProxyServer
     from imagestore.testing.front_ends.server import LoopbackServer
-    from imagestore.testing.recording.places import port_map
+    from imagestore.testing.recording.upstream import port_map
     from imagestore.testing.tapes.player import replay
     from imagestore.util.files import write_whole
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import CAPABILITIES, ConnectionSettings
-from imagestore.config.findings import Severity, dotted, refusal, shorten, show
-from imagestore.config.location import Location
+from imagestore.config.findings import Location, Severity, dotted, refusal, shorten, show
 from imagestore.config.redaction import without_secrets
 from imagestore.errors import InvalidInputError
 from imagestore.util.durations import Duration

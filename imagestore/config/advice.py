@@ -13,23 +13,25 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.declared import PlatformSource, is_same_kind, sandbox_of
-from imagestore.config.handlers import Isolation
-from imagestore.config.hints import sentence
-from imagestore.config.names import RUNHCS_TYPE
+from imagestore import platforms
+from imagestore.config.findings import BUILT_IN, dotted, shorten
+from imagestore.config.handlers import Isolation, PlatformSource, is_same_kind, sandbox_of
+from imagestore.config.known import RUNHCS_TYPE
 from imagestore.errors import InvalidPlatformError
-from imagestore.platforms import format, format_all, normalize, windows  # noqa: A004 - our public name
+from imagestore.platforms import format_all, normalize, windows
 from imagestore.platforms.normalize import normalize_architecture, normalize_os
 from imagestore.platforms.requirement import exact_requirement
 from imagestore.platforms.rules import REFUSALS, Rule
-from imagestore.platforms.windows_releases import describe
+from imagestore.platforms.windows import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from imagestore.config.declared import ResolvedPlatform
+    from imagestore.config.findings import Location
+    from imagestore.config.handlers import GuestPlatform, ResolvedPlatform, RuntimeHandler
     from imagestore.oci.select import Selection
     from imagestore.platforms.spec import Platform
+
 
 _SHOWN: Final = 5
 _CUT: Final = 60
@@ -95,7 +97,7 @@ def _about_sandbox(wanted: ResolvedPlatform) -> str:
         return ""
     if wanted.is_declared or sandbox is None or is_same_kind(sandbox, normalize(wanted.platform, host=wanted.host)):
         return ""
-    return f"its sandbox runs {format(sandbox)} (options.SandboxPlatform): {_declare(wanted, sandbox)}"
+    return f"its sandbox runs {platforms.format(sandbox)} (options.SandboxPlatform): {_declare(wanted, sandbox)}"
 
 
 def _builds(wanted: ResolvedPlatform, selection: Selection) -> list[int]:
@@ -201,7 +203,7 @@ def _about_features(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
 
 
 def _about_variants(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
-    names = ", ".join(dict.fromkeys(format(platform)[:_CUT] for platform in near[:_SHOWN]))
+    names = ", ".join(dict.fromkeys(platforms.format(platform)[:_CUT] for platform in near[:_SHOWN]))
     first = normalize(near[0], host=wanted.host)
     better = replace(wanted.platform, os=first.os, architecture=first.architecture, variant=first.variant[:_CUT])
     return f"the image needs {names}: where the processor has it, {_declare(wanted, better)}"
@@ -247,3 +249,88 @@ _ADVICE: Final[Mapping[str, Callable[[ResolvedPlatform, Sequence[Platform]], str
     Rule.ARCHITECTURE: _about_architectures,
     Rule.OS: _about_systems,
 }
+
+
+_KEYS: Final = {
+    "os": "OS",
+    "architecture": "Architecture",
+    "variant": "Variant",
+    "os_version": "OSVersion",
+    "os_features": "OSFeatures",
+}
+
+
+def place(handler: RuntimeHandler, member: str) -> tuple[Location, str]:
+    """Location and key of what declares a member of the platform; the handler itself when nothing does."""
+    path = ["runtimes", handler.name]
+    guest = handler.guest_platform
+    if guest is not None:
+        location = guest.locations.get(member)
+        path.append("guest_platform")
+        return (guest.location, dotted(path)) if location is None else (location, dotted([*path, _KEYS[member]]))
+    if handler.runtime_platform is not None:
+        return handler.runtime_platform.location, dotted(["runtime_platforms", handler.name, "platform"])
+    return handler.location, dotted(path)
+
+
+def assignment(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
+    """What to write where the handler's platform is declared, so that it becomes the wanted one.
+
+    Args:
+        handler: as configured.
+        now: its platform.
+        wanted: what it should be.
+
+    Returns:
+        Keys and values as TOML writes them.
+    """
+    if handler.guest_platform is not None:
+        return _changes(handler.guest_platform, now, wanted)
+    if handler.runtime_platform is not None:
+        return f"platform = {json.dumps(shorten(platforms.format_all(wanted)))}"
+    return f"guest_platform = {{ {_members(None, wanted)} }}"
+
+
+def sentence(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
+    """The same with the place where to write it.
+
+    >>> from imagestore.config.handlers import RuntimeHandler
+    >>> from imagestore.platforms.spec import Platform
+    >>> sentence(RuntimeHandler("kata"), Platform("linux", "amd64"), Platform("linux", "arm64"))
+    'give runtimes.kata a guest_platform with OS = "linux", Architecture = "arm64"'
+    """
+    table, name = ["runtimes", handler.name], handler.name
+    if handler.guest_platform is not None:
+        changed = next((member for member in _KEYS if getattr(now, member) != getattr(wanted, member)), "os")
+        location = place(handler, changed)[0]
+        changes = _changes(handler.guest_platform, now, wanted)
+        return f"set {changes} in {dotted([*table, 'guest_platform'])} ({location})"
+    if handler.runtime_platform is not None:
+        path = dotted(["runtime_platforms", name])
+        return f"set {path}.{assignment(handler, now, wanted)} ({handler.runtime_platform.location})"
+    where = "" if handler.location == BUILT_IN else f" ({handler.location})"
+    return f"give {dotted(table)} a guest_platform with {_members(None, wanted)}{where}"
+
+
+def _changes(guest: GuestPlatform, now: Platform, wanted: Platform) -> str:
+    """Members that differ. A new variant comes with its architecture where the host's, or a name's own, would win."""
+    changed = _members(now, wanted)
+    given = guest.architecture or (wanted.architecture if wanted.variant else "")
+    if now.variant == wanted.variant or (given and normalize_architecture(given, wanted.variant)[1] == wanted.variant):
+        return changed
+    return _members(replace(now, architecture=""), wanted)
+
+
+def _members(now: Platform | None, wanted: Platform) -> str:
+    """Members that differ; those of a new table all, since it replaces the host's platform."""
+    return ", ".join(
+        f"{key} = {_value(getattr(wanted, member))}"
+        for member, key in _KEYS.items()
+        if (getattr(wanted, member) if now is None else getattr(now, member) != getattr(wanted, member))
+    )
+
+
+def _value(value: str | tuple[str, ...]) -> str:
+    if isinstance(value, str):
+        return json.dumps(shorten(value))
+    return "[" + ", ".join(json.dumps(shorten(each)) for each in value) + "]"

@@ -10,8 +10,7 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.findings import refusal
-from imagestore.config.location import Location
+from imagestore.config.findings import Location, refusal
 from imagestore.errors import ConfigError
 from imagestore.util import files
 

@@ -13,15 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.config.declared import complete, is_same_kind, parse_text, sandbox_of
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show
-from imagestore.config.handlers import Isolation
-from imagestore.config.hints import assignment, place
-from imagestore.config.known import WASM_SYSTEMS
-from imagestore.config.location import BUILT_IN
-from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
+from imagestore.config.advice import assignment, place
+from imagestore.config.findings import BUILT_IN, Finding, Severity, dotted, nearest, show
+from imagestore.config.handlers import Isolation, complete, is_same_kind, parse_text, sandbox_of
+from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE, WASM_SYSTEMS
 from imagestore.errors import InvalidPlatformError
-from imagestore.platforms import windows, windows_releases
+from imagestore.platforms import windows
 from imagestore.platforms.normalize import normalize_architecture
 from imagestore.platforms.spec import Platform
 
@@ -192,13 +189,13 @@ def _unknown_build(handler: RuntimeHandler, platform: Platform, host: Platform) 
     """A slip in the build's number makes a handler that no image fits."""
     version = windows.parse_version(platform.os_version)
     ours = windows.parse_version(host.os_version) if host.os == "windows" else None
-    if version is None or version.build in windows_releases.RELEASES or (ours and ours.build == version.build):
+    if version is None or version.build in windows.RELEASES or (ours and ours.build == version.build):
         return
-    near = nearest(str(version.build), map(str, windows_releases.RELEASES), likeness=0.7)
+    near = nearest(str(version.build), map(str, windows.RELEASES), likeness=0.7)
     hint = "compare it with the os.version of the images"
     if near:
         better = replace(platform, os_version=f"{version.major}.{version.minor}.{near}")
-        hint = f"did you mean {assignment(handler, platform, better)} ({windows_releases.name_of(int(near))})?"
+        hint = f"did you mean {assignment(handler, platform, better)} ({windows.name_of(int(near))})?"
     text = f"{version.build} is the build of no release of Windows that is known here"
     yield _finding(handler, "os_version", text, hint, Severity.NOTE)
 
@@ -247,7 +244,7 @@ def _windows_builds(
     build = theirs.build if runs(ours.build, theirs.build) else ours.build
     version = f"{ours.major}.{ours.minor}.{build}"
     hint = f"write {assignment(handler, platform, replace(platform, os_version=version))}"
-    guest_name, host_name = windows_releases.describe(theirs.build), windows_releases.describe(ours.build)
+    guest_name, host_name = windows.describe(theirs.build), windows.describe(ours.build)
     if (theirs.major, theirs.minor) != (ours.major, ours.minor):
         text = f"guest version {theirs.major}.{theirs.minor} differs from the host's {ours.major}.{ours.minor}"
         yield _finding(handler, "os_version", f"{text}; no isolation runs it", hint)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from imagestore.config.findings import BUILT_IN
 from imagestore.config.handlers import Isolation, RuntimeHandler
+from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.config.model import Config
-from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
+from imagestore.config.tree import Entry, build
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
-    from imagestore.config.tree import Plain
+    from collections.abc import Collection
+
+    from imagestore.config.tree import Plain, Table
     from imagestore.platforms.spec import Platform
+
 
 RUNC: Final = "runc"
 RUNHCS_PROCESS: Final = "runhcs-wcow-process"
@@ -127,3 +133,38 @@ _WINDOWS: Final = """
   #     Architecture = "amd64"
   #     OSVersion    = "10.0.17763"
 """
+
+
+def with_built_in(runtimes: Table, host: Platform, names: Collection[str]) -> Table:
+    """Handlers' tables of a configuration, completed from the built-in handlers, member by member.
+
+    Args:
+        runtimes: the tables as written.
+        host: the node's platform.
+        names: built-in handlers that are there without a table, too.
+    """
+    known = {name: build(table, lambda _: BUILT_IN) for name, table in built_in_tables(host).items()}
+    completed = {name: _completed(entry, known.get(name, {})) for name, entry in runtimes.items()}
+    added = {name: Entry(table, BUILT_IN) for name, table in known.items() if name in names and name not in completed}
+    return completed | added
+
+
+def is_of_runtimes(entry: Entry) -> bool:
+    """Whether a handler's table stands in a table of runtimes; else it is built in, or older than such tables."""
+    return [part.lower() for part in entry.path[-2:-1]] == ["runtimes"]
+
+
+def _completed(entry: Entry, known: Table) -> Entry:
+    """A handler's table with what it leaves to the built-in one; of another shim only the name is the same."""
+    if not known or not isinstance(entry.value, dict):
+        return entry
+    table, kind = dict(entry.value), entry.value.get("runtime_type")
+    if kind is None or not kind.value:
+        table["runtime_type"] = known["runtime_type"]
+    elif kind.value != known["runtime_type"].value:
+        return entry
+    for name, usual in known.items():
+        written = table.setdefault(name, usual)
+        if written is not usual and isinstance(written.value, dict) and isinstance(usual.value, dict):
+            table[name] = replace(written, value={**usual.value, **written.value})
+    return replace(entry, value=table)

@@ -13,7 +13,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.location import Location
 from imagestore.config.redaction import kind_of, may_be_secret, value_without_secrets, without_secrets
 from imagestore.util.text import cut
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from imagestore.config.tree import Plain, Table
+
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 #: Longest piece of a user's text that a message repeats, in characters.
@@ -126,3 +126,28 @@ def show_at(path: Sequence[str], value: Plain | Table) -> str:
     ('7', 'an integer')
     """
     return kind_of(value) if may_be_secret(path) else show(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a configuration file.
+
+    Attributes:
+        file: path as it was opened, or a name for text that came from elsewhere.
+        line: 1-based; 0 for the file as a whole; None when the key's line can't be told.
+
+    >>> str(Location("config.toml", 7)), str(Location("config.toml", 0)), str(Location("config.toml", None))
+    ('config.toml:7', 'config.toml', 'config.toml (line unknown)')
+    """
+
+    file: str
+    line: int | None
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return f"{self.file} (line unknown)"
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+#: Where a value comes from that no file sets.
+BUILT_IN: Final = Location("built-in default", 0)

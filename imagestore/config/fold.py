@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import known, names
+from imagestore.config import known, plugin_names
 from imagestore.config.findings import Finding, Severity, dotted
 from imagestore.config.merge import deep
 
@@ -72,11 +72,11 @@ _CRI: Final = Shape(
 _PLUGINS: Final = Shape(
     inside={
         "cri": _CRI,
-        names.CRI_PLUGIN: _CRI,
-        names.RUNTIME_PLUGIN: Shape(known.RUNTIME_SECTION, _RUNTIME_INSIDE),
-        names.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
-        names.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
-        names.REGISTRY_PLUGIN: Shape(
+        known.CRI_PLUGIN: _CRI,
+        known.RUNTIME_PLUGIN: Shape(known.RUNTIME_SECTION, _RUNTIME_INSIDE),
+        known.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
+        known.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
+        known.REGISTRY_PLUGIN: Shape(
             known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
         ),
     }

@@ -12,9 +12,8 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import refusal, show
+from imagestore.config.findings import Location, refusal, show
 from imagestore.config.globs import expand
-from imagestore.config.location import Location
 from imagestore.config.merge import merge
 from imagestore.config.migrate import migrate
 from imagestore.config.plugin_names import foreign_names

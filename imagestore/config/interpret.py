@@ -6,35 +6,31 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.config.built_in import is_of_runtimes, with_built_in
-from imagestore.config.defaults import built_in_tables, default_name
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
+from imagestore.config.defaults import built_in_tables, default_name, is_of_runtimes, with_built_in
+from imagestore.config.findings import Finding, Location, Severity, dotted, nearest, show, show_at
 from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.known import (
     CONTAINERD_SECTION,
+    CRI_PLUGIN,
     GUEST_MEMBERS,
     HANDLER,
+    IMAGES_PLUGIN,
     IMAGES_SECTION,
+    REGISTRY_PLUGIN,
     REGISTRY_PLUGIN_SECTION,
     REGISTRY_SECTION,
+    RUNHCS_TYPE,
     RUNTIME_PLATFORM,
+    RUNTIME_PLUGIN,
     RUNTIME_SECTION,
     TOP_LEVEL,
+    VERIFIER_PLUGIN,
     VERIFIER_SECTION,
     WASM_SYSTEMS,
     normal_member,
     options_of,
 )
-from imagestore.config.location import Location
 from imagestore.config.model import RegistrySettings, Settings, VerifierSettings
-from imagestore.config.names import (
-    CRI_PLUGIN,
-    IMAGES_PLUGIN,
-    REGISTRY_PLUGIN,
-    RUNHCS_TYPE,
-    RUNTIME_PLUGIN,
-    VERIFIER_PLUGIN,
-)
 from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain

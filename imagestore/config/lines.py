@@ -13,8 +13,7 @@ import re
 import tomllib
 from typing import Final
 
-from imagestore.config.findings import dotted, refusal
-from imagestore.config.location import Location
+from imagestore.config.findings import Location, dotted, refusal
 
 #: Deepest key path, and deepest nesting of brackets in a value. containerd's own files need eight.
 MAX_DEPTH: Final = 32

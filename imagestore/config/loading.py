@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
+from imagestore.config.findings import Finding, Location, RefusalError, Severity, dotted, show
 from imagestore.config.imports import BASE_VERSION, load_files
 from imagestore.config.interpret import Reading
-from imagestore.config.location import Location
 from imagestore.config.model import Config
 from imagestore.config.source import read_bytes
 from imagestore.config.tree import Entry

@@ -18,11 +18,13 @@ from typing import Final
 
 from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.known import (
+    CRI_PLUGIN,
     IMAGES_KEYS_OF_CONTAINERD,
     IMAGES_KEYS_OF_CRI,
+    IMAGES_PLUGIN,
+    RUNTIME_PLUGIN,
     SERVER_KEYS,
 )
-from imagestore.config.names import CRI_PLUGIN, IMAGES_PLUGIN, RUNTIME_PLUGIN
 from imagestore.config.plugin_names import full_name
 from imagestore.config.tree import Entry, Table, child, plain_value
 

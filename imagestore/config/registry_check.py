@@ -7,15 +7,25 @@ containerd would use and this store doesn't.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from imagestore.config import registry_hosts
-from imagestore.config.findings import Finding, RefusalError, Severity, dotted
-from imagestore.config.folder_check import folder_findings, unusable_files, would_refuse
+from imagestore.config import known, registry_hosts
+from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
+from imagestore.config.folder_check import (
+    folder_findings,
+    host_of,
+    is_other_name_of_hub,
+    meant_host,
+    unusable_files,
+    would_refuse,
+)
 from imagestore.config.hosts import find_folder, used_folders
-from imagestore.config.registry_tables import LOG_IN, key_findings
+from imagestore.config.section import Section
 from imagestore.config.tree import child
 from imagestore.errors import ConfigError
+from imagestore.oci.reference import DOCKER_HUB, api_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,3 +97,113 @@ def _unread(document: Table) -> Iterator[Finding]:
             "isn't sent, since every registry would get it",
             hint,
         )
+
+
+LOG_IN: Final = "log in with 'imagestore login', or name a file of logins in REGISTRY_AUTH_FILE"
+#: The members of a host's table, by the table of hosts.
+_OF_HOSTS: Final = {"mirrors": frozenset(known.REGISTRY_MIRROR), "configs": frozenset(known.REGISTRY_CONFIG)}
+_MEMBERS: Final = frozenset().union(*_OF_HOSTS.values(), known.REGISTRY_TLS, known.REGISTRY_LOGIN)
+#: Stands for the host in advice.
+_HOST: Final = "<host>"
+
+
+def key_findings(registry: Table) -> Iterator[Finding]:
+    """What the tables say that has no effect.
+
+    Args:
+        registry: the table ``registry`` of the images section.
+    """
+    found: list[Finding] = []
+    yield from _without_host(registry)
+    for host, entry in _hosts(registry, "mirrors"):
+        Section(entry, entry.path, known.REGISTRY_MIRROR, found)
+        if host != "*":
+            yield from _mirror_name(host, entry)
+    for host, entry in _hosts(registry, "configs"):
+        table = Section(entry, entry.path, known.REGISTRY_CONFIG, found)
+        table.section("tls", known.REGISTRY_TLS)
+        table.section("auth", known.REGISTRY_LOGIN)
+        yield from _address(host, entry)
+        yield from _hub_certificates(host, registry)
+    for _, entry in _hosts(registry, "auths"):
+        Section(entry, entry.path, known.REGISTRY_LOGIN, found)
+    for finding in found:
+        text = f"{finding.text}; it isn't used" if finding.severity is Severity.ERROR else finding.text
+        yield replace(finding, severity=Severity.WARNING, text=text)
+
+
+def _hosts(registry: Table, table: str) -> Iterator[tuple[str, Entry]]:
+    """The entries of a table whose names can be meant as hosts'."""
+    return ((name, entry) for name, entry in child(registry, table).items() if not _is_member(table, name, entry))
+
+
+def _is_member(table: str, name: str, entry: Entry) -> bool:
+    """Whether this is a member of a host's table, which stands where the host should."""
+    if name.lower() not in _MEMBERS:
+        return False
+    inner = entry.value if isinstance(entry.value, dict) else {}
+    return table == "auths" or not any(member.lower() in _OF_HOSTS[table] for member in inner)
+
+
+def _without_host(registry: Table) -> Iterator[Finding]:
+    for table in (*_OF_HOSTS, "auths"):
+        for name, entry in child(registry, table).items():
+            if not _is_member(table, name, entry):
+                continue
+            above, member = entry.path[:-2], name.lower()
+            if member in known.REGISTRY_LOGIN:
+                hint = LOG_IN
+            elif member in known.REGISTRY_MIRROR:
+                hint = f"write {dotted([*above, 'mirrors', _HOST, member])}, with the registry's name for {_HOST}"
+            else:
+                path = (_HOST, member) if member == "tls" else (_HOST, "tls", member)
+                hint = f"write {dotted([*above, 'configs', *path])}, with the endpoint's host for {_HOST}"
+            text = f"the host is missing between {entry.path[-2]} and {name}, so this has no effect"
+            yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, hint)
+
+
+def _mirror_name(name: str, entry: Entry) -> Iterator[Finding]:
+    """A name of mirrors is compared with the registry's in references."""
+    if host_of(name) and not is_other_name_of_hub(name):
+        return
+    yield _unreached(name, entry, "no reference names a registry so", meant_host(name))
+
+
+def _address(name: str, entry: Entry) -> Iterator[Finding]:
+    """A name of certificates is compared with the host, and port, of an endpoint's URL."""
+    if name == name.lower() and not any(mark in name for mark in "/*@ ") and name.strip("."):
+        return
+    yield _unreached(name, entry, "no endpoint has this host", api_host(meant_host(name)))
+
+
+def _hub_certificates(name: str, registry: Table) -> Iterator[Finding]:
+    """Docker Hub's names in references and elsewhere: what is dialled, and looked for here, is its API host."""
+    configs = child(registry, "configs")
+    entry = child(configs, name).get("tls")
+    dialled = api_host(DOCKER_HUB)
+    is_hub = name == DOCKER_HUB or (is_other_name_of_hub(name) and name == name.lower() and name != dialled)
+    if entry is None or not entry.value or not is_hub or name in _endpoint_hosts(registry):
+        return
+    text = f"containerd doesn't look for certificates here: what it dials for Docker Hub is {dialled}"
+    meant = dotted([*entry.path[:-2], dialled, "tls"])
+    has_own = bool(child(child(configs, dialled), "tls"))
+    hint = f"remove it: there is {meant}" if has_own else f"write {meant}"
+    text += "" if has_own or name != DOCKER_HUB else "; only pulls by this store come back to it"
+    yield Finding(Severity.WARNING, entry.location, dotted(entry.path), text, hint)
+
+
+def _endpoint_hosts(registry: Table) -> set[str]:
+    """The hosts, with their ports, that mirrors name."""
+    tables = child(registry, "mirrors")
+    lists = [entry.value for host in tables for entry in child(tables, host).values()]
+    urls = [url for urls in lists if isinstance(urls, list) for url in urls if isinstance(url, str)]
+    return {re.sub(r"^.*?://", "", url).partition("/")[0].rpartition("@")[2] for url in urls}
+
+
+def _unreached(name: str, entry: Entry, why: str, meant: str) -> Finding:
+    hint = f"write {dotted([*entry.path[:-1], meant])}" if meant else "write the host, with its port unless it is usual"
+    shown = dotted([*entry.path[:-1], name])
+    text = f"{why}: {show(name)} is no host, so this has no effect"
+    if host_of(name):
+        text = f"{why}: Docker Hub is docker.io in references"
+    return Finding(Severity.WARNING, entry.location, shown, text, hint)

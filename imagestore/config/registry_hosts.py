@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.config.connection import ConnectionSettings, HostConfig, RegistryHosts
 from imagestore.config.findings import RefusalError, dotted, refusal, show
 from imagestore.config.hosts_file import base_url
-from imagestore.config.names import IMAGES_PLUGIN
+from imagestore.config.known import IMAGES_PLUGIN
 from imagestore.config.tree import child
 from imagestore.errors import ConfigError
 from imagestore.oci.reference import api_host

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
-from imagestore.config.declared import PlatformSource as PlatformSource
-from imagestore.config.declared import ResolvedPlatform, complete, parse_text, same_origin
-from imagestore.config.handlers import Isolation
-from imagestore.config.location import BUILT_IN
+from imagestore.config.findings import BUILT_IN
+from imagestore.config.handlers import Isolation, ResolvedPlatform, complete, parse_text, same_origin
+from imagestore.config.handlers import PlatformSource as PlatformSource
 from imagestore.platforms import windows
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import byte_order_mark, dotted, refusal, show
+from imagestore.config.findings import Location, byte_order_mark, dotted, refusal, show
 from imagestore.config.fold import fold_file
 from imagestore.config.lines import KeyLines
-from imagestore.config.location import Location
 from imagestore.config.redaction import quoted_without_secrets
 from imagestore.config.tree import Plain, Table, build
 from imagestore.util import files

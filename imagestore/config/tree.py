@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.config.location import Location
+    from imagestore.config.findings import Location
 
 Scalar: TypeAlias = "str | int | float | bool | datetime.datetime | datetime.date | datetime.time"
 #: A value without locations: what TOML can say.

@@ -6,13 +6,16 @@ import contextlib
 import errno
 import io
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.errors import ContentUnreadableError
+from imagestore.oci.digest import VERIFIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from typing import BinaryIO
 
     from _typeshed import WriteableBuffer
@@ -71,3 +74,38 @@ class _BlobFile(io.FileIO):
 def _without_links(path: str, flags: int) -> int:
     # Not to wait for the other end of a pipe that somebody put in a blob's place.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+_HEX: Final = re.compile(r"[a-f0-9]+")
+
+
+def is_name(algorithm: str, name: str) -> bool:
+    """Whether a file of this name in this algorithm's folder is a blob's."""
+    return len(name) == VERIFIABLE.get(algorithm) and _HEX.fullmatch(name) is not None
+
+
+def entries(blobs: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Everything in the folders of the algorithms we know, blob or not, with the algorithm.
+
+    Raises:
+        StoreError: a folder can't be listed.
+    """
+    for algorithm in sorted(VERIFIABLE):
+        folder = blobs / algorithm
+        with translated("list", folder), contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
+            for entry in found:
+                yield algorithm, entry
+
+
+def names(blobs: Path) -> Iterator[str]:
+    """Every blob's digest in text form, in no particular order; no file is looked at.
+
+    Raises:
+        StoreError: a folder can't be listed.
+    """
+    for algorithm, entry in entries(blobs):
+        if is_name(algorithm, entry.name):
+            with translated("list", entry.path):
+                is_file = entry.is_file(follow_symlinks=False)
+            if is_file:
+                yield f"{algorithm}:{entry.name}"

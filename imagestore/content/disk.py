@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import re
+import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
     from types import TracebackType
+
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 #: Number, time of change and size of a file.
@@ -89,3 +93,29 @@ def make_directories(paths: Iterable[Path], mode: int = 0o755) -> None:
         # Those that were made count as there the next time.
         for parent in changed:
             sync_directory(parent)
+
+
+_NAME: Final = re.compile(
+    r"\.?check\.json\.[0-9a-f]+\.tmp|records\.jsonl\.tmp|metadata\.db\.(rebuilt(-wal|-shm|-journal)?|[0-9a-f]{16}\.tmp)"
+)
+
+
+def clear(root: Path, *, before: float) -> None:
+    """Remove what nobody has changed for long.
+
+    Args:
+        root: the store's folder.
+        before: seconds since 1970; younger files may still be in use.
+
+    Raises:
+        StoreError: the folder can't be read, or a file not removed.
+    """
+    with translated("clear", root), os.scandir(root) as entries:
+        for entry in entries:
+            if not _NAME.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_mtime < before:
+                    reach("leftover-unlink")
+                    os.unlink(entry.path)

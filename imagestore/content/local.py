@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.adopt import Adoption, adopt, is_at
 from imagestore.content.api import ContentInfo
-from imagestore.content.blob_file import LOST, damage_named, open_blob
+from imagestore.content.blob_file import LOST, damage_named, entries, is_name, names, open_blob
 from imagestore.content.delete import Deleter
 from imagestore.content.disk import make_directories, translated
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingest_folder import ingest_name, read_status
 from imagestore.content.ingests import Ingests
-from imagestore.content.names import entries, is_name, names
 from imagestore.content.small_writer import SMALL_BYTES, SmallBlobs, SmallWriter
 from imagestore.errors import (
     AlreadyExistsError,

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.events import Observer
-    from imagestore.registry.exchange import Sender
     from imagestore.registry.listing import Referrers
+    from imagestore.registry.operation import Sender
     from imagestore.registry.session import Line
     from imagestore.util.cancel import CancelToken
 

@@ -10,13 +10,14 @@ import threading
 from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.config.hosts import reader_for
-from imagestore.registry import settings
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
-from imagestore.registry.auth.policy import AuthPolicy
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.endpoints import ConfiguredEndpoints, DirectEndpoints
+from imagestore.registry.policy import AuthPolicy
+from imagestore.registry.policy import auth_policy as auth_policy_of
+from imagestore.registry.policy import transfer_policy as transfer_policy_of
 from imagestore.registry.session import Line
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def connect(
     auth_policy = None
     if config is not None:
         endpoints = ConfiguredEndpoints(reader_for(config))
-        policy = policy or settings.transfer_policy(config.settings.registry)
-        auth_policy = settings.auth_policy(config.settings.registry)
+        policy = policy or transfer_policy_of(config.settings.registry)
+        auth_policy = auth_policy_of(config.settings.registry)
     return RegistryClient(
         lines=EndpointLines(sender, credentials, auth_policy),
         endpoints=endpoints,

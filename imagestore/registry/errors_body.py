@@ -25,7 +25,10 @@ from imagestore.registry.transport.proxies import PROXY_LOGIN
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
+    import httpx
+
     from imagestore.registry.transport.messages import Response
+
 
 _MAX_READ_BYTES: Final = 64 * 1024
 _MAX_SHOWN: Final = 2048
@@ -150,3 +153,23 @@ def escape(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in cut(text, _MAX_SHOWN)
     )
+
+
+# What the specification asks servers to stay below, all warnings of an answer together.
+_MAX_BYTES: Final = 4096
+_WARNING: Final = re.compile(r'(?:^|,)[ \t]*299 - "((?:[^"\\]|\\.)*)"')
+
+
+def warning_texts(headers: httpx.Headers) -> tuple[str, ...]:
+    r"""The texts, escaped for display.
+
+    >>> import httpx
+    >>> warning_texts(httpx.Headers({"Warning": '299 - "moves to \\"b\\" soon", 110 - "stale"'}))
+    ('moves to "b" soon',)
+    """
+    found: list[str] = []
+    left = _MAX_BYTES
+    for value in headers.get_list("Warning"):
+        found.extend(escape(re.sub(r"\\(.)", r"\1", match[1])) for match in _WARNING.finditer(value[:left]))
+        left = max(0, left - len(value))
+    return tuple(found)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import httpx
 
     from imagestore.oci.descriptor import Descriptor
-    from imagestore.registry.exchange import Sender
+    from imagestore.registry.operation import Sender
     from imagestore.registry.transport.addresses import Origin
     from imagestore.util.cancel import CancelToken
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from imagestore.oci.reference import api_host
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.config.model import RegistrySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +62,50 @@ class TransferPolicy:
     least_bytes_for_ranges: int = 32 * 1024 * 1024
     bytes_per_second: int | None = None
     foreign_hosts: frozenset[str] = frozenset()
+
+
+def transfer_policy(settings: RegistrySettings) -> TransferPolicy:
+    """Limits of transfers; what isn't set keeps its default."""
+    default = TransferPolicy()
+    return TransferPolicy(
+        connections_per_host=settings.connections_per_host or default.connections_per_host,
+        parallel_ranges=settings.parallel_ranges or default.parallel_ranges,
+        bytes_per_second=settings.bytes_per_second,
+        foreign_hosts=settings.foreign_layer_hosts,
+    )
+
+
+def auth_policy(settings: RegistrySettings) -> AuthPolicy:
+    """Whom credentials may be shown to."""
+    return AuthPolicy(
+        realm_trust=RealmTrust.STRICT if settings.is_realm_strict else RealmTrust.WARN,
+        # A registry is judged by the host that speaks its API.
+        trusted_realms=frozenset((api_host(registry), realm) for registry, realm in settings.trusted_realms),
+        credential_hosts=settings.mirror_credentials,
+    )
+
+
+class RealmTrust(enum.Enum):
+    """What to do when credentials would go to a token service on another host than the registry's."""
+
+    WARN = "warn"
+    STRICT = "strict"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthPolicy:
+    """What the operator allows.
+
+    Attributes:
+        realm_trust: about token services on another host than the registry's, when credentials would go there.
+        trusted_realms: pairs (registry host, token service host) that belong together.
+        credential_hosts: host of a mirror to the registry whose credentials it may see; nobody else's are shown to it.
+    """
+
+    realm_trust: RealmTrust = RealmTrust.WARN
+    trusted_realms: frozenset[tuple[str, str]] = frozenset()
+    credential_hosts: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def token_hosts(self, registry: str) -> frozenset[str]:
+        """Hosts of token services that the operator trusts a registry host to name."""
+        return frozenset(realm for named, realm in self.trusted_realms if named == registry)

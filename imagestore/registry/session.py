@@ -23,7 +23,7 @@ from imagestore.errors import (
 )
 from imagestore.registry import redirect
 from imagestore.registry.echo import hush, secrets_in, without
-from imagestore.registry.errors_body import failure
+from imagestore.registry.errors_body import failure, warning_texts
 from imagestore.registry.events import Noticed, Waiting
 from imagestore.registry.retry import (
     TRANSIENT_STATUSES,
@@ -35,7 +35,6 @@ from imagestore.registry.retry import (
 )
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.warning_texts import warning_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +43,7 @@ if TYPE_CHECKING:
 
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.events import Observer
-    from imagestore.registry.exchange import Authenticator, Sender
-    from imagestore.registry.operation import Operation
+    from imagestore.registry.operation import Authenticator, Operation, Sender
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import HostPauses, Timing
     from imagestore.registry.transport.messages import Response

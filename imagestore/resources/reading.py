@@ -6,13 +6,13 @@ quantity of null is one of 0: the API server stores it so, and doesn't take it f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
 from imagestore.resources import huge_pages, placement
 from imagestore.resources.quantity import MILLI, Quantity, from_json
-from imagestore.resources.shapes import object_in, objects_in, text_in, wrong
 from imagestore.resources.spec import (
     CPU,
     HUGE_PAGES_PREFIX,
@@ -28,9 +28,8 @@ from imagestore.resources.workloads import pod_in
 from imagestore.util.known_members import did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from imagestore.resources.shapes import Document
 
 MAXIMUM_CONTAINERS: Final = 1000
 
@@ -203,3 +202,51 @@ def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
         except InvalidQuantityError as error:
             raise InvalidQuantityError(error.text, f"{path}.{name}: {error.reason}", hint=error.hint) from error
     return dict(found)
+
+
+Document: TypeAlias = Mapping[str, object]
+
+
+def object_in(document: Document, name: str, path: str) -> Document:
+    """An object; an empty one where there is none.
+
+    Args:
+        document: has it.
+        name: of the member.
+        path: of the document.
+
+    Raises:
+        InvalidResourcesError: it is of another type.
+    """
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong(f"{path}.{name}", "an object", value)
+    return value
+
+
+def objects_in(document: Document, name: str, path: str) -> list[Document]:
+    """A list of objects; an empty one where there is none. See object_in()."""
+    value = document.get(name) or []
+    if not isinstance(value, list):
+        raise wrong(f"{path}.{name}", "an array", value)
+    for number, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise wrong(f"{path}.{name}[{number}]", "an object", item)
+    return value
+
+
+def text_in(document: Document, name: str, path: str) -> str:
+    """A text; an empty one where there is none. See object_in()."""
+    value = document.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise wrong(f"{path}.{name}", "a string", value)
+    return value
+
+
+def wrong(path: str, expected: str, found: object) -> InvalidResourcesError:
+    """The error for a member of another type."""
+    return InvalidResourcesError(f"{path}: expected {expected}, found {type(found).__name__}")

@@ -11,19 +11,18 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.resources import placement
-from imagestore.resources.pod_members import CONTAINER, POD, RESOURCES, SPEC
-from imagestore.resources.shapes import object_in
+from imagestore.resources.reading import object_in
 from imagestore.resources.spec import EPHEMERAL_STORAGE, MEMORY
 from imagestore.resources.workloads import VERSIONS, pod_in
-from imagestore.util.known_members import did_you_mean, unknown
+from imagestore.util.known_members import Table, did_you_mean, leaves, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from imagestore.resources.quantity import Quantity
-    from imagestore.resources.shapes import Document
+    from imagestore.resources.reading import Document
     from imagestore.resources.spec import Pod, Requirements
-    from imagestore.util.known_members import Table
+
 
 _AMOUNTS: Final = ("requests", "limits")
 _BYTES: Final = (MEMORY, EPHEMERAL_STORAGE)
@@ -104,3 +103,47 @@ def _fractions_in(amounts: Mapping[str, Quantity], what: str) -> Iterator[str]:
             milli = _MILLI.fullmatch(written)
             meant = did_you_mean(f"{milli[1]}Mi" if milli else "")
             yield f"{what}.{name} is {written}, which has a fraction of a byte{suffix}{meant}"
+
+
+RESOURCES: Final[Table] = {**leaves("limits requests"), "claims": [leaves("name request")]}
+CONTAINER: Final[Table] = {
+    **leaves(
+        """
+        args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy
+        restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath
+        terminationMessagePolicy tty volumeDevices volumeMounts workingDir
+        """
+    ),
+    "resources": RESOURCES,
+}
+_REQUIREMENT: Final = leaves("key operator values")
+_TERM: Final[Table] = {"matchExpressions": [_REQUIREMENT], "matchFields": [_REQUIREMENT]}
+_NODE_AFFINITY: Final[Table] = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_TERM]},
+    "preferredDuringSchedulingIgnoredDuringExecution": [{"preference": _TERM, "weight": None}],
+}
+SPEC: Final[Table] = {
+    **leaves(
+        """
+        activeDeadlineSeconds automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks hostAliases hostIPC
+        hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets nodeName nodeSelector overhead
+        preemptionPolicy priority priorityClassName readinessGates resourceClaims restartPolicy runtimeClassName
+        schedulerName schedulingGates schedulingGroup securityContext serviceAccount serviceAccountName
+        setHostnameAsFQDN shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations
+        topologySpreadConstraints volumes workloadRef
+        """
+    ),
+    "affinity": {**leaves("podAffinity podAntiAffinity"), "nodeAffinity": _NODE_AFFINITY},
+    "containers": [CONTAINER],
+    "ephemeralContainers": [{**CONTAINER, "targetContainerName": None}],
+    "initContainers": [CONTAINER],
+    "os": leaves("name"),
+    "resources": RESOURCES,
+}
+_METADATA: Final = leaves(
+    """
+    annotations clusterName creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName
+    generation labels managedFields name namespace ownerReferences resourceVersion selfLink uid
+    """
+)
+POD: Final[Table] = {**leaves("apiVersion kind status"), "metadata": _METADATA, "spec": SPEC}

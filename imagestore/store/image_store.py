@@ -403,7 +403,7 @@ class ImageStore(Archives, Upkeep):
         """
         with self._loading():
             from imagestore.store.pull.choice import match_handlers, wanted_platforms
-            from imagestore.store.pull.known import known_targets
+            from imagestore.store.pull.present import known_targets
             from imagestore.store.pull.sources import Documents
 
         if not offline:

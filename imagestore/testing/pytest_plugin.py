@@ -133,7 +133,7 @@ def _tape_settings(
     pytest shows what a frame was given that an error came through, and here that is every known secret.
     """
     from imagestore.errors import InvalidInputError
-    from imagestore.testing.recording.places import upstream_map
+    from imagestore.testing.recording.upstream import upstream_map
     from imagestore.testing.tapes.session import SessionSettings
 
     try:

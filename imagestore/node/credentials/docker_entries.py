@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ConfigError
 from imagestore.oci.digest import Digest
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.registry.credentials.members import member
+from imagestore.registry.credentials.files import member
 from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.registry.credentials.members import member
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
 from imagestore.util import files
 from imagestore.util.files import follow_links, replace
@@ -26,6 +25,7 @@ from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
 
 #: Real files have some kilobytes; tools write one entry for each registry.
 MAX_FILE_BYTES: Final = 1024 * 1024
@@ -233,3 +233,29 @@ def _locked(folder: str, target: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
+
+
+def spellings(value: Mapping[str, object], name: str) -> list[str]:
+    """The names under which an object has a member, in order.
+
+    >>> spellings({"Auths": {}, "x": 1, "auths": {}}, "auths")
+    ['Auths', 'auths']
+    """
+    folded = name.casefold()
+    return [key for key in value if key.casefold() == folded]
+
+
+def member(value: Mapping[str, object], name: str) -> object:
+    """A member under any spelling; None when it isn't there.
+
+    >>> member({"Auths": {"a": 1}, "auths": {"b": 2}}, "auths")
+    {'a': 1, 'b': 2}
+    """
+    found: object = None
+    for key in spellings(value, name):
+        one = value[key]
+        if isinstance(found, dict) and isinstance(one, dict):
+            found = {**found, **one}
+        elif one is not None:
+            found = one
+    return found

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
-from imagestore.registry.credentials.members import member
+from imagestore.registry.credentials.files import member
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import httpx
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
-from imagestore.registry.exchange import Sender
+from imagestore.registry.operation import Sender
 from imagestore.registry.ranges import parse_length
 from imagestore.registry.transport import addresses, network, tls, urls
 from imagestore.registry.transport.addresses import Origin

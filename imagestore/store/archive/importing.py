@@ -40,8 +40,7 @@ from imagestore.store.archive.storing import Storing, Wanted
 from imagestore.store.archive.survey import survey
 from imagestore.store.image import Image
 from imagestore.store.pull.decide import Decider
-from imagestore.store.pull.present import holding
-from imagestore.store.pull.settle import confirm, settle
+from imagestore.store.pull.present import confirm, holding, settle
 from imagestore.store.pull.sources import Documents, remove_damaged
 from imagestore.store.pull.undo import undone_on_failure
 from imagestore.util.failpoint import reach

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.digest import Digest
-    from imagestore.store.archive.exported import ExportedImage
+    from imagestore.store.archive.exporting import ExportedImage
     from imagestore.store.archive.survey import Found
 
 _PIECE: Final = 1024 * 1024

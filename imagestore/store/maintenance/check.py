@@ -21,7 +21,7 @@ from imagestore.errors import (
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.image_config import image_config
 from imagestore.store.maintenance.hashing import Hashing
-from imagestore.store.maintenance.held import held_documents
+from imagestore.store.maintenance.why import held_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from imagestore.content.blob_file import names
 from imagestore.content.disk import make_directories, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
-from imagestore.content.names import names
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError
 from imagestore.metadata import location
 from imagestore.metadata.journal import RecordJournal

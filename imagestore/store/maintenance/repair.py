@@ -18,8 +18,7 @@ from imagestore.oci.reference import Reference
 from imagestore.store import leases
 from imagestore.store.maintenance.check import FaultKind
 from imagestore.store.maintenance.hashing import is_whole
-from imagestore.store.maintenance.held import held_documents
-from imagestore.store.maintenance.why import explain
+from imagestore.store.maintenance.why import explain, held_documents
 from imagestore.store.pull.fetch import Fetcher
 
 if TYPE_CHECKING:

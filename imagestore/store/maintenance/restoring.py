@@ -25,7 +25,7 @@ from imagestore.oci.gc_labels import KEEP_ALL
 from imagestore.oci.manifest import Manifest
 from imagestore.oci.media_types import DOCKER_MANIFEST, OCI_MANIFEST
 from imagestore.store.leases import LIFETIME_SECONDS, keep_found
-from imagestore.store.maintenance.held import held_documents
+from imagestore.store.maintenance.why import held_documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -352,12 +352,12 @@ class Upkeep(abc.ABC):
             StoreError: the store can't be read or written.
         """
         with self._loading():
-            from imagestore.content import leftovers
+            from imagestore.content import disk
             from imagestore.store import garbage
 
         report = garbage.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
         if not dry_run:
-            leftovers.clear(self.root, before=self._clock() - garbage.STALE_INGEST_SECONDS)
+            disk.clear(self.root, before=self._clock() - garbage.STALE_INGEST_SECONDS)
         if report.failures:
             raise UndeletableError(report.failures, report)
         return report

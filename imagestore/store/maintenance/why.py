@@ -5,9 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from imagestore.errors import DocumentError
+from imagestore.oci.index import Index
+from imagestore.oci.manifest import Manifest
+from imagestore.oci.media_types import Kind
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from imagestore.metadata.api import MetadataStore
-    from imagestore.metadata.records import Holder
+    from imagestore.metadata.records import Holder, ImageRecord
+    from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
 
 
@@ -44,3 +52,51 @@ def explain(metadata: MetadataStore, digest: Digest) -> tuple[Chain, ...]:
                     above.append(parent)
         waiting = above
     return tuple(chains)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDocument:
+    """One root of a record.
+
+    Attributes:
+        digest: which.
+        manifest: what it says, if it is a manifest that can be read.
+        error: why it is not what it should be, or None.
+    """
+
+    digest: Digest
+    manifest: Manifest | None
+    error: DocumentError | None = None
+
+
+def held_documents(record: ImageRecord, read: Callable[[Descriptor], bytes | None]) -> Iterator[HeldDocument]:
+    """The indexes and manifests of a record, in an order in which each is known when it comes.
+
+    Args:
+        record: the record.
+        read: the verified bytes of a document; None when they can't be had, which passes over what only they name.
+    """
+    known = {each.digest: each for each in (record.manifest, record.target)}
+    is_blind = False
+    for digest in record.roots:
+        descriptor = known.get(digest)
+        if descriptor is None:
+            if not is_blind:
+                fault = f"no index of it lists {digest}, which the record holds"
+                yield HeldDocument(digest, None, DocumentError(record.reference, [fault]))
+            continue
+        raw = read(descriptor)
+        if raw is None:
+            is_blind = True
+            continue
+        try:
+            if descriptor.kind is Kind.INDEX:
+                index = Index.parse(raw, media_type=descriptor.media_type, what=f"index {digest}")
+                known = {entry.digest: entry for entry in index.manifests} | known
+                yield HeldDocument(digest, None)
+            else:
+                what = f"manifest {digest}"
+                yield HeldDocument(digest, Manifest.parse(raw, media_type=descriptor.media_type, what=what))
+        except DocumentError as error:
+            is_blind = True
+            yield HeldDocument(digest, None, error)

@@ -11,12 +11,12 @@ from imagestore.errors import (
     InvalidDigestError,
     NoMatchingManifestError,
     NotFoundError,
+    StoreBusyError,
 )
 from imagestore.oci.media_types import Kind
 from imagestore.platforms import format_all
 from imagestore.registry.events import ignore
 from imagestore.store.pull.decide import Decider
-from imagestore.store.pull.settle import confirm, settle
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from imagestore.config import HandlerPlatform
+    from imagestore.content.api import ContentStore
     from imagestore.content.local import LocalContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
@@ -171,3 +172,40 @@ def _listed(choice: Choice, wanted: Collection[Digest], documents: Documents) ->
                 except (NotFoundError, DocumentError, IntegrityError, InvalidDigestError):
                     continue  # others' content, that the image can do without
             yield entry.digest
+
+
+def known_targets(metadata: MetadataStore, content: ContentStore, reference: Reference) -> list[Descriptor]:
+    """The targets under every handler whose document the store has."""
+    found = [record.target for record in metadata.find_images(reference=str(reference))]
+    return [target for target in found if content.exists(target.digest)]
+
+
+def settle(content: LocalContentStore, descriptors: Collection[Descriptor]) -> None:
+    """Make names durable that another process gave, and perhaps died over; before the database is held.
+
+    Raises:
+        StoreError: the disk refuses.
+    """
+    content.make_durable({descriptor.digest.algorithm for descriptor in descriptors})
+
+
+def confirm(content: LocalContentStore, descriptors: Collection[Descriptor], *, what: str) -> None:
+    """While the database is held: everything is here.
+
+    Only a lease that ended early makes that untrue, or a repair that found damage the pull took for good.
+
+    Args:
+        content: the blobs.
+        descriptors: what the record needs.
+        what: names the record in errors.
+
+    Raises:
+        StoreBusyError: something was collected meanwhile.
+    """
+    gone = [descriptor.digest for descriptor in descriptors if not content.exists(descriptor.digest)]
+    if gone:
+        raise StoreBusyError(
+            f"{what}: {gone[0]} was removed before the record was written: as damaged, or since the lease of this work "
+            "ended early",
+            hint="try again; leases end early where the clock is set forward, or the machine sleeps for a day",
+        )

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
+from imagestore.errors import ConfigError
 from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, Request, body_steps, has_body
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+
+    import respx
 
     from imagestore.testing.engine.engine import Answered, Answers
 
@@ -225,3 +228,27 @@ def _check_head(play: _Stream) -> None:
     if any(_BAD_VALUE.search(value) for _, value in reply.fields.items):
         play.finish(Ending.CLOSED)
         raise httpx.RemoteProtocolError("illegal header value", request=play.request)
+
+
+def mount(router: respx.Router, engine: Answers, *, hosts: Iterable[str] = ()) -> list[respx.Route]:
+    """Add routes to a respx router that answer from an engine.
+
+    Args:
+        router: ``respx.mock`` or a router of your own.
+        engine: of a Registry, a Replay or a Recorder.
+        hosts: logical hosts to route; every host when empty.
+
+    Raises:
+        ConfigError: respx is missing.
+    """
+    try:
+        from respx.patterns import M
+    except ImportError as problem:
+        raise ConfigError("respx is not installed", hint="pip install 'imagestore[testing]'") from problem
+    names = list(hosts)
+    routes = [router.route(M(host=host)) for host in names] if names else [router.route()]
+    # Its streams serve both kinds of client, so one function does for both.
+    answer = ReplayTransport(engine).handle_request
+    for route in routes:
+        route.side_effect = answer
+    return routes

@@ -15,20 +15,21 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import InvalidInputError
+from imagestore.errors import InvalidInputError, InvalidPlatformError
 from imagestore.oci import media_types
 from imagestore.oci.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.platforms.spec import Platform
 from imagestore.testing.images.bodies import Body, BytesBody
 from imagestore.testing.images.layers import Family, Layer, layer
-from imagestore.testing.images.platform_text import read_platform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
 
 #: The empty config of artifacts (image-spec manifest.md, "Guidance for an Empty Descriptor").
 EMPTY: Final = b"{}"
@@ -340,3 +341,25 @@ def _descriptor(media_type: str, data: bytes, algorithm: str, *, inline: bytes |
 
 def _merge(body: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in {**body, **extra}.items() if value is not None}
+
+
+_TEXT: Final = re.compile(r"([^/()]+)(?:\(([^()+]*)((?:\+[^()+]+)*)\))?/([^/]+)(?:/([^/]+))?")
+
+
+def read_platform(text: str) -> Platform:
+    """Take a platform's text apart.
+
+    >>> read_platform("windows(10.0.20348.2402+win32k)/amd64").os_features
+    ('win32k',)
+
+    Raises:
+        InvalidPlatformError: not of this form.
+    """
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise InvalidPlatformError(
+            f"platform {text!r}: expected os/architecture, os/architecture/variant or os(version)/architecture"
+        )
+    system, version, features, architecture, variant = found.groups()
+    names = tuple(features.split("+")[1:]) if features else ()
+    return Platform(system, architecture, variant or "", version or "", names)

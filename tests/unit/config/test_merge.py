@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.config.findings import Finding
-from imagestore.config.location import Location
+from imagestore.config.findings import Finding, Location
 from imagestore.config.merge import merge
 from imagestore.config.tree import Plain, Table, build, plain
 

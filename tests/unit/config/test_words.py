@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore import config
-from imagestore.config.places import place_of
+from imagestore.config.plugin_names import place_of
 from imagestore.errors import ConfigError
 from tests.unit.config.handlers import IMAGES, LINUX, V2, V3
 

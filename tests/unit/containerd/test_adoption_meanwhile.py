@@ -16,8 +16,7 @@ from imagestore.content.local import LocalContentStore
 from imagestore.errors import ConfigError, ImageDeniedError, ImageStoreError, StoreBusyError
 from imagestore.oci.descriptor import Descriptor
 from imagestore.store.image_store import ImageStore
-from imagestore.store.pull.present import PresentImage
-from imagestore.store.pull.settle import settle
+from imagestore.store.pull.present import PresentImage, settle
 from imagestore.testing import build_image
 from imagestore.testing.images.builders import Image
 from tests.support.containerd_client import Client, refused

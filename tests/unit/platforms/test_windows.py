@@ -6,8 +6,15 @@ import pytest
 
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import Platform, exact, windows
-from imagestore.platforms.windows import WindowsVersion, check_version, parse_version
-from imagestore.platforms.windows_releases import RELEASES, build_of_tag, describe, name_of
+from imagestore.platforms.windows import (
+    RELEASES,
+    WindowsVersion,
+    build_of_tag,
+    check_version,
+    describe,
+    name_of,
+    parse_version,
+)
 
 _IMAGES = (14393, 16299, 17763, 19042, 20348, 22000, 22621, 25398, 26100, 26200)
 _MATRIX = {

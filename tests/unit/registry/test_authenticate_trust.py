@@ -11,8 +11,8 @@ from httpx import Headers
 
 from imagestore.errors import AuthenticationError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
-from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
 from imagestore.registry.credentials.model import Anonymous
+from imagestore.registry.policy import AuthPolicy, RealmTrust
 from imagestore.registry.transport.addresses import Origin
 from tests.unit.registry.token_server import (
     ALICE,

@@ -15,9 +15,9 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER, OCI_LAYER_GZIP
 from imagestore.oci.reference import Reference
+from imagestore.registry.errors_body import warning_texts
 from imagestore.registry.events import Noticed
 from imagestore.registry.policy import TransferPolicy
-from imagestore.registry.warning_texts import warning_texts
 from tests.support.streams import drain
 
 MakeBench = Callable[..., Any]

@@ -9,10 +9,10 @@ import pytest
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ProtocolError
-from imagestore.registry.auth.policy import AuthPolicy
 from imagestore.registry.connect import EndpointLines
 from imagestore.registry.credentials.model import Anonymous
 from imagestore.registry.endpoints import default_endpoint
+from imagestore.registry.policy import AuthPolicy
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request

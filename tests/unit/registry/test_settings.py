@@ -13,11 +13,9 @@ from imagestore.config.hosts import read_hosts
 from imagestore.config.known import REGISTRY_PLUGIN_SECTION
 from imagestore.config.model import RegistrySettings
 from imagestore.errors import AuthenticationError, ConfigError, ReferenceNotFoundError
-from imagestore.registry.auth.policy import RealmTrust
 from imagestore.registry.connect import connect
 from imagestore.registry.credentials.model import Credential, Found, Target
-from imagestore.registry.policy import TransferPolicy
-from imagestore.registry.settings import auth_policy, transfer_policy
+from imagestore.registry.policy import RealmTrust, TransferPolicy, auth_policy, transfer_policy
 from imagestore.store.image_store import ImageStore
 from imagestore.testing import Registry, TokenAuth, build_image
 from imagestore.util.cancel import CancelToken

@@ -22,9 +22,9 @@ from imagestore.testing.images.builders import (
     build_artifact,
     build_image,
     build_index,
+    read_platform,
 )
 from imagestore.testing.images.layers import foreign_layer, layer, stored_gzip, synthetic_layer
-from imagestore.testing.images.platform_text import read_platform
 
 
 def document(image: Image) -> dict[str, Any]:

@@ -36,8 +36,8 @@ from imagestore.testing.faults import (
 )
 from imagestore.testing.front_ends.authority import Authority
 from imagestore.testing.front_ends.proxy import ProxyServer
-from imagestore.testing.front_ends.respx_router import mount
 from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.front_ends.transport import mount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
