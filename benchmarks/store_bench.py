@@ -31,9 +31,9 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.store.garbage import collect, collect_from
-from imagestore.store.maintenance.accounting import measure
+from imagestore.store.maintenance.usage import measure
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:

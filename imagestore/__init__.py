@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from imagestore.store.archive.importing import ImportOptions as ImportOptions
     from imagestore.store.image import Image as Image
     from imagestore.store.image_store import ImageStore as ImageStore
-    from imagestore.store.maintenance.policy import EvictionPolicy as EvictionPolicy
+    from imagestore.store.maintenance.eviction import EvictionPolicy as EvictionPolicy
     from imagestore.store.pull.plan import PullPlan as PullPlan
     from imagestore.store.unpack.apply import UnpackLimits as UnpackLimits
     from imagestore.store.unpack.bundle import BundleOptions as BundleOptions
@@ -118,7 +118,7 @@ _HOMES = {
     "Descriptor": "imagestore.oci.descriptor",
     "Digest": "imagestore.oci.digest",
     "Event": "imagestore.registry.events",
-    "EvictionPolicy": "imagestore.store.maintenance.policy",
+    "EvictionPolicy": "imagestore.store.maintenance.eviction",
     "ExportOptions": "imagestore.store.archive.exporting",
     "GivenCredentials": "imagestore.registry.credentials.model",
     "Image": "imagestore.store.image",

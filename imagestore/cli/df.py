@@ -13,7 +13,7 @@ from imagestore.errors import StoreMissingError
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from imagestore.store.maintenance.accounting import Disk, ImageUsage, StoreUsage
+    from imagestore.store.maintenance.usage import Disk, ImageUsage, StoreUsage
 
 
 @click.command()
@@ -62,13 +62,13 @@ def _usage(app: App) -> StoreUsage:
     except StoreMissingError:
         if app.given_root is not None:
             raise
-        from imagestore.store.maintenance.accounting import nothing
+        from imagestore.store.maintenance.usage import nothing
 
         return nothing(app.root)
 
 
 def _row(usage: ImageUsage, pins: Set[str]) -> tuple[str, ...]:
-    from imagestore.store.maintenance.policy import last_use
+    from imagestore.store.maintenance.eviction import last_use
 
     record = usage.record
     sizes = (render.size(each) for each in (usage.size, usage.unique_bytes, usage.shared_bytes))
@@ -78,7 +78,7 @@ def _row(usage: ImageUsage, pins: Set[str]) -> tuple[str, ...]:
 
 
 def _image(usage: ImageUsage, pins: Set[str]) -> dict[str, Any]:
-    from imagestore.store.maintenance.policy import last_use
+    from imagestore.store.maintenance.eviction import last_use
 
     record = usage.record
     return {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from imagestore.store.archive.exporting import ExportedImage
+    from imagestore.store.archive.index_survey import ExportedImage
 
 _PIPE = "-"
 

@@ -14,7 +14,7 @@ from imagestore.util.text import counted
 
 if TYPE_CHECKING:
     from imagestore.store.garbage import GarbageReport
-    from imagestore.store.maintenance.policy import EvictionPolicy, EvictionReport
+    from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
 
 #: What a collection that failed doesn't tell.
 _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", "failures"))
@@ -114,7 +114,7 @@ def _policy(
         if handler is not None:
             raise click.UsageError("--runtime-handler goes with --keep-last, --unused-for or --high")
         return None
-    from imagestore.store.maintenance.policy import EvictionPolicy
+    from imagestore.store.maintenance.eviction import EvictionPolicy
 
     if handler:
         # Refuses a handler that nobody knows, which would let everything stay.

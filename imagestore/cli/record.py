@@ -14,7 +14,7 @@ from imagestore.cli.exit_codes import report
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from imagestore.testing.front_ends.proxy import ProxyServer
+    from imagestore.testing.servers.proxy import ProxyServer
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -19,7 +19,7 @@ from imagestore.util.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.testing.front_ends.server import LoopbackServer
+    from imagestore.testing.servers.loopback import LoopbackServer
     from imagestore.testing.tapes.tape import Tape
 
 _PLACE = click.Path(path_type=str)
@@ -230,10 +230,10 @@ def fetch(target: str, path: str, plain_http: bool, layout: bool, output: str) -
 @output_option
 def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: str | None, output: str) -> None:
     """Serve a tape on loopback until interrupted, then show what was asked."""
-    from imagestore.testing.front_ends.authority import Authority
-    from imagestore.testing.front_ends.proxy import ProxyServer
-    from imagestore.testing.front_ends.server import LoopbackServer
     from imagestore.testing.recording.upstream import port_map
+    from imagestore.testing.servers.authority import Authority
+    from imagestore.testing.servers.loopback import LoopbackServer
+    from imagestore.testing.servers.proxy import ProxyServer
     from imagestore.testing.tapes.player import replay
     from imagestore.util.files import write_whole
 
@@ -263,7 +263,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
 
 
 def _announce(server: LoopbackServer, hosts: tuple[str, ...], output: str) -> None:
-    from imagestore.testing.front_ends.proxy import ProxyServer
+    from imagestore.testing.servers.proxy import ProxyServer
 
     places = {host: server.url(host) for host in hosts}
     variables = server.environment() if isinstance(server, ProxyServer) else {}

@@ -124,11 +124,11 @@ def _of_pod(app: App, file: Path, name: str | None, handler: str | None) -> Bund
     from imagestore.cli.node.resources import read_pod_document
     from imagestore.errors import InvalidResourcesError
     from imagestore.node import resources as numbers
-    from imagestore.resources import reading
+    from imagestore.resources import pod_reading
     from imagestore.store.unpack.bundle import BundleOptions
 
     document = read_pod_document(file)
-    pod = reading.pod_from_json(document)
+    pod = pod_reading.pod_from_json(document)
     planned = numbers.plan(pod, numbers.target_of(app.config, handler or "", host=app.host), node=_this_node())
     chosen = [each for each in planned.containers if name in (None, each.name)]
     if len(chosen) != 1:

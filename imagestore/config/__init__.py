@@ -6,14 +6,15 @@
 
 from __future__ import annotations
 
-from imagestore.config.checking import Report, check, check_config
+from imagestore.config.check import Report, check, check_config
 from imagestore.config.defaults import default, default_text
 from imagestore.config.dump import dumps, effective
-from imagestore.config.findings import Finding, Location, Severity
-from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
-from imagestore.config.loading import load, loads
+from imagestore.config.findings import Finding, Severity
+from imagestore.config.guest_platform import GuestPlatform, Isolation, PlatformText, RuntimeHandler
+from imagestore.config.load import load, loads
 from imagestore.config.model import Config, Settings
 from imagestore.config.runtimes import HandlerPlatform, PlatformSource
+from imagestore.config.tree import Location
 
 __all__ = [
     "Config",

@@ -10,7 +10,8 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.findings import Location, refusal
+from imagestore.config.findings import refusal
+from imagestore.config.tree import Location
 from imagestore.errors import ConfigError
 from imagestore.util import files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import Location
+from imagestore.config.tree import Location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

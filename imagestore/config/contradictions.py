@@ -13,19 +13,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.config.advice import assignment, place
-from imagestore.config.findings import BUILT_IN, Finding, Severity, dotted, nearest, show
-from imagestore.config.handlers import Isolation, complete, is_same_kind, parse_text, sandbox_of
+from imagestore.config.explain import assignment, place
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show
+from imagestore.config.guest_platform import Isolation, complete, is_same_kind, parse_text, sandbox_of
 from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE, WASM_SYSTEMS
+from imagestore.config.tree import BUILT_IN
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows
 from imagestore.platforms.normalize import normalize_architecture
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.config.handlers import RuntimeHandler
+    from imagestore.config.guest_platform import RuntimeHandler
     from imagestore.platforms.windows import WindowsVersion
 
 #: A build for examples: the oldest that is still served.

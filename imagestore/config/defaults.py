@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import BUILT_IN
-from imagestore.config.handlers import Isolation, RuntimeHandler
+from imagestore.config.guest_platform import Isolation, RuntimeHandler
 from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.config.model import Config
-from imagestore.config.tree import Entry, build
+from imagestore.config.tree import BUILT_IN, Entry, build
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from imagestore.config.tree import Plain, Table
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
 
 
 RUNC: Final = "runc"
@@ -27,7 +26,7 @@ RUNHCS_HYPERVISOR: Final = "runhcs-wcow-hypervisor"
 def default_name(host: Platform) -> str:
     """The handler that an empty name stands for when no configuration names one.
 
-    >>> from imagestore.platforms.spec import Platform
+    >>> from imagestore.platforms.platform import Platform
     >>> default_name(Platform("linux", "arm64"))
     'runc'
     """
@@ -59,7 +58,7 @@ def default(host: Platform | None = None) -> Config:
     Args:
         host: the node's platform; this machine's by default.
 
-    >>> from imagestore.platforms.spec import Platform
+    >>> from imagestore.platforms.platform import Platform
     >>> list(default(Platform("windows", "amd64", os_version="10.0.20348")).handlers)
     ['runhcs-wcow-process']
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.config.fold import FILE
+from imagestore.config.key_names import FILE
 from imagestore.config.known import RUNTIME_PLUGIN
 from imagestore.config.redaction import value_without_secrets
 from imagestore.config.tree import plain

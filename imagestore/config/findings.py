@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.redaction import kind_of, may_be_secret, value_without_secrets, without_secrets
+from imagestore.config.tree import Location
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
@@ -126,28 +127,3 @@ def show_at(path: Sequence[str], value: Plain | Table) -> str:
     ('7', 'an integer')
     """
     return kind_of(value) if may_be_secret(path) else show(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A place in a configuration file.
-
-    Attributes:
-        file: path as it was opened, or a name for text that came from elsewhere.
-        line: 1-based; 0 for the file as a whole; None when the key's line can't be told.
-
-    >>> str(Location("config.toml", 7)), str(Location("config.toml", 0)), str(Location("config.toml", None))
-    ('config.toml:7', 'config.toml', 'config.toml (line unknown)')
-    """
-
-    file: str
-    line: int | None
-
-    def __str__(self) -> str:
-        if self.line is None:
-            return f"{self.file} (line unknown)"
-        return f"{self.file}:{self.line}" if self.line else self.file
-
-
-#: Where a value comes from that no file sets.
-BUILT_IN: Final = Location("built-in default", 0)

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config import certificates, hosts, hosts_file
-from imagestore.config.findings import Finding, Location, RefusalError, Severity, dotted, nearest, show
+from imagestore.config.findings import Finding, RefusalError, Severity, dotted, nearest, show
 from imagestore.config.hosts import find_folder
 from imagestore.config.redaction import without_secrets
 from imagestore.config.registry_hosts import is_local, registry_table
+from imagestore.config.tree import Location
 from imagestore.errors import ConfigError, InvalidReferenceError
 from imagestore.oci.reference import Reference, api_host
 

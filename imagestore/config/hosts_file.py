@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from imagestore.config._hosts_fields import Fields
 from imagestore.config.certificates import read_folder
 from imagestore.config.connection import HostConfig, RegistryHosts
-from imagestore.config.findings import Location, RefusalError, Severity, byte_order_mark, nearest, refusal
-from imagestore.config.lines import KeyLines
+from imagestore.config.findings import RefusalError, Severity, byte_order_mark, nearest, refusal
+from imagestore.config.hosts_fields import Fields
 from imagestore.config.redaction import quoted_without_secrets
+from imagestore.config.toml_lines import KeyLines
+from imagestore.config.tree import Location
 from imagestore.errors import ConfigError
 from imagestore.util import files
 

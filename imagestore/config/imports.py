@@ -12,12 +12,13 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import Location, refusal, show
+from imagestore.config.findings import refusal, show
 from imagestore.config.globs import expand
-from imagestore.config.merge import merge
+from imagestore.config.merge_imports import merge
 from imagestore.config.migrate import migrate
 from imagestore.config.plugin_names import foreign_names
 from imagestore.config.source import parse, read_bytes
+from imagestore.config.tree import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
 from imagestore.config.defaults import built_in_tables, default_name, is_of_runtimes, with_built_in
-from imagestore.config.findings import Finding, Location, Severity, dotted, nearest, show, show_at
-from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
+from imagestore.config.guest_platform import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.known import (
     CONTAINERD_SECTION,
     CRI_PLUGIN,
@@ -33,7 +33,7 @@ from imagestore.config.known import (
 from imagestore.config.model import RegistrySettings, Settings, VerifierSettings
 from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
-from imagestore.config.tree import Entry, plain
+from imagestore.config.tree import Entry, Location, plain
 from imagestore.errors import InvalidInputError, InvalidPlatformError
 from imagestore.platforms import windows
 from imagestore.platforms.normalize import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.config.tree import Table
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
 
 MAX_FEATURES: Final = 16
 _MAX_NAME_CHARACTERS: Final = 253

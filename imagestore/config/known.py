@@ -8,7 +8,29 @@ runtime handlers and images aren't listed: their keys are kept without judgement
 from __future__ import annotations
 
 import enum
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is known of a table.
+
+    Attributes:
+        names: keys in the spelling wanted.
+        inside: shapes of the tables under them.
+        each: shape of the tables under every other key.
+        is_login: whether it is a login, in which what isn't known may be secret.
+    """
+
+    names: Iterable[str] = ()
+    inside: Mapping[str, Shape] = field(default_factory=dict)
+    each: Shape | None = None
+    is_login: bool = False
+
 
 RUNTIME_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"

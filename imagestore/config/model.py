@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.config.findings import Finding
-    from imagestore.config.handlers import RuntimeHandler
+    from imagestore.config.guest_platform import RuntimeHandler
     from imagestore.config.runtimes import HandlerPlatform
     from imagestore.config.tree import Table
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from imagestore.util.secret import REDACTED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.config.fold import Shape
+    from imagestore.config.known import Shape
     from imagestore.config.tree import Plain
 
 #: Names of secrets as containerd and Docker write them, known or not.

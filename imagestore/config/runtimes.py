@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
-from imagestore.config.findings import BUILT_IN
-from imagestore.config.handlers import Isolation, ResolvedPlatform, complete, parse_text, same_origin
-from imagestore.config.handlers import PlatformSource as PlatformSource
+from imagestore.config.guest_platform import Isolation, ResolvedPlatform, complete, parse_text, same_origin
+from imagestore.config.guest_platform import PlatformSource as PlatformSource
+from imagestore.config.tree import BUILT_IN
 from imagestore.platforms import windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from imagestore.config.findings import Finding
-    from imagestore.config.handlers import RuntimeHandler
+    from imagestore.config.guest_platform import RuntimeHandler
     from imagestore.oci.select import Selection
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class HandlerPlatform(ResolvedPlatform):
         Args:
             selection: what the handler gets.
         """
-        from imagestore.config import advice
+        from imagestore.config import explain
 
-        return advice.advise(self, selection)
+        return explain.advise(self, selection)
 
     def remarks(self, selection: Selection) -> tuple[str, ...]:
         """What the handler could run beside what it gets, each with the setting that would choose it.
@@ -63,9 +63,9 @@ class HandlerPlatform(ResolvedPlatform):
         Args:
             selection: what the handler gets.
         """
-        from imagestore.config import advice
+        from imagestore.config import explain
 
-        return advice.remarks(self, selection)
+        return explain.remarks(self, selection)
 
 
 def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | None = None) -> HandlerPlatform:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from imagestore.config.findings import Finding, Location, Severity, dotted, nearest, show_at
-from imagestore.config.fold import fold_names
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show_at
+from imagestore.config.key_names import fold_names
 from imagestore.config.known import Kind
 from imagestore.config.plugin_names import generation, place_of
-from imagestore.config.tree import Entry, Table
+from imagestore.config.tree import Entry, Location, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

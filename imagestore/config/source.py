@@ -12,11 +12,11 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import Location, byte_order_mark, dotted, refusal, show
-from imagestore.config.fold import fold_file
-from imagestore.config.lines import KeyLines
+from imagestore.config.findings import byte_order_mark, dotted, refusal, show
+from imagestore.config.key_names import fold_file
 from imagestore.config.redaction import quoted_without_secrets
-from imagestore.config.tree import Plain, Table, build
+from imagestore.config.toml_lines import KeyLines
+from imagestore.config.tree import Location, Plain, Table, build
 from imagestore.util import files
 
 if TYPE_CHECKING:

@@ -8,12 +8,36 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.config.findings import Location
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a configuration file.
+
+    Attributes:
+        file: path as it was opened, or a name for text that came from elsewhere.
+        line: 1-based; 0 for the file as a whole; None when the key's line can't be told.
+
+    >>> str(Location("config.toml", 7)), str(Location("config.toml", 0)), str(Location("config.toml", None))
+    ('config.toml:7', 'config.toml', 'config.toml (line unknown)')
+    """
+
+    file: str
+    line: int | None
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return f"{self.file} (line unknown)"
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+#: Where a value comes from that no file sets.
+BUILT_IN: Final = Location("built-in default", 0)
+
 
 Scalar: TypeAlias = "str | int | float | bool | datetime.datetime | datetime.date | datetime.time"
 #: A value without locations: what TOML can say.

@@ -15,7 +15,7 @@ from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.upload import Piece, Upload
 from imagestore.containerd.wire import changed_map, checked_mask, timestamp
-from imagestore.content.blob_file import damage_named
+from imagestore.content.blob_files import damage_named
 from imagestore.content.disk import translated
 from imagestore.errors import ContentNotFoundError, IngestLockedError, OutOfRangeError
 from imagestore.oci.digest import Digest

@@ -12,7 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.blob_file import LOST
+from imagestore.content.blob_files import LOST
 from imagestore.content.direct_io import Filling
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingest_folder import now_text, read_status, remove_ingest

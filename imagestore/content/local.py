@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.adopt import Adoption, adopt, is_at
 from imagestore.content.api import ContentInfo
-from imagestore.content.blob_file import LOST, damage_named, entries, is_name, names, open_blob
+from imagestore.content.blob_files import LOST, damage_named, entries, is_name, names, open_blob
 from imagestore.content.delete import Deleter
 from imagestore.content.disk import make_directories, translated
 from imagestore.content.ingest import LocalIngestWriter

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cri._proto import api_pb2
-from imagestore.store.maintenance.accounting import content_use
+from imagestore.store.maintenance.usage import content_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable

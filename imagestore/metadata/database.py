@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.metadata import forks, location, schema
+from imagestore.metadata.change_numbers import Numbering
 from imagestore.metadata.failures import CORRUPT_HINT, Translated, closed
+from imagestore.metadata.fairness import Turns, use_log
 from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.numbering import Numbering
 from imagestore.metadata.opening import LOG_PAGES, Opened, Way, connect, migrate, tune
-from imagestore.metadata.turns import Turns, use_log
 from imagestore.util.disk_reserve import Ballast
 from imagestore.util.failpoint import reach
 
@@ -193,7 +193,7 @@ class Database:
             StoreError: the database can't be read.
         """
         with self._reading() as db:
-            from imagestore.metadata.copying import copy_to
+            from imagestore.metadata.backup import copy_to
 
             copy_to(db, target)
 

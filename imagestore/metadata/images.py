@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreFullError, StoreReadOnlyError
+from imagestore.metadata import image_rows
 from imagestore.metadata import journal_lines as lines
-from imagestore.metadata import rows
 from imagestore.metadata.database import Database
 from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.namespace_api import HOME
@@ -88,8 +88,8 @@ class ImageTables(Database):
             used_at=max(record.used_at, used_at),
         )
         db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
-        values = rows.from_record(stored, created_at=first, updated_at=now)
-        db.execute(f"INSERT INTO image ({rows.COLUMNS}) VALUES ({rows.MARKS})", values)  # noqa: S608 - constants
+        values = image_rows.from_record(stored, created_at=first, updated_at=now)
+        db.execute(f"INSERT INTO image ({image_rows.COLUMNS}) VALUES ({image_rows.MARKS})", values)  # noqa: S608 - constants
         held = [*((digest, 0) for digest in record.roots), *((digest, 1) for digest in record.labelled)]
         roots = [(*key, position, str(digest), by_label) for position, (digest, by_label) in enumerate(held)]
         db.executemany("INSERT INTO image_root VALUES (?, ?, ?, ?, ?)", roots)
@@ -138,7 +138,7 @@ class ImageTables(Database):
         if reference is None and image_id_prefix is None:
             with self._reading_apart() as db, self._damage_named():
                 query = _query(" AND ".join(conditions) or "TRUE")
-                return [rows.to_record(row) for row in db.execute(query, values)]
+                return [image_rows.to_record(row) for row in db.execute(query, values)]
         condition = " AND ".join(conditions)
         found = self._select(condition, values)
         if not found and image_id_prefix is not None:
@@ -305,7 +305,7 @@ class ImageTables(Database):
         """Remove records whose gc.expire label is past; not those that leases name, as ``reference@handler``."""
         with self._reading_apart() as db, self._damage_named():
             found = db.execute(_query("labels LIKE ?"), [f'%"{EXPIRE}"%'])
-            expired = [record for record in map(rows.to_record, found) if self._has_expired(record)]
+            expired = [record for record in map(image_rows.to_record, found) if self._has_expired(record)]
         if not expired:
             return 0
         with self._writing():
@@ -325,7 +325,7 @@ class ImageTables(Database):
 
     def _records(self, db: sqlite3.Connection) -> Iterator[ImageRecord]:
         with self._damage_named():
-            yield from map(rows.to_record, db.execute(_query("TRUE")))
+            yield from map(image_rows.to_record, db.execute(_query("TRUE")))
 
     def _select(
         self, condition: str, values: Sequence[str], limit: int = -1, *, source: str = "image"
@@ -333,12 +333,12 @@ class ImageTables(Database):
         with self._reading() as db:
             found = db.execute(f"{_query(condition, source)} LIMIT ?", [*values, limit]).fetchall()
         with self._damage_named():
-            return [rows.to_record(row) for row in found]
+            return [image_rows.to_record(row) for row in found]
 
 
 def _query(condition: str, source: str = "image") -> str:
     return (
-        f"SELECT {rows.COLUMNS}, (SELECT json_group_array(digest) FROM (SELECT digest FROM image_root r"  # noqa: S608
+        f"SELECT {image_rows.COLUMNS}, (SELECT json_group_array(digest) FROM (SELECT digest FROM image_root r"  # noqa: S608
         " WHERE r.reference = image.reference AND r.handler = image.handler AND NOT by_label ORDER BY position))"
         f" FROM {source} WHERE {condition} ORDER BY reference, handler"
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from imagestore.metadata import rows
+from imagestore.metadata import image_rows
 from imagestore.oci import gc_labels
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def committed_number(line: bytes) -> int:
 
 def put(number: int, record: ImageRecord) -> str:
     """A record that is there."""
-    values = rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
+    values = image_rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
     return json.dumps({"number": number, "put": [*values, json.dumps([str(digest) for digest in record.roots])]})
 
 

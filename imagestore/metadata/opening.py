@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.metadata import location, schema
 from imagestore.metadata.failures import FULL_HINT
-from imagestore.metadata.turns import BUSY_SECONDS
+from imagestore.metadata.fairness import BUSY_SECONDS
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:

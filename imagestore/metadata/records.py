@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreFullError
 from imagestore.metadata import location
+from imagestore.metadata.change_watch import ChangeWatch
 from imagestore.metadata.failures import Translated
 from imagestore.metadata.images import ImageTables
 from imagestore.metadata.leases import LeaseTables
 from imagestore.metadata.named_images import NamedImageTables
 from imagestore.metadata.namespaces import NamespaceTables
 from imagestore.metadata.schema import COPIED
-from imagestore.metadata.watch import ChangeWatch
 
 if TYPE_CHECKING:
     import sqlite3

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreError
 from imagestore.metadata import schema
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.util.root_folder import refuse_untrusted
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from imagestore.oci.reference import Reference
 from imagestore.registry.credentials.cri import explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.events import ignore
-from imagestore.store.maintenance.accounting import content_use
+from imagestore.store.maintenance.usage import content_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import cgroup, explain, linux, oci, placement, pod_cgroup, reading, totals, windows
+from imagestore.resources import cgroup, explain, linux, oci_spec, placement, pod_cgroup, pod_reading, totals, windows
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
+from imagestore.resources.pod import CPU, MEMORY
 from imagestore.resources.qos import QosClass, qos_class
-from imagestore.resources.spec import CPU, MEMORY
 from imagestore.resources.windows import Isolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from imagestore.config import Config
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
     from imagestore.resources.cgroup import WeightFormula
     from imagestore.resources.explain import Line
     from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
-    from imagestore.resources.oci import CpuConflict, Json
+    from imagestore.resources.oci_spec import CpuConflict, Json
+    from imagestore.resources.pod import Container, Pod
     from imagestore.resources.pod_cgroup import PodCgroup
-    from imagestore.resources.spec import Container, Pod
 
 #: A kubelet's reasons, by what the pod says of its operating system.
 _REFUSALS: Final = {
@@ -65,7 +65,7 @@ class Choices:
     """
 
     weight: WeightFormula = cgroup.WeightFormula.CURVE
-    conflict: CpuConflict = oci.CpuConflict.REFUSE
+    conflict: CpuConflict = oci_spec.CpuConflict.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,9 @@ def plan(
         raise InvalidResourcesError("pod: expected at least one container, found none")
     for each in pod.init_containers + pod.containers:
         _check_amounts(each)
-    reading.check(pod)
+    pod_reading.check(pod)
     pod = totals.with_defaults(pod)
-    reading.check(pod)
+    pod_reading.check(pod)
     ordered = pod.init_containers + pod.containers
     if target.os == "windows":
         isolation = target.isolation or Isolation.PROCESS
@@ -193,7 +193,7 @@ def check_oci(document: Json) -> Json:
 def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSettings, choices: Choices) -> ContainerPlan:
     with _named(container):
         message = linux.container_resources(pod, container, node=node, settings=settings)
-    resources = oci.linux_resources(message, has_swap_controller=node.has_swap_controller)
+    resources = oci_spec.linux_resources(message, has_swap_controller=node.has_swap_controller)
     lines = list(explain.linux(pod, container, message, node=node, settings=settings))
     is_v2 = node.cgroup is CgroupVersion.V2
     files = cgroup.v2_files(message, choices.weight) if is_v2 else cgroup.v1_files(message)
@@ -213,7 +213,7 @@ def _windows(
 ) -> ContainerPlan:
     with _named(container):
         message = windows.container_resources(container, node=node, settings=settings, isolation=isolation)
-        resources = oci.windows_resources(message, isolation=isolation, conflict=choices.conflict)
+        resources = oci_spec.windows_resources(message, isolation=isolation, conflict=choices.conflict)
     lines = list(explain.windows(container, message, node=node, settings=settings, isolation=isolation))
     lines.extend(explain.windows_oci(message, resources, choices.conflict))
     return ContainerPlan(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.oci.digest import Digest
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
 
 #: Docker's mark on an index entry that describes another entry instead of being an image.
 ATTESTATION_TYPE_KEY: Final = "vnd.docker.reference.type"

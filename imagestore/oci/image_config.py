@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
 
 _MEMBERS: Final = frozenset(
     {"architecture", "os", "os.version", "os.features", "variant", "rootfs", "config", "history", "created", "author"}

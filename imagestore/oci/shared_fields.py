@@ -9,7 +9,7 @@ from imagestore.errors import DocumentError, IntegrityError
 from imagestore.oci import media_types
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest, verify
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 if TYPE_CHECKING:
     import re

@@ -26,11 +26,11 @@ runs where.
 from __future__ import annotations
 
 from imagestore.platforms import host, windows
-from imagestore.platforms.default import default_for
-from imagestore.platforms.match import Matcher, any_of, everything, exact, only, only_os, only_strict, ordered
+from imagestore.platforms.explain import Explanation, Rule
+from imagestore.platforms.matcher import Matcher, any_of, everything, exact, only, only_os, only_strict, ordered
+from imagestore.platforms.node_default import default_for
 from imagestore.platforms.normalize import normalize
-from imagestore.platforms.rules import Explanation, Rule
-from imagestore.platforms.spec import Platform, format, format_all  # noqa: A004 - our public name
+from imagestore.platforms.platform import Platform, format, format_all  # noqa: A004 - our public name
 from imagestore.platforms.specifier import parse, parse_all
 
 __all__ = [

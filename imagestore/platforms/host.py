@@ -17,7 +17,7 @@ from typing import Final
 
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import cpuinfo as cpu
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 _logger: Final = logging.getLogger(__name__)
 

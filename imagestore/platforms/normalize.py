@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 #: What Go's toolchain calls operating systems; one of these alone is a complete specifier.
 KNOWN_OPERATING_SYSTEMS: Final = frozenset(

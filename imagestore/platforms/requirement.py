@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from imagestore.platforms import rules, windows
+from imagestore.platforms import explain, windows
+from imagestore.platforms.explain import Explanation, Rule
 from imagestore.platforms.fallback import exactly, fallbacks
 from imagestore.platforms.normalize import normalize, normalize_architecture, normalize_os
-from imagestore.platforms.rules import Explanation, Rule
 
 if TYPE_CHECKING:
     from imagestore.platforms.fallback import Fallbacks
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
     from imagestore.platforms.windows import WindowsVersion
 
 _WIN32K: Final = "win32k"
@@ -76,7 +76,7 @@ class Requirement:
         if os_name != self.platform.os:
             os_name = normalize_os(os_name, host=self.host)
             if os_name != self.platform.os:
-                return _refused(Rule.OS, partial(rules.systems_differ, os_name, self.platform.os))
+                return _refused(Rule.OS, partial(explain.systems_differ, os_name, self.platform.os))
         place = 0
         if self.accepted is not None:
             architecture, variant = normalize_architecture(candidate.architecture, candidate.variant)
@@ -90,7 +90,7 @@ class Requirement:
                 return refusal
         unmet = self.unmet(candidate) if candidate.os_features else ()
         if unmet:
-            return _refused(Rule.FEATURES, partial(rules.features_unmet, unmet, self.features))
+            return _refused(Rule.FEATURES, partial(explain.features_unmet, unmet, self.features))
         return self._taken(candidate, place)
 
     def unmet(self, candidate: Platform) -> tuple[str, ...]:
@@ -105,16 +105,16 @@ class Requirement:
         rule = Rule.MATCH_FALLBACK if place else Rule.MATCH
         if self.platform.os != "windows":
             if place:
-                return Explanation(True, rule, partial(rules.is_fallback, candidate, self.platform, place))
-            return Explanation(True, rule, partial(rules.fits, candidate, self.platform))
+                return Explanation(True, rule, partial(explain.is_fallback, candidate, self.platform, place))
+            return Explanation(True, rule, partial(explain.fits, candidate, self.platform))
         if self.version is not None:
             if not candidate.os_version:
-                return Explanation(True, Rule.MATCH_VERSION_OPEN, partial(rules.version_open, candidate))
-            return Explanation(True, rule, partial(rules.build_taken, candidate, self.version))
+                return Explanation(True, Rule.MATCH_VERSION_OPEN, partial(explain.version_open, candidate))
+            return Explanation(True, rule, partial(explain.build_taken, candidate, self.version))
         if candidate.os_version and windows.parse_version(candidate.os_version) is None:
-            said = partial(rules.version_unreadable_but_open, candidate.os_version, self.platform)
+            said = partial(explain.version_unreadable_but_open, candidate.os_version, self.platform)
             return Explanation(True, Rule.MATCH_VERSION_UNREADABLE, said)
-        said = partial(rules.version_not_compared, candidate, self.platform)
+        said = partial(explain.version_not_compared, candidate, self.platform)
         return Explanation(True, Rule.MATCH_VERSION_OPEN, said)
 
 
@@ -165,26 +165,26 @@ def explain_version(host: WindowsVersion, text: str, *, is_guest: bool) -> Expla
     """Why a Windows kernel of version ``host`` doesn't run an image of this version; None when it does."""
     image = windows.parse_version(text)
     if image is None:
-        return _refused(Rule.VERSION_UNREADABLE, partial(rules.version_unreadable, text))
+        return _refused(Rule.VERSION_UNREADABLE, partial(explain.version_unreadable, text))
     if (image.major, image.minor) != (host.major, host.minor):
-        return _refused(Rule.VERSION_MAJOR_MINOR, partial(rules.lines_differ, host, image))
+        return _refused(Rule.VERSION_MAJOR_MINOR, partial(explain.lines_differ, host, image))
     if windows.process_compatible(host.build, image.build):
         return None
     if host.build < windows.STABLE_INTERFACE:
-        rule, sentence = Rule.VERSION_BUILD_EXACT, rules.build_not_exact
+        rule, sentence = Rule.VERSION_BUILD_EXACT, explain.build_not_exact
     elif image.build > host.build:
-        rule, sentence = Rule.VERSION_NEWER, rules.build_newer
+        rule, sentence = Rule.VERSION_NEWER, explain.build_newer
     else:
-        rule, sentence = Rule.VERSION_FLOOR, rules.build_below_floor
+        rule, sentence = Rule.VERSION_FLOOR, explain.build_below_floor
     return _refused(rule, partial(sentence, host.build, image.build, is_guest=is_guest))
 
 
 def _wrong_architecture(accepted: Fallbacks, architecture: str, variant: str) -> Explanation:
     if not accepted.positions:
-        return _refused(Rule.VARIANT_UNKNOWN, partial(rules.variant_unknown, accepted))
+        return _refused(Rule.VARIANT_UNKNOWN, partial(explain.variant_unknown, accepted))
     if accepted.accepts_architecture(architecture):
-        return _refused(Rule.VARIANT, partial(rules.variants_differ, (architecture, variant), accepted))
-    return _refused(Rule.ARCHITECTURE, partial(rules.architectures_differ, architecture, accepted))
+        return _refused(Rule.VARIANT, partial(explain.variants_differ, (architecture, variant), accepted))
+    return _refused(Rule.ARCHITECTURE, partial(explain.architectures_differ, architecture, accepted))
 
 
 def _version_fits(host: WindowsVersion, text: str) -> bool:

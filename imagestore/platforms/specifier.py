@@ -24,7 +24,7 @@ from imagestore.platforms.normalize import (
     normalize_architecture,
     normalize_os,
 )
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

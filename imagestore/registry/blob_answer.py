@@ -11,14 +11,14 @@ import httpx
 
 from imagestore.errors import RegistryError, SizeMismatchError
 from imagestore.oci import digest as digests
-from imagestore.registry.blob import Body
-from imagestore.registry.coding import UnpackedBody, coding, coding_hint, is_gzip, naming_coding
+from imagestore.registry.blobs import Body
+from imagestore.registry.content_coding import UnpackedBody, coding, coding_hint, is_gzip, naming_coding
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 
 if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
-    from imagestore.registry.places import HostPlaces, Place
+    from imagestore.registry.limits import HostPlaces, Place
     from imagestore.registry.session import Call, Session
     from imagestore.registry.transport.messages import Response
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from imagestore.errors import ReferenceNotFoundError
 from imagestore.oci import digest as digests
 from imagestore.registry import manifests
-from imagestore.registry.blob import BlobStream, Setting, Stretch
 from imagestore.registry.blob_answer import inline_body, open_blob
+from imagestore.registry.blobs import BlobStream, Setting, Stretch
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.document_answer import announced, confirm, from_get, verified
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.events import ignore
 from imagestore.registry.failover import first_served
+from imagestore.registry.limits import HostPlaces
 from imagestore.registry.operation import Operations
-from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.ranges import range_field
 from imagestore.registry.retry import HostPauses, Timing
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
-    from imagestore.registry.blob import BlobReader, Body
+    from imagestore.registry.blobs import BlobReader, Body
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.events import Observer
@@ -251,7 +251,7 @@ class RegistryClient:
         first = make(Stretch(offset, min(offset + policy.range_bytes, size)), cancel)
         if first.end == size:
             return first
-        from imagestore.registry.parallel import ParallelStream
+        from imagestore.registry.blob_ranges import ParallelStream
 
         return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
 
@@ -317,7 +317,7 @@ class RegistryClient:
 
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
         """A layer from its own addresses; None when none of them may be asked."""
-        from imagestore.registry.foreign import allowed_sources, foreign_line
+        from imagestore.registry.foreign_layers import allowed_sources, foreign_line
 
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._stranger is None or not sources:

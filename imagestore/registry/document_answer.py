@@ -18,7 +18,7 @@ from imagestore.oci import digest as digests
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest, Verifier
 from imagestore.registry import manifests
-from imagestore.registry.coding import coding, is_gzip, naming_coding, plain
+from imagestore.registry.content_coding import coding, is_gzip, naming_coding, plain
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import parse_length
 

@@ -22,7 +22,7 @@ from imagestore.errors import (
 )
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.proxies import PROXY_LOGIN
-from imagestore.util.text import cut
+from imagestore.registry.transport.urls import escape
 
 if TYPE_CHECKING:
     import httpx
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 _MAX_READ_BYTES: Final = 64 * 1024
-_MAX_SHOWN: Final = 2048
 _MAX_COMPLAINTS: Final = 10
 # The word of a sentence, and not of an address, which any page may have.
 _WANTS_TLS: Final = re.compile(rb"(?i)\bhttps\b(?!:)|plain http request")
@@ -50,7 +49,7 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
     """
     body = read_some(response)
     if response.headers.get("Content-Encoding", ""):
-        from imagestore.registry.coding import plain
+        from imagestore.registry.content_coding import plain
 
         body = plain(response, body, _MAX_READ_BYTES)
     said = escape(_complaints(body, response.headers.get("Content-Type", "")))
@@ -141,18 +140,6 @@ def _words(entry: dict[str, object]) -> list[str]:
 
 def _text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
-
-
-def escape(text: str) -> str:
-    r"""Shorten a stranger's text and escape what a terminal or a log would act on.
-
-    >>> escape("denied\x1b[2J")
-    'denied\\x1b[2J'
-    """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in cut(text, _MAX_SHOWN)
-    )
 
 
 # What the specification asks servers to stay below, all warnings of an answer together.

@@ -19,7 +19,7 @@ from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.oci.index import Index
 from imagestore.oci.reference import TAG
-from imagestore.registry.coding import plain
+from imagestore.registry.content_coding import plain
 from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
 from imagestore.registry.manifests import stated_type

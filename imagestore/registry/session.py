@@ -22,7 +22,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry import redirect
-from imagestore.registry.echo import hush, secrets_in, without
+from imagestore.registry.echoed_secrets import hush, secrets_in, without
 from imagestore.registry.errors_body import failure, warning_texts
 from imagestore.registry.events import Noticed, Waiting
 from imagestore.registry.retry import (

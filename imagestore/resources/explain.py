@@ -16,8 +16,8 @@ from imagestore.resources.cpu import Mapping as Rules
 from imagestore.resources.integers import byte_count, milli_cpu
 from imagestore.resources.linux import limit_source, shares_source
 from imagestore.resources.node import SwapBehavior
+from imagestore.resources.pod import CPU, MEMORY
 from imagestore.resources.qos import QosClass, burstable_request, counting_container, qos_class, remainder
-from imagestore.resources.spec import CPU, MEMORY
 from imagestore.resources.windows import MAXIMUM, MINIMUM_SHARES, Isolation, exclusive_fields
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
     from imagestore.resources.node import KubeletSettings, Node
-    from imagestore.resources.oci import CpuConflict
+    from imagestore.resources.oci_spec import CpuConflict
+    from imagestore.resources.pod import Container, Pod
     from imagestore.resources.quantity import Quantity
-    from imagestore.resources.spec import Container, Pod
 
 _ORIGINS: Final = {
     "cpu.shares": "cpu_shares",

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.resources import cpu, huge_pages, memory
+from imagestore.resources import cpu, hugepages, memory
 from imagestore.resources.integers import INT64, byte_count, fitting, milli_cpu
 from imagestore.resources.messages import LinuxContainerResources
 from imagestore.resources.node import CgroupVersion
+from imagestore.resources.pod import CPU, MEMORY
 from imagestore.resources.qos import oom_score_adjust
-from imagestore.resources.spec import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.resources.node import KubeletSettings, Node
+    from imagestore.resources.pod import Container, Pod
     from imagestore.resources.quantity import Quantity
-    from imagestore.resources.spec import Container, Pod
 
 
 def limit_source(pod: Pod, container: Container, name: str) -> tuple[str, Quantity]:
@@ -73,7 +73,7 @@ def container_resources(
         ),
         memory_limit_in_bytes=memory_limit,
         oom_score_adj=oom_score_adjust(pod, container, node_memory_bytes=node.memory_bytes),
-        hugepage_limits=huge_pages.limits(node.huge_page_sizes, pod_limits, container.resources.limits),
+        hugepage_limits=hugepages.limits(node.huge_page_sizes, pod_limits, container.resources.limits),
         unified=_unified(pod, container, node=node, settings=settings),
         memory_swap_limit_in_bytes=(
             memory_limit if node.cgroup is CgroupVersion.V1 and node.has_swap_controller else 0

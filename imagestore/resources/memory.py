@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.integers import byte_count
 from imagestore.resources.node import CgroupVersion, MemoryReservationPolicy, SwapBehavior
+from imagestore.resources.pod import MEMORY
 from imagestore.resources.qos import QosClass, qos_class
-from imagestore.resources.spec import MEMORY
 
 if TYPE_CHECKING:
     from imagestore.resources.node import KubeletSettings, Node
-    from imagestore.resources.spec import Container, Pod
+    from imagestore.resources.pod import Container, Pod
 
 MEMORY_MIN: Final = "memory.min"
 MEMORY_LOW: Final = "memory.low"

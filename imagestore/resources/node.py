@@ -11,7 +11,7 @@ from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import DEFAULT_PERIOD, Mapping
 
 if TYPE_CHECKING:
-    from imagestore.resources.spec import Pod
+    from imagestore.resources.pod import Pod
 
 _PAGE_SIZE: Final = re.compile(r"[1-9][0-9]{0,17}[KMGTP]?B")
 

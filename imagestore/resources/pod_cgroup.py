@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore.resources import cpu, huge_pages, memory, totals
+from imagestore.resources import cpu, hugepages, memory, totals
 from imagestore.resources.integers import INT64, byte_count, fitting, milli_cpu
 from imagestore.resources.node import CgroupVersion, MemoryReservationPolicy
+from imagestore.resources.pod import CPU, MEMORY
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.quantity import ZERO
-from imagestore.resources.spec import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.resources.node import KubeletSettings, Node
-    from imagestore.resources.spec import Pod
+    from imagestore.resources.pod import Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PodCgroup:
             value = getattr(self, name)
             if value is not None:
                 found[name] = value
-        found["huge_page_limits"] = huge_pages.by_name(self.huge_page_limits)
+        found["huge_page_limits"] = hugepages.by_name(self.huge_page_limits)
         found["unified"] = dict(self.unified)
         return found
 
@@ -70,7 +70,7 @@ def pod_cgroup(pod: Pod, *, node: Node, settings: KubeletSettings) -> PodCgroup:
     """
     pod = settings.seen(pod)
     requests, limits = totals.pod_requests(pod), totals.pod_limits(pod)
-    huge = dict(huge_pages.totals_by_size(requests))
+    huge = dict(hugepages.totals_by_size(requests))
     qos = qos_class(pod)
     unified = _unified(byte_count(requests.get(MEMORY, ZERO), "memory requests"), qos, node=node, settings=settings)
     if qos is QosClass.BEST_EFFORT:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources import totals
 from imagestore.resources.integers import byte_count, quotient
-from imagestore.resources.spec import CPU, MEMORY
+from imagestore.resources.pod import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from imagestore.resources.pod import Container, Pod
     from imagestore.resources.quantity import Quantity
-    from imagestore.resources.spec import Container, Pod
 
 
 class QosClass(enum.Enum):

@@ -11,17 +11,17 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.resources import placement
-from imagestore.resources.reading import object_in
-from imagestore.resources.spec import EPHEMERAL_STORAGE, MEMORY
+from imagestore.resources.document_members import object_in
+from imagestore.resources.pod import EPHEMERAL_STORAGE, MEMORY
 from imagestore.resources.workloads import VERSIONS, pod_in
 from imagestore.util.known_members import Table, did_you_mean, leaves, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from imagestore.resources.document_members import Document
+    from imagestore.resources.pod import Pod, Requirements
     from imagestore.resources.quantity import Quantity
-    from imagestore.resources.reading import Document
-    from imagestore.resources.spec import Pod, Requirements
 
 
 _AMOUNTS: Final = ("requests", "limits")

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from imagestore.resources.spec import HUGE_PAGES_PREFIX, Requirements, is_pod_level
+from imagestore.resources.pod import HUGE_PAGES_PREFIX, Requirements, is_pod_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from imagestore.resources.pod import Container, Pod
     from imagestore.resources.quantity import Quantity
-    from imagestore.resources.spec import Container, Pod
 
 _Part: TypeAlias = "Callable[[Container], Mapping[str, Quantity]]"
 

@@ -28,13 +28,13 @@ from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import MILLI_PER_CPU, Mapping
 from imagestore.resources.integers import INT64, byte_count, clamp, fitting, milli_cpu, quotient
 from imagestore.resources.messages import WindowsContainerResources, WindowsCpuGroupAffinity
-from imagestore.resources.spec import CPU, MEMORY
+from imagestore.resources.pod import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from imagestore.resources.node import KubeletSettings, Node
-    from imagestore.resources.spec import Container
+    from imagestore.resources.pod import Container
 
 
 class Isolation(enum.Enum):

@@ -13,7 +13,7 @@ from imagestore.errors import InvalidResourcesError
 from imagestore.util.known_members import did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from imagestore.resources.reading import Document
+    from imagestore.resources.document_members import Document
 
 _TEMPLATES: Final = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ("template",))
 #: Kubernetes' own kinds with pods in them, with the version that has each.

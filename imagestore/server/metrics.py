@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, ImageStoreError, ServerError
-from imagestore.store.maintenance.accounting import disk_of
+from imagestore.store.maintenance.usage import disk_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.registry.policy import TransferPolicy
     from imagestore.store.pull.plan import PullPlan
+    from imagestore.store.pull.pull_work import PullWork
     from imagestore.store.pull.verify import ImageVerifier
-    from imagestore.store.pull.work import PullWork
     from imagestore.store.unpack.apply import UnpackLimits
     from imagestore.store.unpack.bundle import BundleOptions
     from imagestore.store.unpack.unpack import UnpackReport
@@ -481,7 +481,7 @@ class ImageStore(Archives, Upkeep):
         cancel: CancelToken,
     ) -> PullWork:
         with self._loading():
-            from imagestore.store.pull.work import PullWork
+            from imagestore.store.pull.pull_work import PullWork
 
         # Everything that can be refused without asking anybody is refused here.
         handler = self.config.handler(runtime_handler).name

@@ -318,6 +318,6 @@ def _network_of(item: pytest.Item) -> contextlib.AbstractContextManager[None]:
     allowed = item.stash.get(_ALLOWED, None)
     if allowed is None:
         return contextlib.nullcontext()
-    from imagestore.testing.front_ends.network_block import blocked_network
+    from imagestore.testing.servers.network_block import blocked_network
 
     return blocked_network(allowed)

@@ -12,21 +12,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.assembly import assemble
+from imagestore.testing.assembled_engine import assemble
 from imagestore.testing.engine.gate import BasicAuth, TokenAuth, canonical_host, make_gates
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.rules import RegistryRules
-from imagestore.testing.front_ends.server import LoopbackServer
 from imagestore.testing.images.library import Library
+from imagestore.testing.servers.loopback import LoopbackServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.front_ends.authority import Authority
-    from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.images.builders import Image
+    from imagestore.testing.servers.authority import Authority
+    from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport
 
 
 class Registry:
@@ -69,20 +69,20 @@ class Registry:
     @property
     def transport(self) -> ReplayTransport:
         """An httpx transport; logical host names are used as they are."""
-        from imagestore.testing.front_ends.transport import ReplayTransport
+        from imagestore.testing.servers.transport import ReplayTransport
 
         return ReplayTransport(self.engine)
 
     @property
     def async_transport(self) -> AsyncReplayTransport:
         """The same for httpx.AsyncClient."""
-        from imagestore.testing.front_ends.transport import AsyncReplayTransport
+        from imagestore.testing.servers.transport import AsyncReplayTransport
 
         return AsyncReplayTransport(self.engine)
 
     def serve(self, *, is_tls: bool = False) -> LoopbackServer:
         """A loopback server for any client; a context manager."""
-        from imagestore.testing.front_ends.authority import Authority
+        from imagestore.testing.servers.authority import Authority
 
         return LoopbackServer(self.engine, self.hosts, authority=Authority() if is_tls else None)
 

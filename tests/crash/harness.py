@@ -50,7 +50,7 @@ _PRELOADED = [
         "httpx",
         "jsonschema",
         "imagestore.store.image_store",
-        "imagestore.store.pull.work",
+        "imagestore.store.pull.pull_work",
         "imagestore.registry.connect",
     ),
     *("imagestore.store.archive.importing", "imagestore.store.archive.source", "imagestore.store.maintenance.rebuild"),

@@ -111,8 +111,8 @@ def _mend(place: Place) -> None:
 def _work(place: Place, chance: random.Random) -> None:
     from imagestore.content import delete
     from imagestore.errors import ImageNotFoundError
+    from imagestore.store.maintenance.eviction import EvictionPolicy
     from imagestore.store.maintenance.hashing import CheckOptions
-    from imagestore.store.maintenance.policy import EvictionPolicy
 
     # These images have few blobs; so some are deleted by several threads, others by one.
     mock.patch.object(delete, "_FEWEST_FOR_THREADS", chance.choice([1, 10, 100])).start()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from imagestore.node.resources import ContainerPlan, Target, plan
-from imagestore.resources import oci
+from imagestore.resources import oci_spec
 from imagestore.resources.cgroup import WeightFormula, shares_to_weight
 from imagestore.resources.messages import LinuxContainerResources
 from imagestore.resources.node import CgroupVersion, Node
-from imagestore.resources.reading import pod_from_json
+from imagestore.resources.pod_reading import pod_from_json
 from tests.support.peers import need
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def possible_oom_score(wanted: int) -> int:
     own = Path("/proc/self/oom_score_adj").read_text()
     lower = ["sh", "-c", f"echo {wanted} > /proc/self/oom_score_adj"]
     is_allowed = subprocess.run(lower, check=False, capture_output=True).returncode == 0
-    return wanted if is_allowed else oci.restricted_oom_score(wanted, own=int(own))
+    return wanted if is_allowed else oci_spec.restricted_oom_score(wanted, own=int(own))
 
 
 def planned(requirements: dict[str, Any]) -> ContainerPlan:
@@ -85,8 +85,8 @@ def configure(bundle: Path, name: str, wanted: ContainerPlan | None) -> dict[str
     if wanted is not None:
         assert isinstance(wanted.cri, LinuxContainerResources)
         base = config["linux"]["resources"]
-        config["linux"]["resources"] = oci.linux_resources(
-            wanted.cri, base=base, has_swap_controller=has_swap_files(), hugetlb=oci.HugetlbController.DISABLED
+        config["linux"]["resources"] = oci_spec.linux_resources(
+            wanted.cri, base=base, has_swap_controller=has_swap_files(), hugetlb=oci_spec.HugetlbController.DISABLED
         )
         config["process"]["oomScoreAdj"] = possible_oom_score(wanted.cri.oom_score_adj)
     path.write_text(json.dumps(config))

@@ -16,10 +16,10 @@ import pytest
 
 from imagestore.oci.digest import Digest
 from imagestore.testing import RegistryServer, TokenAuth, build_artifact, build_image, build_index, replay, save_tape
-from imagestore.testing.front_ends.authority import Authority
-from imagestore.testing.front_ends.proxy import ProxyServer
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
+from imagestore.testing.servers.authority import Authority
+from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.upkeep import verify_tape
 from tests.support.logins import PASSWORD, token_service

@@ -21,7 +21,7 @@ class StoreProcess:
     def __init__(self, root: Path) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(
-            ["httpx", "jsonschema", "imagestore.store.image_store", "imagestore.store.pull.work"]
+            ["httpx", "jsonschema", "imagestore.store.image_store", "imagestore.store.pull.pull_work"]
         )
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, root), daemon=True)

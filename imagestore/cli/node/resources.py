@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from imagestore.node.resources import ContainerPlan, PodPlan, Target
     from imagestore.resources.node import KubeletSettings, Node
-    from imagestore.resources.spec import Pod
+    from imagestore.resources.pod import Pod
 
 _AMOUNTS = ("cpu-request", "cpu-limit", "memory-request", "memory-limit")
 
@@ -113,14 +113,14 @@ def resources(
     happens when a Windows container gets more than one CPU control.
     """
     from imagestore.node import resources as numbers
-    from imagestore.resources import reading
+    from imagestore.resources import pod_reading
     from imagestore.resources.cgroup import WeightFormula
-    from imagestore.resources.oci import CpuConflict
+    from imagestore.resources.oci_spec import CpuConflict
     from imagestore.resources.remarks import remarks
 
     amounts = {name: given.pop(name.replace("-", "_")) for name in _AMOUNTS}
     described = _described(document, amounts, given.pop("huge_pages"))
-    pod = reading.pod_from_json(described)
+    pod = pod_reading.pod_from_json(described)
     if host is not None:
         from imagestore import platforms
 

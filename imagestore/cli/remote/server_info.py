@@ -86,7 +86,7 @@ def info(app: App, output: str) -> None:
 
 
 def _local(app: App) -> ImageFilesystems:
-    from imagestore.store.maintenance.accounting import content_use
+    from imagestore.store.maintenance.usage import content_use
 
     app.missing = "refuse"
     use = content_use(app.store.content)

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
-from imagestore.registry.coding import coding_hint, plain
+from imagestore.registry.content_coding import coding_hint, plain
 from imagestore.registry.retry import parse_retry_after
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.messages import make_request, moved

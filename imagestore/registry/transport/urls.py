@@ -11,6 +11,21 @@ from imagestore.registry.transport import addresses
 from imagestore.registry.transport.addresses import Origin
 from imagestore.util.text import cut
 
+_MAX_ESCAPED: Final = 2048
+
+
+def escape(text: str) -> str:
+    r"""Shorten a stranger's text and escape what a terminal or a log would act on.
+
+    >>> escape("denied\x1b[2J")
+    'denied\\x1b[2J'
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in cut(text, _MAX_ESCAPED)
+    )
+
+
 #: By scheme; there are no others.
 DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 # What RFC 3986 allows in a URL at all; everything else must come percent-encoded.

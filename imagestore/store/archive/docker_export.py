@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.manifest import Manifest
-    from imagestore.store.archive.exporting import ExportedImage
+    from imagestore.store.archive.index_survey import ExportedImage
     from imagestore.util.cancel import CancelToken
 
 

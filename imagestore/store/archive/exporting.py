@@ -19,7 +19,7 @@ from imagestore.platforms import format_all
 from imagestore.store import leases, record_lookup
 from imagestore.store.archive import docker_export, oci_export
 from imagestore.store.archive.contents import ArchiveFormat
-from imagestore.store.archive.survey import survey
+from imagestore.store.archive.index_survey import ExportedImage, survey
 from imagestore.store.archive.writing import write_folder, write_tar
 from imagestore.store.pull.sources import Documents
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.platforms import Matcher, Platform
     from imagestore.registry.events import Observer
-    from imagestore.store.archive.survey import Found
+    from imagestore.store.archive.index_survey import Found
     from imagestore.store.archive.writing import Member
     from imagestore.store.leases import HeldLease
     from imagestore.util.cancel import CancelToken
@@ -222,22 +222,3 @@ class ExportWork:
     def _held(self, wanted: Collection[Descriptor], held: HeldLease) -> set[Digest]:
         held.hold([each.digest for each in wanted])
         return {each.digest for each in wanted if each.digest.is_verifiable and self.content.exists(each.digest)}
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedImage:
-    """One name in an archive.
-
-    Attributes:
-        reference: canonical.
-        target: what it leads to in the archive.
-        manifests: the manifests that are in it.
-        platforms: theirs, in text form.
-        left_out: platforms that the image has, but not in this archive.
-    """
-
-    reference: Reference
-    target: Descriptor
-    manifests: tuple[Found, ...]
-    platforms: tuple[str, ...]
-    left_out: tuple[str, ...]

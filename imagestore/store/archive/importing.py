@@ -31,15 +31,15 @@ from imagestore.oci.select import select
 from imagestore.platforms import format_all
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
-from imagestore.store.archive import names
+from imagestore.store.archive import import_names
+from imagestore.store.archive.docker_manifest import Rival
+from imagestore.store.archive.import_content import Storing, Wanted
+from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
 from imagestore.store.archive.layout import INDEX as _INDEX
-from imagestore.store.archive.oci import descriptions
-from imagestore.store.archive.rival import Rival
-from imagestore.store.archive.storing import Storing, Wanted
-from imagestore.store.archive.survey import survey
+from imagestore.store.archive.oci_layout import descriptions
 from imagestore.store.image import Image
-from imagestore.store.pull.decide import Decider
+from imagestore.store.pull.decision import Decider
 from imagestore.store.pull.present import confirm, holding, settle
 from imagestore.store.pull.sources import Documents, remove_damaged
 from imagestore.store.pull.undo import undone_on_failure
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.registry.events import Observer
     from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
+    from imagestore.store.archive.index_survey import Found
     from imagestore.store.archive.source import Source
-    from imagestore.store.archive.survey import Found
     from imagestore.store.pull.choice import Choice
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
@@ -236,7 +236,7 @@ class ImportWork:
         return report
 
     def _import(self, contents: ArchiveContents, rival: Rival | None = None) -> ImportReport:
-        named, notes = names.assign(
+        named, notes = import_names.assign(
             contents.images,
             only=self.options.images,
             name=self.options.name,
@@ -298,7 +298,7 @@ class ImportWork:
             entry = image.entries[selection.chosen.position[0]]
         # As a registry would answer: what index.json says of an entry is not part of the image.
         target = Descriptor(entry.media_type, entry.digest, entry.size)
-        names.check_digest(reference, target)
+        import_names.check_digest(reference, target)
         self.observer(Resolved(str(reference), target))
         return target
 
@@ -366,7 +366,7 @@ class ImportWork:
         """Check that no name would be moved that may not be, and return the records of these names that are here."""
         here = self.metadata.get_images([plan.key for plan in plans])
         records = (plan.record for plan in plans)
-        names.check_free(here, records, origin.has, may_replace=self.options.may_replace)
+        import_names.check_free(here, records, origin.has, may_replace=self.options.may_replace)
         return here
 
     def _joined(self, plan: _Plan, current: ImageRecord | None) -> ImageRecord:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.digest import Digest
-    from imagestore.store.archive.exporting import ExportedImage
-    from imagestore.store.archive.survey import Found
+    from imagestore.store.archive.index_survey import ExportedImage, Found
 
 _PIECE: Final = 1024 * 1024
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
 from imagestore.store.archive import tar
 from imagestore.store.archive.compressions import HEAD_BYTES, compression_of
-from imagestore.store.archive.forms import of_head
+from imagestore.store.archive.other_formats import of_head
 from imagestore.store.archive.spool import spool
 
 if TYPE_CHECKING:

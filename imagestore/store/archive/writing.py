@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError
 from imagestore.registry.events import BlobAdvanced, BlobStarted
-from imagestore.store.archive.partial import lock, partial_name
+from imagestore.store.partial_names import lock, partial_name
 from imagestore.util import files
 from imagestore.util.files import follow_links, sync_directory
 

@@ -13,7 +13,7 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from imagestore.content.blob_file import names
+from imagestore.content.blob_files import names
 from imagestore.content.disk import make_directories, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
@@ -178,7 +178,7 @@ def _name_twice(path: str, target: str) -> None:
     try:
         os.link(path, target)
     except OSError as error:
-        from imagestore.metadata.copying import NO_LINKS
+        from imagestore.metadata.backup import NO_LINKS
 
         if error.errno not in NO_LINKS:
             raise

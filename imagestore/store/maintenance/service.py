@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.leases import HeldLease
-    from imagestore.store.maintenance.accounting import ImageUsage, StoreUsage
     from imagestore.store.maintenance.check import CheckReport
+    from imagestore.store.maintenance.eviction import Eviction, EvictionPolicy, EvictionReport
     from imagestore.store.maintenance.hashing import CheckOptions
-    from imagestore.store.maintenance.policy import Eviction, EvictionPolicy, EvictionReport
     from imagestore.store.maintenance.removal import Removal, Removals
     from imagestore.store.maintenance.repair import RepairReport
+    from imagestore.store.maintenance.usage import ImageUsage, StoreUsage
     from imagestore.store.maintenance.why import Chain
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
@@ -130,16 +130,16 @@ class Upkeep(abc.ABC):
             StoreError: the store can't be read or written.
         """
         with self._loading():
-            from imagestore.store.maintenance import naming
+            from imagestore.store.maintenance import tags
 
-        further = naming.further_reference(reference)
+        further = tags.further_reference(reference)
         records = self._meant(name, runtime_handler, all_handlers)
         if not records:
             raise _missing(name, runtime_handler)
         with self._operation(cancel) as token:
             for target in {each.target for each in records}:
                 self.verifier.verify(str(further), target, cancel=token)
-        return tuple(Image(each, self.content) for each in naming.tag(self.metadata, records, further))
+        return tuple(Image(each, self.content) for each in tags.tag(self.metadata, records, further))
 
     def untag(
         self, reference: str, *, runtime_handler: str | None = None, all_handlers: bool = False
@@ -159,13 +159,13 @@ class Upkeep(abc.ABC):
             InvalidReferenceError, UnknownRuntimeHandlerError, StoreError.
         """
         with self._loading():
-            from imagestore.store.maintenance import naming
+            from imagestore.store.maintenance import tags
 
         exact = str(Reference.parse(reference))
         records = [each for each in self._meant(exact, runtime_handler, all_handlers) if each.reference == exact]
         if not records:
             raise _missing(reference, runtime_handler)
-        return naming.untag(self.metadata, records, self.config.default_handler)
+        return tags.untag(self.metadata, records, self.config.default_handler)
 
     def touch(self, reference: str, *, runtime_handler: str = "") -> None:
         """Say that an image is used now (a sandbox or container starts from it), for policies that ask for that.
@@ -199,9 +199,9 @@ class Upkeep(abc.ABC):
             StoreError: a folder can't be read.
         """
         with self._loading():
-            from imagestore.store.maintenance import accounting
+            from imagestore.store.maintenance import usage
 
-        return accounting.measure(self.metadata, self.content, self.root)
+        return usage.measure(self.metadata, self.content, self.root)
 
     def why(self, digest: Digest) -> tuple[Chain, ...]:
         """What keeps some content: a chain from each root; empty when the next collection frees it."""
@@ -226,21 +226,21 @@ class Upkeep(abc.ABC):
         """
         with self._loading():
             from imagestore.store import garbage
-            from imagestore.store.maintenance import accounting, policy
+            from imagestore.store.maintenance import eviction, usage
 
-        usage = self.usage()
-        disk = usage.disk
+        used = self.usage()
+        disk = used.disk
         if rules.high_percent is not None:
             unkept_bytes = garbage.collect(self.metadata, self.content, dry_run=True, clock=self._clock).bytes_freed
-            disk = accounting.Disk(disk.total_bytes, disk.free_bytes + unkept_bytes)
-        chosen = policy.choose(self._with_spared(usage.images), disk, rules, now=self._clock())
+            disk = usage.Disk(disk.total_bytes, disk.free_bytes + unkept_bytes)
+        chosen = eviction.choose(self._with_spared(used.images), disk, rules, now=self._clock())
         if dry_run:
             gone = {(each.record.reference, each.record.handler) for each in chosen}
-            staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in gone]
+            staying = [each for each in used.images if (each.record.reference, each.record.handler) not in gone]
             kept = {digest for each in staying for digest in each.blobs}
-            blobs = {digest: size for each in usage.images for digest, size in each.blobs.items()}
+            blobs = {digest: size for each in used.images for digest, size in each.blobs.items()}
             freed = [size for digest, size in blobs.items() if digest not in kept]
-            return policy.EvictionReport(True, chosen, sum(freed), len(freed))
+            return eviction.EvictionReport(True, chosen, sum(freed), len(freed))
         self.metadata.refuse_damaged_indexes()
         evicted: list[Eviction] = []
         roots: set[str] = set()
@@ -257,7 +257,7 @@ class Upkeep(abc.ABC):
             evicted += going
         roots.update(str(digest) for each in evicted for digest in each.record.held)
         swept = garbage.collect_from(self.metadata, self.content, roots)
-        report = policy.EvictionReport(False, tuple(evicted), sum(swept.freed.values()), len(swept.freed))
+        report = eviction.EvictionReport(False, tuple(evicted), sum(swept.freed.values()), len(swept.freed))
         swept.check(report)
         return report
 

@@ -29,7 +29,7 @@ from imagestore.errors import (
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
 from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
-from imagestore.store.pull.flow import Flow
+from imagestore.store.pull.fetch_flow import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -19,7 +19,7 @@ from imagestore.errors import (
 )
 from imagestore.registry.events import LayerUnpacked, LayerUnpacking
 from imagestore.store.archive.compressions import plain
-from imagestore.store.archive.partial import lock, partial_name
+from imagestore.store.partial_names import lock, partial_name
 from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
 from imagestore.store.unpack.bundle import runtime_config
 from imagestore.store.unpack.layer import LayerStream

@@ -23,7 +23,7 @@ from imagestore.errors import InvalidInputError, InvalidPlatformError
 from imagestore.oci import media_types
 from imagestore.oci.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
 from imagestore.oci.digest import Digest
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.testing.images.bodies import Body, BytesBody
 from imagestore.testing.images.layers import Family, Layer, layer
 

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.recording.guard import SecretLeakError, shown_name
 from imagestore.testing.recording.random_text import random_words
+from imagestore.testing.recording.secret_guard import SecretLeakError, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Container

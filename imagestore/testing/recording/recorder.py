@@ -22,12 +22,12 @@ from imagestore.testing.engine.engine import Answered
 from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request, has_body
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.targets import read_target
-from imagestore.testing.recording import guard
+from imagestore.testing.recording import secret_guard
 from imagestore.testing.recording.addresses import Addresses
+from imagestore.testing.recording.exchange_redaction import Answer, SpoolBody, Take, check_body, make_take
 from imagestore.testing.recording.ordering import in_order
 from imagestore.testing.recording.search import Search
 from imagestore.testing.recording.secrets import Vault
-from imagestore.testing.recording.take import Answer, SpoolBody, Take, check_body, make_take
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.tape import Tape, TapeExchange
 from imagestore.testing.tapes.tape_write import format_tape
@@ -254,7 +254,7 @@ class Recorder:
         )
         try:
             take = make_take(request, answer, self.vault, self._addresses, plain_names=self._plain_names)
-        except guard.SecretLeakError as problem:
+        except secret_guard.SecretLeakError as problem:
             with self._lock:
                 self._problems.append(problem)
         except BaseException:
@@ -318,8 +318,8 @@ class Recorder:
         search = Search(self.vault.values(), self.vault.users())
         # The values as they are, because the text's own escapes may hide one; then the text, as it will be on disk.
         for take in takes:
-            guard.check_text(_values(take.exchange), f"the tape ({take.place})", search)
-        guard.check_text(format_tape(tape), "the tape", search)
+            secret_guard.check_text(_values(take.exchange), f"the tape ({take.place})", search)
+        secret_guard.check_text(format_tape(tape), "the tape", search)
         for take in takes:
             check_body(take, search)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.engine.queries import PLAIN_PARAMETERS, is_empty_parameter
 from imagestore.testing.engine.targets import read_target
-from imagestore.testing.recording.guard import SecretLeakError, shown_name
 from imagestore.testing.recording.random_text import has_random_part
+from imagestore.testing.recording.secret_guard import SecretLeakError, shown_name
 from imagestore.testing.recording.secrets import PLAIN_HEADERS, PLAIN_REQUEST_HEADERS, SECRET_HEADERS
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from imagestore.testing.engine.exchange import Ending, Fields, Request
 from imagestore.testing.engine.queries import is_placeholder
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import BytesBody
-from imagestore.testing.recording import guard, redaction
+from imagestore.testing.recording import redaction, secret_guard
 from imagestore.testing.recording.addresses import Addresses
-from imagestore.testing.recording.guard import SecretLeakError
+from imagestore.testing.recording.exchange_redaction import Answer, check_body, classify, is_redirect
 from imagestore.testing.recording.search import Search
+from imagestore.testing.recording.secret_guard import SecretLeakError
 from imagestore.testing.recording.secrets import Vault
-from imagestore.testing.recording.take import Answer, check_body, classify, is_redirect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,6 +141,6 @@ def _judged(member: str, text: str, redact: Callable[[Vault], object]) -> Iterat
         yield member, ("a value that is no placeholder", f"write tape-{witness.kinds[0]}-<number> in its place")
         return
     try:
-        guard.check_text(text.encode(), member)
+        secret_guard.check_text(text.encode(), member)
     except SecretLeakError as problem:
         yield member, (problem.reason, "write a placeholder in its place")

@@ -16,13 +16,13 @@ import os
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, IntegrityError
-from imagestore.testing.assembly import assemble
+from imagestore.testing.assembled_engine import assemble
 from imagestore.testing.engine.gate import BasicAuth, TokenAuth, make_gates
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.rules import RegistryRules
-from imagestore.testing.front_ends.server import LoopbackServer
 from imagestore.testing.images.bodies import SyntheticBody
 from imagestore.testing.images.library import Library, StoredDocument
+from imagestore.testing.servers.loopback import LoopbackServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.exchanges import ExchangeResponder
 from imagestore.testing.tapes.tape import SUFFIX, Tape
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.images.bodies import Body
+    from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.tapes.tape import TapeContent, TapeHost
 
 
@@ -107,14 +107,14 @@ class Replay:
     @property
     def transport(self) -> ReplayTransport:
         """An httpx transport with logical host names."""
-        from imagestore.testing.front_ends.transport import ReplayTransport
+        from imagestore.testing.servers.transport import ReplayTransport
 
         return ReplayTransport(self.engine)
 
     @property
     def async_transport(self) -> AsyncReplayTransport:
         """The same for httpx.AsyncClient."""
-        from imagestore.testing.front_ends.transport import AsyncReplayTransport
+        from imagestore.testing.servers.transport import AsyncReplayTransport
 
         return AsyncReplayTransport(self.engine)
 
@@ -124,7 +124,7 @@ class Replay:
         Raises:
             ConfigError: TLS is wanted and the package trustme is missing.
         """
-        from imagestore.testing.front_ends.authority import Authority
+        from imagestore.testing.servers.authority import Authority
 
         return LoopbackServer(self.engine, self.tape.logical_hosts, authority=Authority() if is_tls else None)
 

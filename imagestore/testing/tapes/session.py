@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.servers.loopback import LoopbackServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.compose import save_tape
 from imagestore.testing.tapes.player import Replay, first_lines, load_tape, replay, tape_path
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from imagestore.testing.engine.engine import Answers, Shaper
     from imagestore.testing.engine.ledger import Ledger
     from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.front_ends.proxy import ProxyServer
-    from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.recording.recorder import Recorder
+    from imagestore.testing.servers.proxy import ProxyServer
+    from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.tapes.tape import Tape
 
 # How long another process may record the same tape, and how often it is looked after.
@@ -178,14 +178,14 @@ class TapeSession:
     @property
     def transport(self) -> ReplayTransport:
         """An httpx transport with logical host names."""
-        from imagestore.testing.front_ends.transport import ReplayTransport
+        from imagestore.testing.servers.transport import ReplayTransport
 
         return ReplayTransport(self.engine)
 
     @property
     def async_transport(self) -> AsyncReplayTransport:
         """The same for httpx.AsyncClient."""
-        from imagestore.testing.front_ends.transport import AsyncReplayTransport
+        from imagestore.testing.servers.transport import AsyncReplayTransport
 
         return AsyncReplayTransport(self.engine)
 
@@ -196,15 +196,15 @@ class TapeSession:
             hosts: logical hosts; those of the tape, or of ``upstream``, by default.
             is_tls: HTTPS with a throw-away authority.
         """
-        from imagestore.testing.front_ends.authority import Authority
+        from imagestore.testing.servers.authority import Authority
 
         known = self._replay.tape.logical_hosts if self._replay is not None else tuple(self._settings.upstream)
         return LoopbackServer(self.engine, hosts or known, authority=Authority() if is_tls else None)
 
     def proxy(self) -> ProxyServer:
         """An HTTP proxy for clients that use the logical names themselves; a context manager."""
-        from imagestore.testing.front_ends.authority import Authority
-        from imagestore.testing.front_ends.proxy import ProxyServer
+        from imagestore.testing.servers.authority import Authority
+        from imagestore.testing.servers.proxy import ProxyServer
 
         return ProxyServer(self.engine, (), authority=Authority())
 

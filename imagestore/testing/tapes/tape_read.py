@@ -12,7 +12,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Final, cast
 
 from imagestore.config.findings import RefusalError
-from imagestore.config.lines import KeyLines
+from imagestore.config.toml_lines import KeyLines
 from imagestore.errors import DocumentError, InvalidInputError, InvalidReferenceError
 from imagestore.oci.reference import Reference
 from imagestore.testing.engine.exchange import Ending

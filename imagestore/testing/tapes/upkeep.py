@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import SyntheticBody, digest_of
-from imagestore.testing.recording import guard
+from imagestore.testing.recording import secret_guard
 from imagestore.testing.recording.review import find_secrets
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.compose import save_text
@@ -94,8 +94,8 @@ def _secrets(tape: Tape, text: bytes, blobs: BlobFolder) -> list[str]:
 
 def _reason(text: bytes) -> str:
     try:
-        guard.check_text(text, "the tape")
-    except guard.SecretLeakError as problem:
+        secret_guard.check_text(text, "the tape")
+    except secret_guard.SecretLeakError as problem:
         return problem.reason
     return ""
 

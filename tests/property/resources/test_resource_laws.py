@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import InvalidInputError
-from imagestore.resources import cgroup, cpu, oci, totals, windows
+from imagestore.resources import cgroup, cpu, oci_spec, totals, windows
 from imagestore.resources.cgroup import WeightFormula
 from imagestore.resources.cpu import Mapping
 from imagestore.resources.linux import container_resources
 from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
+from imagestore.resources.pod import Container, Pod, Requirements
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.quantity import MAXIMUM_BINARY, Format, Quantity, from_json, parse
-from imagestore.resources.spec import Container, Pod, Requirements
 from imagestore.resources.windows import Isolation
 
 FACTORS = {
@@ -189,7 +189,7 @@ def test_the_score_tells_the_class(pod: Pod) -> None:
 @given(pods)
 def test_oci_resources_say_what_the_message_says(pod: Pod) -> None:
     message = container_resources(pod, pod.containers[0], node=NODE, settings=KubeletSettings())
-    found = oci.linux_resources(message)
+    found = oci_spec.linux_resources(message)
     assert found.get("cpu") == {
         name: value
         for name, value in (
@@ -199,8 +199,8 @@ def test_oci_resources_say_what_the_message_says(pod: Pod) -> None:
         )
         if value
     }
-    assert oci.linux_resources(LinuxContainerResources(), base=found) == found
-    assert oci.linux_resources(message, base=found) == found
+    assert oci_spec.linux_resources(LinuxContainerResources(), base=found) == found
+    assert oci_spec.linux_resources(message, base=found) == found
 
 
 @given(lists, lists, st.integers(1, 256), st.sampled_from(Mapping), st.sampled_from(Isolation))

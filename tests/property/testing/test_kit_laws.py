@@ -19,13 +19,13 @@ from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, bod
 from imagestore.testing.engine.queries import comparable, is_placeholder, shown
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults import Effect, FaultRule, Where, catalogue
-from imagestore.testing.front_ends.transport import ReplayTransport
 from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, FlippedBody, PaddedBody, SyntheticBody
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.redaction import redact_address, redact_authorization, redact_query
 from imagestore.testing.recording.review import find_secrets
 from imagestore.testing.recording.secrets import Vault
 from imagestore.testing.recording.upstream import Upstream
+from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
 from imagestore.testing.tapes.tape_read import parse_tape

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.testing import Registry, build_image, synthetic_layer
-from imagestore.testing.front_ends.authority import Authority
-from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.servers.authority import Authority
+from imagestore.testing.servers.loopback import LoopbackServer
 from tests.unit.cli.lines import Line
 
 if TYPE_CHECKING:

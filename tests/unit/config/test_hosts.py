@@ -14,7 +14,7 @@ from imagestore.config.connection import ConnectionSettings
 from imagestore.config.findings import Severity
 from imagestore.config.hosts import RegistryHosts, candidates, find_folder, read_hosts, reader_for
 from imagestore.errors import ConfigError
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.registry.endpoints import endpoints_from
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.config.findings import RefusalError
-from imagestore.config.lines import MAX_DEPTH, KeyLines
+from imagestore.config.toml_lines import MAX_DEPTH, KeyLines
 
 TEXT = '''\
 version = 3 # a comment with [brackets] and a = sign

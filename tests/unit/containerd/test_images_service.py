@@ -14,9 +14,9 @@ from imagestore.errors import InvalidInputError
 from imagestore.metadata.records import ImageRecord
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.store.image_store import ImageStore
-from imagestore.store.maintenance.policy import EvictionPolicy
+from imagestore.store.maintenance.eviction import EvictionPolicy
 from tests.support.containerd_client import COMMIT, Client, digest_of, message, refused, target
 
 NOT_FOUND, INVALID = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT

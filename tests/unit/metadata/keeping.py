@@ -10,7 +10,7 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 
 def restorable(store: SqliteMetadataStore) -> tuple[list[list[ImageRecord]], int]:

@@ -22,9 +22,9 @@ import pytest
 import imagestore
 from imagestore.errors import StoreError
 from imagestore.metadata import journal as journal_module
+from imagestore.metadata.fairness import Turns
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.metadata.turns import Turns
 
 
 class Child:

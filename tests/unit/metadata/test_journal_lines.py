@@ -16,7 +16,7 @@ from imagestore.metadata.records import ImageRecord, Lease
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 A, B, C, D = (Digest.of(name) for name in (b"a", b"b", b"c", b"d"))
 

@@ -20,12 +20,12 @@ from imagestore.errors import (
     StoreError,
     StoreReadOnlyError,
 )
-from imagestore.metadata import copying, location, schema
+from imagestore.metadata import backup, location, schema
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.location import NETWORK, file_system
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.digest import Digest
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from tests.support.syncs import noted_syncs
 from tests.unit.metadata.keeping import without_log
 
@@ -251,7 +251,7 @@ def test_a_backup_to_a_full_disk_does_not_say_that_the_store_is_full(
     def fail(_: str) -> None:
         raise error
 
-    monkeypatch.setattr(copying, "reach", fail)
+    monkeypatch.setattr(backup, "reach", fail)
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
         with pytest.raises(PreconditionError, match=r"/copy: ") as caught:
             store.backup(tmp_path / "copy")

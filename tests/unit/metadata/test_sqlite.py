@@ -32,7 +32,7 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.util.disk_reserve import BALLAST_BYTES
 from tests.support.locks import locks_on
 from tests.unit.metadata.keeping import Clock, digest

@@ -13,7 +13,7 @@ from imagestore.metadata.summaries import ImageSummary, read_summaries
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 IMAGE = Digest.of(b"config")
 MANIFEST = Descriptor(OCI_MANIFEST, Digest.of(b"manifest"), 10)

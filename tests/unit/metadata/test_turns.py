@@ -16,8 +16,8 @@ import pytest
 
 from imagestore.errors import LeaseNotFoundError
 from imagestore.metadata import database
+from imagestore.metadata.fairness import Turns
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.metadata.turns import Turns
 from imagestore.oci.digest import Digest
 from tests.unit.metadata.keeping import record
 

@@ -15,9 +15,9 @@ from imagestore.resources.cgroup import WeightFormula
 from imagestore.resources.cpu import Mapping
 from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node, SwapBehavior
-from imagestore.resources.oci import CpuConflict
+from imagestore.resources.oci_spec import CpuConflict
+from imagestore.resources.pod_reading import pod_from_json
 from imagestore.resources.qos import QosClass
-from imagestore.resources.reading import pod_from_json
 from imagestore.resources.windows import Isolation
 
 RUNTIMES = 'plugins."io.containerd.cri.v1.runtime".containerd'

@@ -17,7 +17,7 @@ from imagestore.oci.digest import Digest
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.store.pull.choice import target_of
 
 INDEXES = Path(__file__).parents[3] / "fixtures" / "indexes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.platforms import Platform, any_of, default_for, everything, exact, only, only_os, ordered, parse
-from imagestore.platforms.rules import REFUSALS, Explanation, Rule
+from imagestore.platforms.explain import REFUSALS, Explanation, Rule
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from imagestore.errors import OperationCancelledError, RegistryError
 from imagestore.oci.reference import Reference
-from imagestore.registry.places import HostPlaces
+from imagestore.registry.limits import HostPlaces
 from imagestore.registry.policy import TransferPolicy
 from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain

@@ -17,8 +17,8 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX
 from imagestore.oci.reference import Reference
-from imagestore.registry import echo, session
-from imagestore.registry.echo import secrets_in
+from imagestore.registry import echoed_secrets, session
+from imagestore.registry.echoed_secrets import secrets_in
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.events import Noticed
 from imagestore.registry.transport.urls import join, origin_of
@@ -286,7 +286,7 @@ def test_many_warnings_at_a_signed_address_cost_no_search_for_each_value(
     made = Mock(wraps=secrets_in)
     monkeypatch.setattr(session, "secrets_in", made)
     searches = Mock(wraps=re.escape)
-    monkeypatch.setattr(echo, "re", SimpleNamespace(sub=re.sub, escape=searches, IGNORECASE=re.IGNORECASE))
+    monkeypatch.setattr(echoed_secrets, "re", SimpleNamespace(sub=re.sub, escape=searches, IGNORECASE=re.IGNORECASE))
     assert read(opened) == CONTENT
     assert len(opened.events) == 100
     assert made.call_count <= 4

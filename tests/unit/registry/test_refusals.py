@@ -16,11 +16,10 @@ from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.oci.reference import Reference
 from imagestore.registry.auth.token_service import basic_header
 from imagestore.registry.credentials.model import Credential
-from imagestore.registry.echo import secrets_in, without
+from imagestore.registry.echoed_secrets import secrets_in, without
 from imagestore.registry.endpoints import Endpoint
-from imagestore.registry.errors_body import escape
 from imagestore.registry.events import Noticed
-from imagestore.registry.transport.urls import origin_of
+from imagestore.registry.transport.urls import escape, origin_of
 from imagestore.util.secret import Secret
 
 MakeBench = Callable[..., Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from imagestore.resources.pod import Container, Pod, Requirements
 from imagestore.resources.quantity import parse
-from imagestore.resources.spec import Container, Pod, Requirements
 
 
 def needs(requests: str = "", limits: str = "") -> Requirements:

@@ -9,7 +9,7 @@ import pytest
 from imagestore.errors import InvalidResourcesError
 from imagestore.node.resources import Target, plan, refusal
 from imagestore.resources.node import Node
-from imagestore.resources.reading import faults, pod_from_json
+from imagestore.resources.pod_reading import faults, pod_from_json
 from imagestore.resources.remarks import remarks
 from imagestore.resources.workloads import pod_in
 

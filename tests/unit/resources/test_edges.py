@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import huge_pages, memory, oci, reading, systemd
+from imagestore.resources import hugepages, memory, oci_spec, pod_reading, systemd
 from imagestore.resources.messages import LinuxContainerResources
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node, SwapBehavior
-from imagestore.resources.oci import HugetlbController
+from imagestore.resources.oci_spec import HugetlbController
+from imagestore.resources.pod import Pod
 from imagestore.resources.pod_cgroup import pod_cgroup
-from imagestore.resources.spec import Pod
 from tests.unit.resources.pods import container, needs, pod
 
 MEBIBYTE = 2**20
@@ -80,12 +80,12 @@ def test_a_pods_own_limit_of_one_resource_is_none_of_another() -> None:
 
 def test_a_pods_own_limits_bind_only_what_they_name() -> None:
     given = pod(container("cpu=1 memory=1Gi", "cpu=1 memory=1Gi"), resources=needs("cpu=1", "cpu=2"))
-    assert list(reading.faults(given)) == []
+    assert list(pod_reading.faults(given)) == []
 
 
 def test_one_fault_is_told_without_a_count() -> None:
     with pytest.raises(InvalidResourcesError) as caught:
-        reading.check(pod(container("cpu=2", "cpu=1")))
+        pod_reading.check(pod(container("cpu=2", "cpu=1")))
     assert "more)" not in str(caught.value)
 
 
@@ -129,27 +129,27 @@ def test_a_list_with_anything_else_is_refused(text: str) -> None:
 @pytest.mark.parametrize("name", ["../memory.max", "memory", "a/b.c"])
 def test_what_is_no_file_of_a_control_group_does_not_reach_a_runtime(name: str) -> None:
     with pytest.raises(InvalidResourcesError):
-        oci.linux_resources(LinuxContainerResources(unified={name: "1"}))
+        oci_spec.linux_resources(LinuxContainerResources(unified={name: "1"}))
 
 
 def test_a_missing_controller_matters_only_to_limits() -> None:
     resources = LinuxContainerResources(memory_limit_in_bytes=1)
-    assert "hugepageLimits" not in oci.linux_resources(resources, hugetlb=HugetlbController.REQUIRED)
+    assert "hugepageLimits" not in oci_spec.linux_resources(resources, hugetlb=HugetlbController.REQUIRED)
 
 
 def test_a_swap_limit_counts_without_one_of_memory() -> None:
-    found = oci.linux_resources(LinuxContainerResources(memory_swap_limit_in_bytes=7), has_swap_controller=True)
+    found = oci_spec.linux_resources(LinuxContainerResources(memory_swap_limit_in_bytes=7), has_swap_controller=True)
     assert found["memory"] == {"swap": 7}
 
 
 def test_only_folders_of_page_sizes_are_read() -> None:
     names = ["hugepages-1024kB", "hugepages-2048kB.bak", "hugepages-kB", "nr_hugepages"]
-    assert huge_pages.sizes_of_node(names) == ("1MB",)
+    assert hugepages.sizes_of_node(names) == ("1MB",)
 
 
 def test_another_resource_has_no_page_size() -> None:
     with pytest.raises(InvalidResourcesError, match="hugepages-<size>"):
-        huge_pages.page_bytes("cpu")
+        hugepages.page_bytes("cpu")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import huge_pages, linux, memory, status
+from imagestore.resources import hugepages, linux, memory, status
 from imagestore.resources.cpu import Mapping
 from imagestore.resources.messages import HugepageLimit, LinuxContainerResources
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node, SwapBehavior
-from imagestore.resources.spec import Container, Pod
+from imagestore.resources.pod import Container, Pod
 from tests.unit.resources.pods import container, init, needs, pod
 
 GIBIBYTE = 2**30
@@ -178,7 +178,7 @@ def test_memory_qos(given: Container, policy: str, expected: dict[str, str]) -> 
     ],
 )
 def test_huge_pages_have_a_limit_for_each_size_of_the_node(limits: str, expected: tuple[int, int]) -> None:
-    found = huge_pages.limits(("2MB", "1GB"), needs("", limits).limits)
+    found = hugepages.limits(("2MB", "1GB"), needs("", limits).limits)
     assert found == (HugepageLimit("2MB", expected[0]), HugepageLimit("1GB", expected[1]))
 
 
@@ -196,13 +196,13 @@ def test_huge_pages_have_a_limit_for_each_size_of_the_node(limits: str, expected
     ],
 )
 def test_page_sizes_are_named_with_the_largest_unit(size: int, text: str) -> None:
-    assert huge_pages.page_size_text(size) == text
+    assert hugepages.page_size_text(size) == text
 
 
 @pytest.mark.parametrize("size", [0, -2048, 1025, 1500 * 1024 + 1, 2049 * 2**20])
 def test_an_odd_page_size_has_no_name(size: int) -> None:
     with pytest.raises(InvalidResourcesError):
-        huge_pages.page_size_text(size)
+        hugepages.page_size_text(size)
 
 
 def test_page_sizes_of_a_node_come_from_folder_names() -> None:
@@ -215,7 +215,7 @@ def test_page_sizes_of_a_node_come_from_folder_names() -> None:
         "hugepages-\u0661kB",
         "hugepages-5MB",
     ]
-    assert huge_pages.sizes_of_node(names) == ("2MB", "1GB", "64KB")
+    assert hugepages.sizes_of_node(names) == ("2MB", "1GB", "64KB")
 
 
 def test_a_number_that_does_not_fit_is_refused_not_wrapped() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import reading, totals
+from imagestore.resources import pod_reading, totals
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node
+from imagestore.resources.pod import Pod, Requirements
 from imagestore.resources.pod_cgroup import PodCgroup, pod_cgroup
 from imagestore.resources.qos import QosClass, oom_score_adjust, qos_class
 from imagestore.resources.quantity import parse
-from imagestore.resources.spec import Pod, Requirements
 from tests.unit.resources.pods import container, init, needs, pod
 
 GUARANTEED, BURSTABLE, BEST_EFFORT = QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT
@@ -90,7 +90,7 @@ def test_the_pods_own_huge_pages_default_to_what_its_containers_may_have(
 ) -> None:
     given = totals.with_defaults(pod(container("cpu=1", "hugepages-2Mi=4Mi"), container(), resources=own))
     assert given.resources == needs(requests, limits)
-    assert list(reading.faults(given)) == []
+    assert list(pod_reading.faults(given)) == []
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_pods_own_huge_pages_default_to_what_its_containers_may_have(
     ],
 )
 def test_a_pod_has_what_its_containers_ask_for(given: Pod, fault: str) -> None:
-    assert list(reading.faults(given)) == [fault]
+    assert list(pod_reading.faults(given)) == [fault]
 
 
 @pytest.mark.parametrize(

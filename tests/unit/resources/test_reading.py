@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import reading, totals
+from imagestore.resources import pod_reading, totals
+from imagestore.resources.pod import Pod
 from imagestore.resources.quantity import ZERO, parse
-from imagestore.resources.spec import Pod
 from tests.unit.resources.pods import container, init, needs, pod
 
 POD = {
@@ -28,7 +28,7 @@ POD = {
 
 
 def test_a_pod_is_read_whole() -> None:
-    found = reading.pod_from_json(POD)
+    found = pod_reading.pod_from_json(POD)
     assert (found.name, found.priority, found.priority_class, found.is_critical) == ("web", 7, "high", True)
     assert found.overhead == {"cpu": parse("10m")}
     assert found.resources == needs("", "cpu=2")
@@ -49,7 +49,7 @@ def test_a_pod_is_read_whole() -> None:
     ],
 )
 def test_a_spec_a_container_or_its_resources_will_do(document: dict[str, object], expected: object) -> None:
-    assert reading.pod_from_json(document).containers[0].resources == expected
+    assert pod_reading.pod_from_json(document).containers[0].resources == expected
 
 
 def test_a_quantity_of_null_is_there_and_is_zero_as_for_the_api_server() -> None:
@@ -58,17 +58,17 @@ def test_a_quantity_of_null_is_there_and_is_zero_as_for_the_api_server() -> None
         "containers": [{"resources": {"requests": {"cpu": None}, "limits": {"cpu": "1", "memory": None}}}],
         "overhead": {"cpu": None},
     }
-    found = reading.pod_from_json(document)
+    found = pod_reading.pod_from_json(document)
     assert found.overhead == {"cpu": ZERO}
-    reading.check(found)
+    pod_reading.check(found)
     stored = totals.with_defaults(found)
     assert stored.containers[0].resources == needs("memory=0 cpu=0", "cpu=1 memory=0")
     assert stored.init_containers[0].resources == needs("cpu=0", "cpu=0")
 
 
 def test_a_limit_of_null_is_below_any_request() -> None:
-    given = reading.pod_from_json({"requests": {"memory": "1Gi"}, "limits": {"memory": None}})
-    assert list(reading.faults(given)) == ["container 0: requests.memory is 1Gi, more than its limit 0"]
+    given = pod_reading.pod_from_json({"requests": {"memory": "1Gi"}, "limits": {"memory": None}})
+    assert list(pod_reading.faults(given)) == ["container 0: requests.memory is 1Gi, more than its limit 0"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_limit_of_null_is_below_any_request() -> None:
 )
 def test_documents_of_another_shape_are_refused_with_the_path(document: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidInputError, match=said) as caught:
-        reading.pod_from_json(document)
+        pod_reading.pod_from_json(document)
     assert isinstance(caught.value, InvalidResourcesError | InvalidQuantityError)
 
 
@@ -122,12 +122,12 @@ def test_documents_of_another_shape_are_refused_with_the_path(document: dict[str
     ],
 )
 def test_what_the_api_server_would_refuse(given: Pod, faults: list[str]) -> None:
-    assert list(reading.faults(given)) == faults
+    assert list(pod_reading.faults(given)) == faults
     if faults:
         with pytest.raises(InvalidResourcesError, match=re.escape(faults[0])):
-            reading.check(given)
+            pod_reading.check(given)
     else:
-        reading.check(given)
+        pod_reading.check(given)
 
 
 NO_SIZE = "expected a page size in its name that is a whole number of bytes above 0, such as 2Mi"
@@ -175,7 +175,7 @@ ALONE = "has neither cpu nor memory beside it, expected one of them too"
     ],
 )
 def test_huge_pages_that_the_api_server_would_refuse(given: Pod, faults: list[str]) -> None:
-    assert list(reading.faults(given)) == faults
+    assert list(pod_reading.faults(given)) == faults
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_huge_pages_that_the_api_server_would_refuse(given: Pod, faults: list[st
     ],
 )
 def test_overhead_is_checked_as_limits_are(overhead: str, faults: list[str]) -> None:
-    assert list(reading.faults(pod(container(), overhead=overhead))) == faults
+    assert list(pod_reading.faults(pod(container(), overhead=overhead))) == faults
 
 
 def test_the_package_needs_the_standard_library_alone() -> None:
@@ -221,7 +221,7 @@ def test_the_package_needs_the_standard_library_alone() -> None:
 
 def test_amounts_are_rounded_up_to_a_thousandth_each_before_they_are_added() -> None:
     containers = [{"resources": {"requests": {"cpu": "0.5m"}, "limits": {"cpu": "500001n"}}}] * 10
-    pod = reading.pod_from_json({"containers": containers})
+    pod = pod_reading.pod_from_json({"containers": containers})
     assert [str(each.resources.requests["cpu"]) for each in pod.containers] == ["1m"] * 10
     assert [str(each.resources.limits["cpu"]) for each in pod.containers] == ["1m"] * 10
     assert str(totals.container_requests(pod)["cpu"]) == "10m"

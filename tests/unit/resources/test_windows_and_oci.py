@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import oci, status, windows
+from imagestore.resources import oci_spec, status, windows
 from imagestore.resources.cpu import Mapping
 from imagestore.resources.messages import (
     HugepageLimit,
@@ -14,8 +14,8 @@ from imagestore.resources.messages import (
     WindowsCpuGroupAffinity,
 )
 from imagestore.resources.node import KubeletSettings, Node
+from imagestore.resources.pod import Container
 from imagestore.resources.quantity import parse
-from imagestore.resources.spec import Container
 from imagestore.resources.windows import Isolation
 from tests.unit.resources.pods import container
 
@@ -100,21 +100,21 @@ def test_a_processor_outside_every_group_is_refused(number: int) -> None:
 
 
 def test_linux_resources_leave_zeros_out_and_forbid_swapping() -> None:
-    assert oci.linux_resources(LinuxContainerResources()) == {}
+    assert oci_spec.linux_resources(LinuxContainerResources()) == {}
     found = LinuxContainerResources(
         cpu_shares=2, cpu_quota=-1, cpu_period=100_000, memory_limit_in_bytes=5, cpuset_mems="0"
     )
     cpu = {"shares": 2, "quota": -1, "period": 100_000, "mems": "0"}
-    assert oci.linux_resources(found) == {"cpu": cpu, "memory": {"limit": 5, "swap": 5}}
-    assert oci.linux_resources(found, has_swap_controller=False) == {"cpu": cpu, "memory": {"limit": 5}}
+    assert oci_spec.linux_resources(found) == {"cpu": cpu, "memory": {"limit": 5, "swap": 5}}
+    assert oci_spec.linux_resources(found, has_swap_controller=False) == {"cpu": cpu, "memory": {"limit": 5}}
     more = LinuxContainerResources(memory_limit_in_bytes=5, memory_swap_limit_in_bytes=8)
-    assert oci.linux_resources(more) == {"memory": {"limit": 5, "swap": 8}}
+    assert oci_spec.linux_resources(more) == {"memory": {"limit": 5, "swap": 8}}
 
 
 def test_an_update_changes_what_it_names_and_keeps_the_rest() -> None:
     base = {"cpu": {"shares": 5, "cpus": "0"}, "unified": {"a.b": "1"}, "devices": [{"allow": False}]}
     given = LinuxContainerResources(cpu_shares=9, unified={"c.d": "2"})
-    assert oci.linux_resources(given, base=base) == {
+    assert oci_spec.linux_resources(given, base=base) == {
         "cpu": {"shares": 9, "cpus": "0"},
         "unified": {"a.b": "1", "c.d": "2"},
         "devices": [{"allow": False}],
@@ -127,21 +127,23 @@ PAGES = LinuxContainerResources(hugepage_limits=(HugepageLimit("2MB", 0),))
 
 def test_huge_pages_without_a_controller() -> None:
     written = {"hugepageLimits": [{"pageSize": "2MB", "limit": 0}]}
-    assert oci.linux_resources(PAGES) == written
-    assert oci.linux_resources(PAGES, hugetlb=oci.HugetlbController.TOLERATED) == {}
-    assert oci.linux_resources(PAGES, hugetlb=oci.HugetlbController.DISABLED) == {}
+    assert oci_spec.linux_resources(PAGES) == written
+    assert oci_spec.linux_resources(PAGES, hugetlb=oci_spec.HugetlbController.TOLERATED) == {}
+    assert oci_spec.linux_resources(PAGES, hugetlb=oci_spec.HugetlbController.DISABLED) == {}
     with pytest.raises(InvalidResourcesError, match="no hugetlb controller"):
-        oci.linux_resources(PAGES, hugetlb=oci.HugetlbController.REQUIRED)
+        oci_spec.linux_resources(PAGES, hugetlb=oci_spec.HugetlbController.REQUIRED)
 
 
 def test_windows_resources_refuse_thin_out_or_keep_what_excludes_each_other() -> None:
     with pytest.raises(InvalidResourcesError, match="mutually exclusive"):
-        oci.windows_resources(ALL)
-    thinned = oci.windows_resources(ALL, conflict=oci.CpuConflict.PRECEDENCE)
+        oci_spec.windows_resources(ALL)
+    thinned = oci_spec.windows_resources(ALL, conflict=oci_spec.CpuConflict.PRECEDENCE)
     assert thinned == {"cpu": {"count": 2}}
     everything = {"cpu": {"count": 2, "shares": 5000, "maximum": 2500}}
-    assert oci.windows_resources(ALL, conflict=oci.CpuConflict.KEEP) == everything
-    under_hypervisor = oci.windows_resources(ALL, isolation=Isolation.HYPERVISOR, conflict=oci.CpuConflict.PRECEDENCE)
+    assert oci_spec.windows_resources(ALL, conflict=oci_spec.CpuConflict.KEEP) == everything
+    under_hypervisor = oci_spec.windows_resources(
+        ALL, isolation=Isolation.HYPERVISOR, conflict=oci_spec.CpuConflict.PRECEDENCE
+    )
     assert under_hypervisor == everything
 
 
@@ -160,14 +162,14 @@ def test_a_share_of_no_processors_is_refused(processors: int) -> None:
 
 def test_a_linux_container_keeps_its_sets_of_processors_and_memory_nodes() -> None:
     given = LinuxContainerResources(cpuset_cpus="0-3", cpuset_mems="1")
-    assert oci.linux_resources(given)["cpu"] == {"cpus": "0-3", "mems": "1"}
+    assert oci_spec.linux_resources(given)["cpu"] == {"cpus": "0-3", "mems": "1"}
 
 
 def test_windows_resources_have_memory_and_affinity_but_no_scratch_size() -> None:
     given = WindowsContainerResources(
         memory_limit_in_bytes=5, rootfs_size_in_bytes=7, affinity_cpus=(WindowsCpuGroupAffinity(3, 1),)
     )
-    assert oci.windows_resources(given) == {"memory": {"limit": 5}, "cpu": {"affinity": [{"mask": 3, "group": 1}]}}
+    assert oci_spec.windows_resources(given) == {"memory": {"limit": 5}, "cpu": {"affinity": [{"mask": 3, "group": 1}]}}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_windows_resources_have_memory_and_affinity_but_no_scratch_size() -> Non
 )
 def test_windows_numbers_that_do_not_fit_are_refused(given: WindowsContainerResources) -> None:
     with pytest.raises(InvalidResourcesError, match="does not fit"):
-        oci.windows_resources(given)
+        oci_spec.windows_resources(given)
 
 
 @pytest.mark.parametrize("limit", ["922337203685477581m", "9223372036854775808m", "18446744073709555616m", "100E"])

@@ -23,7 +23,7 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.store.garbage import STALE_INGEST_SECONDS, Patience, collect, collect_from, sweep
 from imagestore.util.cancel import CancelToken
 

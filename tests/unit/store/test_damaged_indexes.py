@@ -16,7 +16,7 @@ from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.check import FaultKind
-from imagestore.store.maintenance.policy import EvictionPolicy
+from imagestore.store.maintenance.eviction import EvictionPolicy
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import PYTHON, node, python_image

@@ -17,7 +17,7 @@ from pathlib import Path
 import imagestore
 from imagestore.oci.digest import Digest
 from imagestore.errors import StoreError
-from imagestore.store.maintenance.policy import EvictionPolicy
+from imagestore.store.maintenance.eviction import EvictionPolicy
 
 store = imagestore.open(sys.argv[1])
 zeros = Digest.parse("sha256:" + 64 * "0")

@@ -9,9 +9,9 @@ from imagestore.metadata.records import ImageRecord
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.spec import Platform
-from imagestore.store.maintenance.accounting import Disk, ImageUsage
-from imagestore.store.maintenance.policy import EvictionPolicy, choose
+from imagestore.platforms.platform import Platform
+from imagestore.store.maintenance.eviction import EvictionPolicy, choose
+from imagestore.store.maintenance.usage import Disk, ImageUsage
 
 NOW = 1000 * 86400.0
 DISK = Disk(total_bytes=100, free_bytes=100)

@@ -27,7 +27,7 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.oci.reference import Reference
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.store import record_lookup
 from imagestore.store.garbage import Patience
 from imagestore.store.maintenance import removal

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from imagestore.content import blob_file
-from imagestore.content.blob_file import open_blob
+from imagestore.content import blob_files
+from imagestore.content.blob_files import open_blob
 from imagestore.content.locks import FileLock
 from imagestore.errors import (
     ContentNotFoundError,
@@ -38,8 +38,8 @@ from imagestore.store import leases
 from imagestore.store.archive.importing import ImportOptions
 from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.check import CheckReport, Fault, FaultKind
+from imagestore.store.maintenance.eviction import EvictionPolicy
 from imagestore.store.maintenance.hashing import CheckOptions
-from imagestore.store.maintenance.policy import EvictionPolicy
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from imagestore.util.cancel import CancelToken
@@ -138,12 +138,12 @@ def lose_sector(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     number = os.stat(path).st_ino
 
     def readinto(file: io.FileIO, buffer: memoryview) -> int | None:
-        with blob_file.damage_named(Digest.of(b"")):
+        with blob_files.damage_named(Digest.of(b"")):
             if os.fstat(file.fileno()).st_ino == number:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         return io.FileIO.readinto(file, buffer)
 
-    monkeypatch.setattr(blob_file._BlobFile, "readinto", readinto)
+    monkeypatch.setattr(blob_files._BlobFile, "readinto", readinto)
 
 
 def forbid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

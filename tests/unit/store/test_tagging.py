@@ -16,7 +16,7 @@ from imagestore.errors import (
     UnknownRuntimeHandlerError,
 )
 from imagestore.oci.descriptor import Descriptor
-from imagestore.store.maintenance import naming
+from imagestore.store.maintenance import tags
 from imagestore.testing import build_image
 from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
@@ -140,17 +140,17 @@ def test_an_image_verifier_is_asked_about_the_new_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("meanwhile", ["removed", "moved", "used"])
 def test_an_image_that_changes_meanwhile(here: Node, meanwhile: str) -> None:
     records = [here.store.get(PYTHON, runtime_handler=each).record for each in (HYPERV, PROCESS)]
-    further = naming.further_reference(MIRROR)
+    further = tags.further_reference(MIRROR)
     if meanwhile == "used":
         here.store.touch(PYTHON, runtime_handler=PROCESS)
-        assert len(naming.tag(here.store.metadata, records, further)) == 2
+        assert len(tags.tag(here.store.metadata, records, further)) == 2
         return
     if meanwhile == "removed":
         here.store.remove(PYTHON, runtime_handler=PROCESS)
     else:
         here.store.tag(PAUSE, PYTHON, runtime_handler=PROCESS)
     with pytest.raises(StoreBusyError, match="meanwhile"):
-        naming.tag(here.store.metadata, records, further)
+        tags.tag(here.store.metadata, records, further)
     assert not any(reference == MIRROR for reference, _ in keys(here))
 
 

@@ -17,7 +17,7 @@ from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.store.garbage import GarbageReport
 from imagestore.store.image_store import ImageStore
 from imagestore.store.leases import held
-from imagestore.store.maintenance.policy import EvictionPolicy, EvictionReport
+from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
 from imagestore.store.maintenance.removal import Removals
 from imagestore.store.pull.undo import undone_on_failure
 from imagestore.util.cancel import CancelToken

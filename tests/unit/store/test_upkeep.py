@@ -26,10 +26,10 @@ from imagestore.oci.digest import Digest
 from imagestore.platforms import Platform
 from imagestore.store.image import Image
 from imagestore.store.image_store import ImageStore
-from imagestore.store.maintenance import policy
+from imagestore.store.maintenance import eviction
 from imagestore.store.maintenance.check import FaultKind
+from imagestore.store.maintenance.eviction import EvictionPolicy
 from imagestore.store.maintenance.hashing import CheckOptions, CheckProgress
-from imagestore.store.maintenance.policy import EvictionPolicy
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import Entry, build_artifact, build_image, build_index
 from imagestore.testing.images.bodies import BytesBody
@@ -197,7 +197,7 @@ def test_eviction_spares_images_that_a_lease_names(here: Node, name: str, gone: 
 def test_an_image_that_was_leased_since_the_choice_is_not_evicted(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = here.store.pull(PYTHON).reference
     metadata = here.store.metadata
-    choose = policy.choose
+    choose = eviction.choose
 
     def leased_afterwards(*given: Any, **named: Any) -> Any:
         chosen = choose(*given, **named)
@@ -205,7 +205,7 @@ def test_an_image_that_was_leased_since_the_choice_is_not_evicted(here: Node, mo
         metadata.lease_image("l", reference, PROCESS)
         return chosen
 
-    monkeypatch.setattr(policy, "choose", leased_afterwards)
+    monkeypatch.setattr(eviction, "choose", leased_afterwards)
     assert here.store.evict(EvictionPolicy(unused_seconds=0)).evicted == ()
     assert len(list(here.store.list())) == 1
 

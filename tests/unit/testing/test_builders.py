@@ -13,7 +13,7 @@ import pytest
 from imagestore.errors import InvalidInputError, InvalidPlatformError
 from imagestore.oci import media_types
 from imagestore.oci.digest import Digest
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 from imagestore.testing.images.bodies import read_all
 from imagestore.testing.images.builders import (
     Entry,

@@ -26,7 +26,7 @@ from imagestore.testing.faults import (
     Where,
     chaos,
 )
-from imagestore.testing.front_ends.transport import ReplayTransport
+from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.tape_read import parse_tape
 from tests.unit.testing.faulty import BASE, BLOB, CONTENT, IMAGE, MANIFEST, client_with, registry_with
 

@@ -34,10 +34,10 @@ from imagestore.testing.faults import (
     WrongLength,
     WrongRange,
 )
-from imagestore.testing.front_ends.authority import Authority
-from imagestore.testing.front_ends.proxy import ProxyServer
-from imagestore.testing.front_ends.server import LoopbackServer
-from imagestore.testing.front_ends.transport import mount
+from imagestore.testing.servers.authority import Authority
+from imagestore.testing.servers.loopback import LoopbackServer
+from imagestore.testing.servers.proxy import ProxyServer
+from imagestore.testing.servers.transport import mount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

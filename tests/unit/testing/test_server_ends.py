@@ -25,9 +25,9 @@ from imagestore.testing import (
     synthetic_layer,
 )
 from imagestore.testing.faults import GzipCoding, SetHeader
-from imagestore.testing.front_ends.authority import Authority
-from imagestore.testing.front_ends.proxy import ProxyServer
-from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.servers.authority import Authority
+from imagestore.testing.servers.loopback import LoopbackServer
+from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.session import TapeSession
 

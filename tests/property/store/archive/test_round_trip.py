@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagestore.errors import DocumentError, ImageStoreError
-from imagestore.store.archive import docker, tar
+from imagestore.store.archive import docker_archive, tar
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.store.archive.exporting import ExportOptions, ExportShape
 from imagestore.store.archive.importing import ImportOptions
@@ -141,7 +141,7 @@ def test_a_tar_with_any_bytes_changed_is_read_or_refused(data: st.DataObject) ->
 @given(st.binary(max_size=60) | st.text(alphabet='[]{}":,ConfigLayers1', max_size=60).map(str.encode))
 def test_any_manifest_json_is_read_or_refused(raw: bytes) -> None:
     try:
-        found = docker.parse(raw, "x")
+        found = docker_archive.parse(raw, "x")
     except DocumentError:
         return
     assert all(isinstance(image.config, str) for image in found)

@@ -82,7 +82,7 @@ def test_a_layer_that_images_share_is_unpacked_once(
         unpacked.append(what)
         return decompressed(pieces, kind, what=what)
 
-    monkeypatch.setattr("imagestore.store.archive.docker.decompressed", counted)
+    monkeypatch.setattr("imagestore.store.archive.docker_archive.decompressed", counted)
     files = saved(PACKED)
     entry = json.loads(files[layout.DOCKER_MANIFEST])[0]
     listed = [{**entry, "RepoTags": [f"a:{number}"]} for number in range(3)]
@@ -94,7 +94,7 @@ def test_a_layer_that_images_share_is_unpacked_once(
 def test_a_config_that_images_share_is_read_once(here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven kilobytes of archive could name one of four mebibytes a thousand times."""
     parse = Mock(wraps=ImageConfig.parse)
-    monkeypatch.setattr("imagestore.store.archive.docker.ImageConfig", SimpleNamespace(parse=parse))
+    monkeypatch.setattr("imagestore.store.archive.docker_archive.ImageConfig", SimpleNamespace(parse=parse))
     files = saved(PLAIN)
     entry = json.loads(files[layout.DOCKER_MANIFEST])[0]
     listed = [{**entry, "RepoTags": [f"a:{number}"]} for number in range(3)]
@@ -111,7 +111,7 @@ def test_reading_configs_ends_when_it_is_cancelled(here: Node, tmp_path: Path, m
         cancel.cancel("enough")
         return ImageConfig.parse(raw, what=what)
 
-    monkeypatch.setattr("imagestore.store.archive.docker.ImageConfig", SimpleNamespace(parse=parse))
+    monkeypatch.setattr("imagestore.store.archive.docker_archive.ImageConfig", SimpleNamespace(parse=parse))
     files = saved([])
     entry = json.loads(files[layout.DOCKER_MANIFEST])[0]
     copies = {f"{number}.json": files[entry["Config"]] for number in range(3)}

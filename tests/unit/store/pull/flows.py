@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from imagestore.store.pull.flow import Flow
+from imagestore.store.pull.fetch_flow import Flow
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:

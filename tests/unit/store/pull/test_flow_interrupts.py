@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from imagestore.errors import OperationCancelledError
-from imagestore.store.pull.flow import Flow
+from imagestore.store.pull.fetch_flow import Flow
 from imagestore.util.cancel import CancelToken
 from tests.unit.store.pull.flows import Gauge, flow_of
 
@@ -34,7 +34,7 @@ def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.M
         def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("imagestore.store.pull.flow.threading.Semaphore", Interrupted)
+    monkeypatch.setattr("imagestore.store.pull.fetch_flow.threading.Semaphore", Interrupted)
     one_is_settled_and_the_interrupt_told()
 
 

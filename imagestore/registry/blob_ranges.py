@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.registry.blob import BlobStream, RangeIgnoredError, Stretch
+from imagestore.registry.blobs import BlobStream, RangeIgnoredError, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

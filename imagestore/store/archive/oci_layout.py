@@ -15,9 +15,9 @@ from imagestore.oci.digest import Digest
 from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
-from imagestore.store.archive import docker, layout
+from imagestore.store.archive import docker_archive, layout
 from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
-from imagestore.store.archive.forms import of_names
+from imagestore.store.archive.other_formats import of_names
 from imagestore.store.archive.source import read, size_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def descriptions(source: Source) -> list[Callable[[Source, CancelToken], Archive
     if layout.MARK in names:
         found.append(_layout)
     if layout.DOCKER_MANIFEST in names:
-        found.append(docker.look_into)
+        found.append(docker_archive.look_into)
     if found:
         return found
     for name in (layout.MARK, layout.DOCKER_MANIFEST):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
-    from imagestore.store.maintenance.accounting import Disk, ImageUsage
+    from imagestore.store.maintenance.usage import Disk, ImageUsage
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,31 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
+    from imagestore.oci.reference import Reference
     from imagestore.platforms import Platform
     from imagestore.store.pull.sources import Documents
 
     #: Says which of some content is at hand (and, where that matters, keeps it).
     Look = Callable[[Collection[Descriptor]], Collection[Digest]]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedImage:
+    """One name in an archive.
+
+    Attributes:
+        reference: canonical.
+        target: what it leads to in the archive.
+        manifests: the manifests that are in it.
+        platforms: theirs, in text form.
+        left_out: platforms that the image has, but not in this archive.
+    """
+
+    reference: Reference
+    target: Descriptor
+    manifests: tuple[Found, ...]
+    platforms: tuple[str, ...]
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagestore.platforms import windows
-from imagestore.platforms.match import BaseMatcher, only, ordered
+from imagestore.platforms.matcher import BaseMatcher, only, ordered
 from imagestore.platforms.normalize import normalize
+from imagestore.platforms.platform import Platform
 from imagestore.platforms.requirement import exact_requirement
-from imagestore.platforms.spec import Platform
 
 if TYPE_CHECKING:
-    from imagestore.platforms.match import Matcher
+    from imagestore.platforms.matcher import Matcher
     from imagestore.platforms.requirement import Requirement
 
 
@@ -63,7 +63,7 @@ def default_for(platform: Platform, *, host: Platform | None = None, is_guest: b
         is_guest: the platform is that of a guest with a kernel of its own. The answers are the same; their reasons
             then don't speak of process isolation.
 
-    >>> from imagestore.platforms.spec import Platform
+    >>> from imagestore.platforms.platform import Platform
     >>> node = default_for(Platform("windows", "amd64", os_version="10.0.26100"))
     >>> entries = [Platform("windows", "amd64", os_version=v) for v in ("10.0.20348.2700", "10.0.26100.999")]
     >>> min(entries, key=node.sort_key).os_version

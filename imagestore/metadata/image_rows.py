@@ -10,7 +10,7 @@ from imagestore.metadata.records import ImageRecord
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

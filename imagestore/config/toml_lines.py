@@ -13,7 +13,8 @@ import re
 import tomllib
 from typing import Final
 
-from imagestore.config.findings import Location, dotted, refusal
+from imagestore.config.findings import dotted, refusal
+from imagestore.config.tree import Location
 
 #: Deepest key path, and deepest nesting of brackets in a value. containerd's own files need eight.
 MAX_DEPTH: Final = 32

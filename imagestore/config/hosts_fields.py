@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import CAPABILITIES, ConnectionSettings
-from imagestore.config.findings import Location, Severity, dotted, refusal, shorten, show
+from imagestore.config.findings import Severity, dotted, refusal, shorten, show
 from imagestore.config.redaction import without_secrets
+from imagestore.config.tree import Location
 from imagestore.errors import InvalidInputError
 from imagestore.util.durations import Duration
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from imagestore.config.findings import Finding, RefusalError
-    from imagestore.config.lines import KeyLines
+    from imagestore.config.toml_lines import KeyLines
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Visible ASCII and Latin-1, blanks and tabs inside; no control characters (header injection).

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import huge_pages, placement
-from imagestore.resources.quantity import MILLI, Quantity, from_json
-from imagestore.resources.spec import (
+from imagestore.resources import hugepages, placement
+from imagestore.resources.document_members import Document, object_in, objects_in, text_in, wrong
+from imagestore.resources.pod import (
     CPU,
     HUGE_PAGES_PREFIX,
     MEMORY,
@@ -23,6 +23,7 @@ from imagestore.resources.spec import (
     is_container_level,
     is_pod_level,
 )
+from imagestore.resources.quantity import MILLI, Quantity, from_json
 from imagestore.resources.totals import container_requests, with_defaults
 from imagestore.resources.workloads import pod_in
 from imagestore.util.known_members import did_you_mean, nearest
@@ -137,7 +138,7 @@ def _faults_of_amounts(parts: Mapping[str, Mapping[str, Quantity]], what: str) -
     for part, amounts in parts.items():
         for name, amount in amounts.items():
             is_huge = name.startswith(HUGE_PAGES_PREFIX)
-            expected = "0 or more" if amount.sign < 0 else huge_pages.expected(name, amount) if is_huge else ""
+            expected = "0 or more" if amount.sign < 0 else hugepages.expected(name, amount) if is_huge else ""
             if expected:
                 yield f"{what}: {part}.{name} is {amount.as_written}, expected {expected}"
             if is_huge and not alone:
@@ -202,51 +203,3 @@ def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
         except InvalidQuantityError as error:
             raise InvalidQuantityError(error.text, f"{path}.{name}: {error.reason}", hint=error.hint) from error
     return dict(found)
-
-
-Document: TypeAlias = Mapping[str, object]
-
-
-def object_in(document: Document, name: str, path: str) -> Document:
-    """An object; an empty one where there is none.
-
-    Args:
-        document: has it.
-        name: of the member.
-        path: of the document.
-
-    Raises:
-        InvalidResourcesError: it is of another type.
-    """
-    value = document.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise wrong(f"{path}.{name}", "an object", value)
-    return value
-
-
-def objects_in(document: Document, name: str, path: str) -> list[Document]:
-    """A list of objects; an empty one where there is none. See object_in()."""
-    value = document.get(name) or []
-    if not isinstance(value, list):
-        raise wrong(f"{path}.{name}", "an array", value)
-    for number, item in enumerate(value):
-        if not isinstance(item, dict):
-            raise wrong(f"{path}.{name}[{number}]", "an object", item)
-    return value
-
-
-def text_in(document: Document, name: str, path: str) -> str:
-    """A text; an empty one where there is none. See object_in()."""
-    value = document.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise wrong(f"{path}.{name}", "a string", value)
-    return value
-
-
-def wrong(path: str, expected: str, found: object) -> InvalidResourcesError:
-    """The error for a member of another type."""
-    return InvalidResourcesError(f"{path}: expected {expected}, found {type(found).__name__}")

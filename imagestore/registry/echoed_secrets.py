@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from imagestore.registry.errors_body import escape
+from imagestore.registry.transport.urls import escape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

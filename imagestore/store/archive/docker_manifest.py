@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError, NotFoundError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest
-from imagestore.store.archive import docker, layout
+from imagestore.store.archive import docker_archive, layout
+from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.source import read
-from imagestore.store.archive.survey import survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from imagestore.oci.reference import Reference
     from imagestore.store.archive.contents import ArchiveImage
+    from imagestore.store.archive.index_survey import Look
     from imagestore.store.archive.source import Source
-    from imagestore.store.archive.survey import Look
     from imagestore.store.pull.choice import Choice
     from imagestore.store.pull.sources import Documents
 
@@ -37,7 +37,7 @@ class Rival:
         self._source = source
         self._configs: Mapping[Reference, list[str]] = {}
         with contextlib.suppress(DocumentError):  # docker can't load it either
-            self._configs = docker.configs_by_name(source)
+            self._configs = docker_archive.configs_by_name(source)
 
     def contradictions(self, image: ArchiveImage, choice: Choice, documents: Documents, look: Look) -> Iterator[str]:
         """What there is to say if none of the layout's manifests of a name has the config that this one gives it.

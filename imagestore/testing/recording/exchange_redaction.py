@@ -15,10 +15,10 @@ from imagestore.oci.digest import Digest
 from imagestore.testing.engine.exchange import Ending, Fields, Request
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, read_all
-from imagestore.testing.recording import guard, json_answers, redaction
+from imagestore.testing.recording import json_answers, redaction, secret_guard
 from imagestore.testing.recording.coding import MAX_DECODED, decode_content
-from imagestore.testing.recording.guard import SecretLeakError
 from imagestore.testing.recording.random_text import random_words
+from imagestore.testing.recording.secret_guard import SecretLeakError
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
@@ -178,13 +178,13 @@ def check_body(take: Take, search: Search) -> None:
     """
     place = f"the body of {take.place}"
     if take.decoded:
-        guard.check_text(take.decoded, place, search)
+        secret_guard.check_text(take.decoded, place, search)
     if take.body is None:
         return
-    guard.check_body(take.body, place, search)
+    secret_guard.check_body(take.body, place, search)
     is_document = not take.is_content or read_target(take.exchange.path).kind == "manifest"
     if take.body.size <= _MAX_TEXT_SEARCH and is_document:
-        guard.check_text(b"".join(take.body.chunks()), place, search)
+        secret_guard.check_text(b"".join(take.body.chunks()), place, search)
 
 
 def accept_text(fields: Fields) -> str:

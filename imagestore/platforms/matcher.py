@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from imagestore.platforms.explain import REFUSALS, Explanation, Rule
 from imagestore.platforms.requirement import exact_requirement, fallback_requirement, os_requirement
-from imagestore.platforms.rules import REFUSALS, Explanation, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from imagestore.platforms.platform import Platform
     from imagestore.platforms.requirement import Requirement
-    from imagestore.platforms.spec import Platform
 
 #: Sorts after every place in a list of wanted platforms.
 _LAST: Final = (2**64,)
@@ -197,7 +197,7 @@ def exact(platform: Platform, *, host: Platform | None = None) -> Matcher:
 def only(platform: Platform, *, host: Platform | None = None) -> Matcher:
     """A matcher for one platform and its fallbacks (containerd's Only).
 
-    >>> from imagestore.platforms.spec import Platform
+    >>> from imagestore.platforms.platform import Platform
     >>> amd64 = only(Platform("linux", "amd64"))
     >>> amd64.match(Platform("linux", "386")), amd64.match(Platform("linux", "arm64"))
     (True, False)

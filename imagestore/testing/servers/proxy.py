@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final, Self
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.exchange import Request
-from imagestore.testing.front_ends.server import Listener, LoopbackServer
-from imagestore.testing.front_ends.wire import Incoming, send_reply
+from imagestore.testing.servers.loopback import Listener, LoopbackServer
+from imagestore.testing.servers.wire import Incoming, send_reply
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping, Sequence
 
     from imagestore.testing.engine.engine import Answers
-    from imagestore.testing.front_ends.authority import Authority
+    from imagestore.testing.servers.authority import Authority
 
 _CONNECT: Final = re.compile(r"([A-Za-z0-9.-]{1,253}):([0-9]{1,5})")
 _ABSOLUTE: Final = re.compile(r"http://([A-Za-z0-9.:\[\]-]{1,260})(/[!-~]*)?")

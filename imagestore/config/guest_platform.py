@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
-from imagestore.config.findings import BUILT_IN, Location
+from imagestore.config.tree import BUILT_IN, Location
 from imagestore.platforms import windows
-from imagestore.platforms.spec import Platform
+from imagestore.platforms.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

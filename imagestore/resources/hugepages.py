@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
 from imagestore.resources.integers import UINT64, byte_count, fitting
 from imagestore.resources.messages import HugepageLimit
+from imagestore.resources.pod import HUGE_PAGES_PREFIX
 from imagestore.resources.quantity import MAXIMUM_BINARY, ZERO, Quantity, parse
-from imagestore.resources.spec import HUGE_PAGES_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

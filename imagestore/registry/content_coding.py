@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError
 from imagestore.oci.media_types import Kind
-from imagestore.registry.errors_body import escape
 from imagestore.registry.transport import urls
+from imagestore.registry.transport.urls import escape
 
 if TYPE_CHECKING:
     import zlib

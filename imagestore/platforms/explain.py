@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.platforms import windows
 from imagestore.platforms.fallback import pair_name
-from imagestore.platforms.spec import format_all
+from imagestore.platforms.platform import format_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.platforms.fallback import Fallbacks, Pair
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
     from imagestore.platforms.windows import WindowsVersion
 
 

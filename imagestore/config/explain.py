@@ -14,23 +14,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.config.findings import BUILT_IN, dotted, shorten
-from imagestore.config.handlers import Isolation, PlatformSource, is_same_kind, sandbox_of
+from imagestore.config.findings import dotted, shorten
+from imagestore.config.guest_platform import Isolation, PlatformSource, is_same_kind, sandbox_of
 from imagestore.config.known import RUNHCS_TYPE
+from imagestore.config.tree import BUILT_IN
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import format_all, normalize, windows
+from imagestore.platforms.explain import REFUSALS, Rule
 from imagestore.platforms.normalize import normalize_architecture, normalize_os
 from imagestore.platforms.requirement import exact_requirement
-from imagestore.platforms.rules import REFUSALS, Rule
 from imagestore.platforms.windows import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from imagestore.config.findings import Location
-    from imagestore.config.handlers import GuestPlatform, ResolvedPlatform, RuntimeHandler
+    from imagestore.config.guest_platform import GuestPlatform, ResolvedPlatform, RuntimeHandler
+    from imagestore.config.tree import Location
     from imagestore.oci.select import Selection
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
 
 
 _SHOWN: Final = 5
@@ -294,8 +295,8 @@ def assignment(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
 def sentence(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
     """The same with the place where to write it.
 
-    >>> from imagestore.config.handlers import RuntimeHandler
-    >>> from imagestore.platforms.spec import Platform
+    >>> from imagestore.config.guest_platform import RuntimeHandler
+    >>> from imagestore.platforms.platform import Platform
     >>> sentence(RuntimeHandler("kata"), Platform("linux", "amd64"), Platform("linux", "arm64"))
     'give runtimes.kata a guest_platform with OS = "linux", Architecture = "arm64"'
     """

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from imagestore.errors import RegistryError
     from imagestore.oci.descriptor import Descriptor
+    from imagestore.registry.limits import Place
     from imagestore.registry.operation import Operation
-    from imagestore.registry.places import Place
     from imagestore.registry.session import Surroundings
     from imagestore.util.cancel import CancelToken
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from imagestore.config.findings import Finding, Location, RefusalError, Severity, dotted, show
+from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
 from imagestore.config.imports import BASE_VERSION, load_files
 from imagestore.config.interpret import Reading
 from imagestore.config.model import Config
 from imagestore.config.source import read_bytes
-from imagestore.config.tree import Entry
+from imagestore.config.tree import Entry, Location
 from imagestore.errors import ConfigError
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
-    from imagestore.platforms.spec import Platform
+    from imagestore.platforms.platform import Platform
 
 
 def load(path: str | os.PathLike[str], *, host: Platform | None = None) -> Config:
@@ -47,7 +47,7 @@ def loads(text: str, *, filename: str = "config.toml", host: Platform | None = N
     Raises:
         ConfigError: names file, line and key of what can't be used.
 
-    >>> from imagestore.platforms.spec import Platform
+    >>> from imagestore.platforms.platform import Platform
     >>> loads("version = 3", host=Platform("linux", "amd64")).default_handler
     'runc'
     """

@@ -7,34 +7,18 @@ are, and so do keys that nobody here knows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import known, plugin_names
+from imagestore.config import known
 from imagestore.config.findings import Finding, Severity, dotted
-from imagestore.config.merge import deep
+from imagestore.config.known import Shape
+from imagestore.config.merge_imports import deep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from imagestore.config.tree import Path, Table
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What is known of a table.
-
-    Attributes:
-        names: keys in the spelling wanted.
-        inside: shapes of the tables under them.
-        each: shape of the tables under every other key.
-        is_login: whether it is a login, in which what isn't known may be secret.
-    """
-
-    names: Iterable[str] = ()
-    inside: Mapping[str, Shape] = field(default_factory=dict)
-    each: Shape | None = None
-    is_login: bool = False
 
 
 _GUEST: Final = Shape(known.GUEST_MEMBERS)

@@ -22,7 +22,7 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
-from imagestore.store.pull.decide import Decider
+from imagestore.store.pull.decision import Decider
 from imagestore.store.pull.fetch import Fetcher, fetch_order, order_with, parallel_blobs
 from imagestore.store.pull.plan import PullPlan, plan
 from imagestore.store.pull.present import confirm, known_targets, settle

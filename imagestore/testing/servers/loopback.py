@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final, Self
 from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.exchange import Fields, Reply, Request
-from imagestore.testing.front_ends.wire import Incoming, WireError, read_request, reset, send_reply
+from imagestore.testing.servers.wire import Incoming, WireError, read_request, reset, send_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from imagestore.testing.engine.engine import Answers
-    from imagestore.testing.front_ends.authority import Authority
+    from imagestore.testing.servers.authority import Authority
 
     #: Answers one request, and tells whether the connection can go on.
     Exchange = Callable[[socket.socket, "Listener", Incoming], bool]
