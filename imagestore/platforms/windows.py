@@ -112,7 +112,6 @@ def check_version(text: str, *, what: str = "os version") -> WindowsVersion:
     version = parse_version(text) if _CHECKED.fullmatch(text) else None
     if version is None or version.is_unset or (version.revision is None and text.count(".") == 3):
         shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-        from imagestore.platforms.windows import build_of_tag
 
         build = build_of_tag(text)
         example = "write for example 10.0.17763; `cmd /c ver` shows the version of a Windows host"
@@ -208,7 +207,6 @@ def matrix(
         host_builds: every known release by default, clients included.
         image_builds: the same by default.
     """
-    from imagestore.platforms.windows import RELEASES
 
     rows = RELEASES if host_builds is None else host_builds
     columns = tuple(RELEASES if image_builds is None else image_builds)

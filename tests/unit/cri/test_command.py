@@ -18,6 +18,7 @@ from imagestore.cli.remote import images
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.errors import UnsupportedError
+from imagestore.store.image_store import ImageStore
 from imagestore.testing import BasicAuth
 from tests.support.commands import Commands
 from tests.support.cri_server import CriServer, cri_server
@@ -346,6 +347,7 @@ def test_a_local_store_is_never_left_without_being_told_to(
 ) -> None:
     monkeypatch.setenv("CONTAINER_RUNTIME_ENDPOINT", server.endpoint)
     line("pull", PYTHON)
+    ImageStore(tmp_path / "other").close()
     line.options = ["--root", str(tmp_path / "other")]
     assert line.json("images") == {"images": []}
     assert line.json("version")["runtimeName"] is None

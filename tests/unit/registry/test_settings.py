@@ -160,12 +160,16 @@ def test_the_store_gives_its_configuration_to_the_client(tmp_path: Path) -> None
 
 
 def test_the_documents_examples_load(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "registry.md").read_text()
-    hosts, table = (block.partition("```")[0] for block in text.split("```toml\n")[1:])
+    docs = Path(__file__).parents[3] / "docs"
+    text = (docs / "reference/registry.md").read_text()
+    table = text.partition('```toml title="config.toml"\n')[2].partition("```")[0]
+    page = (docs / "run-a-node/registries.md").read_text()
+    hosts = page.partition('registry.example/hosts.toml"\n')[2].partition("```")[0]
     loaded = config.loads(table, filename="config.toml", host=HOST)
     assert loaded.findings == ()
     assert transfer_policy(loaded.settings.registry).parallel_ranges == 4
-    documented = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    keys = text.partition("| key | default | meaning |\n")[2].partition("\n\n")[0]
+    documented = {line.split("`")[1] for line in keys.splitlines() if line.startswith("| `")}
     assert documented == set(REGISTRY_PLUGIN_SECTION)
     folder = tmp_path / "registry.example"
     folder.mkdir()

@@ -1,0 +1,59 @@
+"""The shape of the package: its rooms, no circle of imports, no function that must be scrolled."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import grimp
+
+import imagestore
+
+TOP = Path(imagestore.__file__).parent
+#: The rooms of ARCHITECTURE.md, and what stands beside them.
+ROOMS = {
+    *("cli", "config", "containerd", "content", "cri", "metadata", "node", "oci", "platforms", "registry"),
+    *("resources", "server", "store", "testing", "util"),
+}
+BESIDE = {"__init__.py", "__main__.py", "_version.py", "aio.py", "errors.py", "py.typed"}
+MOST_LINES = 80
+
+
+def test_the_package_has_its_rooms_and_nothing_else() -> None:
+    found = {each.name for each in TOP.iterdir() if each.name != "__pycache__"}
+    assert found == ROOMS | BESIDE
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers count: who reads one module must not have to read another one that needs the first."""
+    graph = grimp.build_graph("imagestore")
+    left = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    while free := {module for module, imported in left.items() if not imported & left.keys()}:
+        left = {module: imported for module, imported in left.items() if module not in free}
+    assert sorted(left) == []
+
+
+def test_no_function_is_longer_than_a_page() -> None:
+    long = []
+    for path in TOP.rglob("*.py"):
+        if "_proto" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MOST_LINES:
+                    long.append(f"{path.relative_to(TOP)}:{node.lineno} {node.name}: {lines} lines")
+    assert long == []
+
+
+def test_every_module_of_a_room_has_a_docstring_of_its_own() -> None:
+    texts: dict[str, Path] = {}
+    for path in TOP.rglob("*.py"):
+        if "_proto" in path.parts:
+            continue
+        text = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+        if path.name == "_version.py":
+            continue
+        assert text, path
+        assert text not in texts, (path, texts[text])
+        texts[text] = path
