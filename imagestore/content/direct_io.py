@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreError
-from imagestore.executors import submit_or_run, one_thread
+from imagestore.executors import one_thread, submit_or_run
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
