@@ -1,20 +1,36 @@
 """Configuration: containerd's file read into runtime handlers with their platforms.
 
 ``load`` reads a file with its imports, ``loads`` a text, ``default`` stands for no file at all; each gives a frozen
-``Config``. ``check`` looks a file over for people and never raises for what is in it.
+``Config``. ``check`` looks a file over for people and never raises for what is in it. A name is imported when it is
+first used: a store without a configuration needs no reader of one, and no check.
 """
 
 from __future__ import annotations
 
-from imagestore.config.check import Report, check, check_config
-from imagestore.config.defaults import default, default_text
-from imagestore.config.dump import dumps, effective
-from imagestore.config.findings import Finding, Severity
-from imagestore.config.guest_platform import GuestPlatform, Isolation, PlatformText, RuntimeHandler
-from imagestore.config.load import load, loads
-from imagestore.config.model import Config, Settings
-from imagestore.config.runtimes import HandlerPlatform, PlatformSource
-from imagestore.config.tree import Location
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from imagestore.config.checking import Report as Report
+    from imagestore.config.checking import check as check
+    from imagestore.config.checking import check_config as check_config
+    from imagestore.config.defaults import default as default
+    from imagestore.config.defaults import default_text as default_text
+    from imagestore.config.dump import dumps as dumps
+    from imagestore.config.dump import effective as effective
+    from imagestore.config.findings import Finding as Finding
+    from imagestore.config.findings import Severity as Severity
+    from imagestore.config.guest_platform import GuestPlatform as GuestPlatform
+    from imagestore.config.guest_platform import Isolation as Isolation
+    from imagestore.config.guest_platform import PlatformText as PlatformText
+    from imagestore.config.guest_platform import RuntimeHandler as RuntimeHandler
+    from imagestore.config.loading import load as load
+    from imagestore.config.loading import loads as loads
+    from imagestore.config.model import Config as Config
+    from imagestore.config.model import Settings as Settings
+    from imagestore.config.runtimes import HandlerPlatform as HandlerPlatform
+    from imagestore.config.runtimes import PlatformSource as PlatformSource
+    from imagestore.config.tree import Location as Location
 
 __all__ = [
     "Config",
@@ -38,3 +54,38 @@ __all__ = [
     "load",
     "loads",
 ]
+
+_HOMES = {
+    "Config": "model",
+    "Finding": "findings",
+    "GuestPlatform": "guest_platform",
+    "HandlerPlatform": "runtimes",
+    "Isolation": "guest_platform",
+    "Location": "tree",
+    "PlatformSource": "runtimes",
+    "PlatformText": "guest_platform",
+    "Report": "checking",
+    "RuntimeHandler": "guest_platform",
+    "Settings": "model",
+    "Severity": "findings",
+    "check": "checking",
+    "check_config": "checking",
+    "default": "defaults",
+    "default_text": "defaults",
+    "dumps": "dump",
+    "effective": "dump",
+    "load": "loading",
+    "loads": "loading",
+}
+
+
+if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

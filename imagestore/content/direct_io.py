@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import sys
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreError
-from imagestore.util.executors import one_thread
+from imagestore.util.executors import one_thread, submit_or_run
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class Filling:
                     if executor is None:
                         step(piece)
                     else:
-                        under_way.append(executor.submit(step, piece))
+                        under_way.append(submit_or_run(executor, functools.partial(step, piece)))
         return is_over
 
     def _begin_block(self, buffer: memoryview) -> int:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
-from imagestore.metadata.forks import Shared, working
+from imagestore.metadata.forks import OwnConnection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,11 +28,9 @@ class ChangeWatch:
 
     def __init__(self, path: Path, address: str) -> None:
         self._lock = threading.Lock()
-        with working():
-            self._connection = sqlite3.connect(
-                address, timeout=0, isolation_level=None, check_same_thread=False, uri=True, cached_statements=4
-            )
-            self._shared = Shared(self, path, self._connection, self._lock)
+        self._own = OwnConnection(path, address, busy_seconds=0, cached_statements=4)
+        self._connection = self._own.connection
+        weakref.finalize(self, self._own.close)
         self._data_version: int | None = None
         self._generation: int | None = None
 
@@ -54,4 +53,4 @@ class ChangeWatch:
     def close(self) -> None:
         """Close the connection; later calls know nothing."""
         with self._lock:
-            self._shared.close()
+            self._own.close()

@@ -13,10 +13,11 @@ import logging
 import sqlite3
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
-from imagestore.metadata import forks, location, schema
+from imagestore.metadata import location, schema
 from imagestore.metadata.change_numbers import Numbering
 from imagestore.metadata.failures import CORRUPT_HINT, Translated, closed
 from imagestore.metadata.fairness import Turns, use_log
@@ -123,9 +124,9 @@ class Database:
         return False
 
     def _open(self, *, is_rebuilding: bool) -> None:
-        with Translated(self._path), forks.working():
-            forks.prepare(self._path)
-            self._connection = connect(self._address())
+        with Translated(self._path):
+            self._own = connect(self._path, self._address())
+            self._connection = self._own.connection
             try:
                 if self._way.only_reads:
                     schema.refuse_foreign(self._connection, self._path)
@@ -133,10 +134,11 @@ class Database:
                 else:
                     self._prepare(is_rebuilding=is_rebuilding)
                 self._opened.note()
-                self._shared = forks.Shared(self, self._path, self._connection, self._lock)
             except BaseException:
-                self._connection.close()
+                self._own.close()
                 raise
+            # A store that nobody closed is closed when it goes away, at the latest at the program's end.
+            weakref.finalize(self, self._own.close)
 
     def _address(self, *, mode: str = "rwc") -> str:
         return self._way.address(mode=mode)
@@ -231,7 +233,7 @@ class Database:
             return
         with self._locked():
             self._is_closed = True
-            self._shared.close()
+            self._own.close()
 
     @property
     def is_inherited(self) -> bool:
@@ -322,13 +324,12 @@ class Database:
         if self._is_closed:
             raise closed(self._path)
         self._opened.check_file()
-        with forks.working() as process:
-            db = connect(self._address(mode="rw"))
-            try:
-                yield db
-            finally:
-                forks.close(db, process)
-                self._way.check_alone()
+        own = connect(self._path, self._address(mode="rw"))
+        try:
+            yield own.connection
+        finally:
+            own.close()
+            self._way.check_alone()
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:

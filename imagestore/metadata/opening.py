@@ -12,6 +12,7 @@ from imagestore.errors import StoreBusyError, StoreError, StoreFullError, StoreR
 from imagestore.metadata import location, schema
 from imagestore.metadata.failures import FULL_HINT
 from imagestore.metadata.fairness import BUSY_SECONDS
+from imagestore.metadata.forks import HINT, OwnConnection
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class Opened:
         if self.is_inherited:
             raise StoreError(
                 f"{self._path}: this store was opened before the process forked",
-                hint="open the store again in the child process",
+                hint=HINT,
             )
 
     def check_file(self) -> None:
@@ -195,13 +196,18 @@ class Opened:
             return False
 
 
-def connect(where: str) -> sqlite3.Connection:
-    """A connection for any thread, to an address, without transactions that nobody began.
+def connect(path: Path, address: str) -> OwnConnection:
+    """A connection that waits for others' locks.
+
+    Args:
+        path: the database.
+        address: of it, as a URI.
 
     Raises:
+        StoreError: this process inherited connections.
         sqlite3.Error: it can't be opened.
     """
-    return sqlite3.connect(where, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
+    return OwnConnection(path, address, busy_seconds=BUSY_SECONDS)
 
 
 def tune(db: sqlite3.Connection, *, has_foreign_keys: bool = True) -> None:

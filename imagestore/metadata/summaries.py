@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreError
 from imagestore.metadata import schema
+from imagestore.metadata.forks import refuse_in_child
 from imagestore.platforms.platform import Platform
 from imagestore.util.root_folder import refuse_untrusted
 
@@ -54,6 +55,7 @@ def read_summaries(path: Path) -> list[ImageSummary] | None:
     """
     try:
         refuse_untrusted(path.parent)
+        refuse_in_child(path)
         db = sqlite3.connect(schema.address(path, "mode=rw"), isolation_level=None, uri=True)
     except (sqlite3.Error, StoreError):
         return None

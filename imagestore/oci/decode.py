@@ -100,7 +100,12 @@ def in_turn(raw: bytes, parse: Callable[[], D]) -> D:
     """
     if len(raw) <= _SMALL_BYTES:
         return parse()
-    return _parser(os.getpid()).submit(_without_frames, parse).result()
+    try:
+        parsed = _parser(os.getpid()).submit(_without_frames, parse)
+    except RuntimeError:
+        # No more threads for this process, or Python has begun to end.
+        return _without_frames(parse)
+    return parsed.result()
 
 
 @functools.cache

@@ -108,7 +108,7 @@ def _open(
                 raise failure(response, what=call.what)
             return verdict, response
 
-        return session.call(asked, judged)
+        return session.call(asked, judged, place)
 
     try:
         verdict, response = send(call, offset)

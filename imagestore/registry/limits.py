@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from imagestore.registry.transport.addresses import Origin
     from imagestore.util.cancel import CancelToken
 
@@ -65,6 +68,10 @@ class Host:
 
     def take(self, *, cancel: CancelToken) -> Place:
         """See HostPlaces."""
+        return Place(self, self.wait_for_place(cancel=cancel))
+
+    def wait_for_place(self, *, cancel: CancelToken) -> int:
+        """Wait for a place and take it; gives how many transfers had ended by then."""
         ticket = object()
         with cancel.on_cancel(self._wake), self._changed:
             self._waiting.append(ticket)
@@ -73,7 +80,7 @@ class Host:
                     cancel.check()
                     self._changed.wait(cancel.remaining_seconds())
                 self._free -= 1
-                return Place(self, self._ended)
+                return self._ended
             finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
@@ -131,6 +138,18 @@ class Place:
     def give_back(self) -> None:
         """It is free for others; may be called again."""
         self._host.give_back(self)
+
+    @contextmanager
+    def lent(self, *, cancel: CancelToken) -> Iterator[None]:
+        """Others may have it during the block; then it is waited for again. A block that fails leaves it given back.
+
+        Raises:
+            OperationCancelledError: cancelled while waiting, or past the deadline.
+        """
+        self.give_back()
+        yield
+        self._ended = self._host.wait_for_place(cancel=cancel)
+        self.is_served, self.is_taken = False, True
 
     def wait_for_another(self, *, cancel: CancelToken) -> bool:
         """Wait, once given back, until the host has ended another transfer.

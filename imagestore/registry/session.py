@@ -9,6 +9,7 @@ and not in the HTTP library, so that nothing made for the registry leaves it. Wh
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.events import Observer
+    from imagestore.registry.limits import Place
     from imagestore.registry.operation import Authenticator, Operation, Sender
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import HostPauses, Timing
@@ -128,12 +130,13 @@ class Session:
     longest_wait_seconds: float
     is_last: bool = True
 
-    def call(self, call: Call, use: Callable[[Response], T]) -> T:
+    def call(self, call: Call, use: Callable[[Response], T], place: Place | None = None) -> T:
         """Send until there is an answer that another try wouldn't change, and use it.
 
         Args:
             call: what is wanted.
             use: judges the answer and reads or keeps it; when its reading breaks, the whole call is tried again.
+            place: one of the host's, which others may have while this call waits for its next try.
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol.
@@ -142,9 +145,7 @@ class Session:
         attempt = 0
         while True:
             attempt += 1
-            self.shared.pauses.wait(
-                self.endpoint.host, self._longest_wait(), cancel=self.cancel, observer=self.shared.observer
-            )
+            self._wait_for_pauses()
             try:
                 response, secrets = self._exchange(call)
                 if not self._is_passing(call, response, attempt):
@@ -159,8 +160,15 @@ class Session:
                 if isinstance(raised, RateLimitedError | RegistryUnavailableError):
                     # A token service has its own limits.
                     asked = raised.retry_after
-            if attempt >= self.attempts or not self._will_wait(error, attempt, asked):
-                raise error
+            with place.lent(cancel=self.cancel) if place is not None else nullcontext():
+                if attempt >= self.attempts or not self._will_wait(error, attempt, asked):
+                    raise error
+                self._wait_for_pauses()
+
+    def _wait_for_pauses(self) -> None:
+        self.shared.pauses.wait(
+            self.endpoint.host, self._longest_wait(), cancel=self.cancel, observer=self.shared.observer
+        )
 
     def _used(self, call: Call, use: Callable[[Response], T], response: Response, secrets: tuple[str, ...]) -> T:
         try:

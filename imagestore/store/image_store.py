@@ -1,7 +1,7 @@
 """ImageStore: the one object embedders hold.
 
 Any number of processes and threads may use one root at the same time. Calls block; a CancelToken ends them early. A
-forked child opens a store of its own.
+child that is forked while a store is open can use none.
 """
 
 from __future__ import annotations

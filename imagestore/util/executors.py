@@ -91,10 +91,31 @@ def one_thread(name: str) -> Iterator[ThreadPoolExecutor | None]:
             _wait_until(lambda: _is_done(executor, last))
 
 
+def submit_or_run(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
+    """Have work done by the thread of one_thread(), behind what that was given before; also while the program ends.
+
+    Args:
+        executor: takes no work any more once Python has begun to end; its thread does what it was given.
+        work: is done by this thread then.
+    """
+    try:
+        return executor.submit(work)
+    except RuntimeError:
+        executor.shutdown()
+    done: Future[None] = Future()
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - raised by whoever asks for the result
+        done.set_exception(error)
+    else:
+        done.set_result(None)
+    return done
+
+
 def _is_done(executor: ThreadPoolExecutor, last: list[Future[None]]) -> bool:
     """Whether the only thread of an executor has done what it was given."""
     if not last:
-        last.append(executor.submit(_nothing))
+        last.append(submit_or_run(executor, _nothing))
     wait(last)
     return True
 

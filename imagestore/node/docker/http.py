@@ -1,12 +1,15 @@
 """HTTP to a Docker Engine over its unix socket; the one importer of httpx on the node side.
 
 Rules (Docker Engine API): HTTP/1.1, the Host header is free, paths begin with the negotiated version, errors are JSON
-with a ``message``. Answers are bounded; a stream ends when its token is cancelled or nothing came for too long.
+with a ``message``. Answers are bounded, in bytes and in time; a stream ends when its token is cancelled or past its
+deadline, and when nothing came for too long. A limit of httpx holds for each read only, so a timer shuts the socket
+down.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import ssl
 import threading
@@ -15,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from imagestore.errors import DeadlineExceededError, ImageServiceError, ServiceUnavailableError
+from imagestore.errors import DeadlineExceededError, ImageServiceError, InvalidInputError, ServiceUnavailableError
 from imagestore.node.docker import answers
 from imagestore.node.docker.version import negotiate
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,8 +31,7 @@ if TYPE_CHECKING:
 #: Lists of some ten thousand images stay below it.
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 _HOST: Final = "http://docker"
-#: A socket that may not wait at all would fail before the token is asked.
-_SHORTEST_WAIT: Final = 0.001
+_LATER_SECONDS: Final = 0.001
 _KNOCK_AGAIN_SECONDS: Final = 0.01
 
 
@@ -37,7 +40,7 @@ class EngineConnection:
 
     Args:
         socket_path: of the engine.
-        timeout_seconds: for every answer but streams.
+        timeout_seconds: for every answer as a whole, but for streams.
 
     Attributes:
         shown: names the engine in messages.
@@ -89,10 +92,11 @@ class EngineConnection:
         Raises:
             ServiceUnavailableError: the engine can't be reached, or the answer was cut off.
             DeadlineExceededError: no answer in time.
-            ImageServiceError, RegistryError, InvalidInputError: the engine refuses; the answer is too large.
+            ImageServiceError, RegistryError, InvalidInputError: the engine refuses; the answer is too large, or a
+                redirect that can't be read; the request can't be written.
         """
-        with self._sent(method, self._versioned(path), self._timeout, query=query, headers=headers) as response:
-            body = self._whole(response)
+        with self._sent(method, self._versioned(path), query=query, headers=headers) as (response, chunks):
+            body = self._whole(chunks)
         if response.status_code == 404 and not is_registry:
             return None
         if response.status_code >= 300:
@@ -124,10 +128,11 @@ class EngineConnection:
             As request(); OperationCancelledError when the token ends it.
         """
         versioned = self._versioned(path, cancel)
-        with self._sent("POST", versioned, stall_seconds, cancel, query=query, headers=headers) as response:
+        sent = self._sent("POST", versioned, cancel, stall_seconds=stall_seconds, query=query, headers=headers)
+        with sent as (response, chunks):
             if response.status_code >= 300:
-                raise answers.failure(response.status_code, self._whole(response), what, is_registry=True)
-            yield response.iter_raw()
+                raise answers.failure(response.status_code, self._whole(chunks), what, is_registry=True)
+            yield chunks
 
     def close(self) -> None:
         """Give the connections back."""
@@ -136,8 +141,8 @@ class EngineConnection:
     def _versioned(self, path: str, cancel: CancelToken | None = None) -> str:
         """Asks the engine for its version at the first call."""
         if not self._version:
-            with self._sent("GET", "/_ping", self._timeout, cancel) as response:
-                body = self._whole(response)
+            with self._sent("GET", "/_ping", cancel) as (response, chunks):
+                body = self._whole(chunks)
             if response.status_code >= 300:
                 raise answers.failure(response.status_code, body, f"{self.shown}: /_ping")
             self._version = str(negotiate(response.headers.get("api-version")))
@@ -148,43 +153,57 @@ class EngineConnection:
         self,
         method: str,
         path: str,
-        read_seconds: float,
         cancel: CancelToken | None = None,
         *,
+        stall_seconds: float | None = None,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Iterator[httpx.Response]:
-        """One exchange; cancelling shuts its socket down, so that a blocked read ends."""
+    ) -> Iterator[tuple[httpx.Response, Iterator[bytes]]]:
+        """One exchange: the head of the answer, and its body as it comes.
+
+        Args:
+            method, path: of HTTP.
+            cancel: ends it.
+            stall_seconds: how long nothing may come, without a limit for the whole; None for an answer that has one.
+            query, headers: of the request.
+        """
         self._knock(cancel)
-        # A deadline calls nobody; a read that waits for longer wouldn't see it pass.
-        left = cancel.remaining_seconds() if cancel is not None else None
-        waits = min(read_seconds, threading.TIMEOUT_MAX if left is None else max(left, _SHORTEST_WAIT))
+        asked = f"{self.shown}: {method} {path}"
+        waits = min(stall_seconds or self._timeout, threading.TIMEOUT_MAX)
+        limit = _Limit(asked, self._timeout if stall_seconds is None else None, cancel)
         with contextlib.ExitStack() as stack:
 
             def trace(step: str, info: Mapping[str, Any]) -> None:
                 # An engine answers a pull when it has progress to tell; the answer would name the socket too late.
-                if cancel is not None and step == "connection.connect_unix_socket.complete":
-                    wire = info["return_value"].get_extra_info("socket")
-                    stack.enter_context(cancel.on_cancel(lambda: _shut_down(wire)))
+                if step == "connection.connect_unix_socket.complete":
+                    stack.enter_context(limit.ending(info["return_value"].get_extra_info("socket")))
 
             try:
-                yield stack.enter_context(
-                    self._client.stream(
-                        method,
-                        _HOST + path,
-                        params=query,
-                        headers=headers,
-                        timeout=httpx.Timeout(self._timeout, read=waits),
-                        extensions={"trace": trace},
-                    )
+                request = self._client.build_request(
+                    method,
+                    _HOST + path,
+                    params=query,
+                    headers=headers,
+                    timeout=httpx.Timeout(self._timeout, read=waits),
+                    extensions={"trace": trace},
                 )
+            except (httpx.InvalidURL, UnicodeError) as error:
+                raise InvalidInputError(f"{self.shown}: a request of {method} can't be written: {error}") from error
+            try:
+                response = stack.enter_context(contextlib.closing(self._send(request, asked)))
+                yield response, limit.checked(response.iter_raw())
             except httpx.HTTPError as error:
-                if cancel is not None:
-                    cancel.check()
-                asked = f"{self.shown}: {method} {path}"
+                limit.check()
                 if isinstance(error, httpx.TimeoutException):
                     raise DeadlineExceededError(f"{asked}: nothing came in time") from error
                 raise ServiceUnavailableError(f"{asked}: {str(error) or 'the answer ended'}") from error
+
+    def _send(self, request: httpx.Request, asked: str) -> httpx.Response:
+        try:
+            return self._client.send(request, stream=True)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            # httpx reads where a redirect leads, also if it doesn't go there; idna refuses hosts by a UnicodeError.
+            raise ImageServiceError(f"{asked}: redirects to an address that can't be read") from error
 
     def _knock(self, cancel: CancelToken | None) -> None:
         """See whether anybody listens: httpcore leaves the sockets open whose connection failed."""
@@ -205,13 +224,66 @@ class EngineConnection:
                     cancel.check()
                 time.sleep(_KNOCK_AGAIN_SECONDS)
 
-    def _whole(self, response: httpx.Response) -> bytes:
+    def _whole(self, chunks: Iterator[bytes]) -> bytes:
         body = bytearray()
-        for chunk in response.iter_raw():
+        for chunk in chunks:
             body += chunk
             if len(body) > MAX_ANSWER_BYTES:
                 raise ImageServiceError(f"{self.shown}: answer is larger than {MAX_ANSWER_BYTES} bytes")
         return bytes(body)
+
+
+class _Limit:
+    """How long an exchange may last.
+
+    Args:
+        asked: names it in errors.
+        seconds: in all, from now; None for no limit.
+        cancel: ends it too.
+    """
+
+    def __init__(self, asked: str, seconds: float | None, cancel: CancelToken | None) -> None:
+        self._asked = asked
+        self._seconds = seconds
+        self._give_up_at = math.inf if seconds is None else time.monotonic() + seconds
+        self._cancel = cancel or CancelToken()
+
+    def check(self) -> None:
+        """Raise when it is over.
+
+        Raises:
+            OperationCancelledError, DeadlineExceededError: it is.
+        """
+        self._cancel.check()
+        if time.monotonic() >= self._give_up_at:
+            raise DeadlineExceededError(f"{self._asked}: no whole answer within {self._seconds:g} seconds")
+
+    def checked(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """The chunks of a body; a socket that was shut down looks like a clean end where a body has no length."""
+        for chunk in chunks:
+            self.check()
+            yield chunk
+        self.check()
+
+    @contextlib.contextmanager
+    def ending(self, wire: socket.socket) -> Iterator[None]:
+        """Shut a socket down as soon as the exchange is over, so that a blocked read ends."""
+        left = self._give_up_at - time.monotonic()
+        deadline = self._cancel.remaining_seconds()
+        left = left if deadline is None else min(left, deadline)
+        with self._cancel.on_cancel(lambda: _shut_down(wire)):
+            if left == math.inf:
+                yield
+                return
+            # A moment later, so that check() sees it too.
+            timer = threading.Timer(min(max(left, 0.0) + _LATER_SECONDS, threading.TIMEOUT_MAX), _shut_down, (wire,))
+            timer.daemon = True
+            with contextlib.suppress(RuntimeError):  # no more threads for this process: each chunk is checked anyway
+                timer.start()
+            try:
+                yield
+            finally:
+                timer.cancel()
 
 
 def _shut_down(wire: socket.socket) -> None:

@@ -2,16 +2,19 @@
 
 Rules (Docker Engine API): objects are separated by CRLF, LF or nothing. A pull went well when the stream ends cleanly
 and no object had ``errorDetail`` or its older twin ``error``; ``errorDetail.code`` is the status that the registry
-answered with. A cut object is a failure, like anything that is no object. Lines are bounded.
+answered with. A cut object is a failure, like anything that is no object. Lines are bounded. Bytes that make up no
+object are no progress: a stream that brings nothing else for too long has stalled.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.errors import ImageServiceError, ServiceUnavailableError
+from imagestore.errors import DeadlineExceededError, ImageServiceError, ServiceUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,23 +46,30 @@ class Progress:
     code: int = 0
 
 
-def read(chunks: Iterable[bytes], what: str) -> Iterator[Progress]:
+def read(chunks: Iterable[bytes], what: str, *, stall_seconds: float = math.inf) -> Iterator[Progress]:
     """The objects of a stream, however its chunks fall.
 
     Args:
         chunks: as they come.
         what: names the stream in errors.
+        stall_seconds: how long no object may come.
 
     Raises:
+        DeadlineExceededError: none came for so long.
         ImageServiceError: it is no stream of objects.
         ServiceUnavailableError: it ends in the middle of an object.
     """
     rest = b""
+    last = time.monotonic()
     for chunk in chunks:
         # No object has a line feed inside: engines write each on one line.
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            yield from _objects(line, what)
+            for each in _objects(line, what):
+                yield each
+                last = time.monotonic()
+        if time.monotonic() - last > stall_seconds:
+            raise DeadlineExceededError(f"{what}: no progress came for {stall_seconds:g} seconds")
         if len(rest) > MAX_LINE_BYTES:
             raise ImageServiceError(f"{what}: malformed progress: a line is too large")
     yield from _objects(rest, what, is_cut=True)

@@ -33,7 +33,7 @@ def pull(
         connection: to the engine.
         reference: complete; its digest wins over its tag.
         platform: what to pull of an index; None leaves it to the engine.
-        stall_limit: how long nothing may come.
+        stall_limit: how long no progress may come.
         auth: who pulls.
         observer: hears of progress.
         cancel: ends it; the engine then gives the pull up.
@@ -43,7 +43,7 @@ def pull(
             the registry's answer, where the engine says which it was.
         ImageServiceError: the engine failed, or its stream is malformed.
         ServiceUnavailableError: the engine can't be reached, or ended in the middle.
-        DeadlineExceededError: nothing came for too long.
+        DeadlineExceededError: no progress came for too long, or the token's deadline passed.
         OperationCancelledError: the token ended it.
     """
     what = str(reference)
@@ -58,15 +58,12 @@ def pull(
         stall_seconds=stall_limit.seconds,
         cancel=cancel,
     ) as chunks:
-        for step in progress.read(chunks, what):
+        for step in progress.read(chunks, what, stall_seconds=stall_limit.seconds):
             if cancel is not None:
                 cancel.check()
             if step.error:
                 raise answers.stream_failure(step.code, f"{what}: {step.error}")
             (observer or ignore)(PartAdvanced(step.part, step.status, step.current, step.total))
-    if cancel is not None:
-        # A socket that was shut down looks like a clean end to whoever reads without a length.
-        cancel.check()
 
 
 def platform_text(platform: Platform) -> str:

@@ -60,7 +60,9 @@ class Connection:
             wrapped = context.wrap_socket(self._socket, server_hostname=self.origin[1], do_handshake_on_connect=False)
             self._socket = wrapped
             self._begin(seconds, exchange)
+            exchange.is_in_handshake = True
             wrapped.do_handshake()
+            exchange.is_in_handshake = False
         except TimeoutError as error:
             raise httpx.ConnectTimeout(str(error)) from error
         except (OSError, ValueError) as error:  # ValueError: a host that no certificate can name

@@ -35,6 +35,8 @@ def translated(
     if exchange.is_reaching_proxy:
         what = "no connection" if failure is None else "no TLS connection"
         reason = _reason(error) if failure is None else tls.describe(failure)
+        if exchange.is_in_handshake and tls.is_hang_up(error):
+            reason = "it closed the connection during the TLS handshake"
         if isinstance(error, httpx.ConnectTimeout):
             reason = "not within the time allowed"
         message = f"{host}: {what} through proxy {urls.shown(proxy)}, which can't be reached: {reason}"
@@ -42,6 +44,9 @@ def translated(
     if failure is not None:
         message = f"{host}: no TLS connection: {tls.describe(failure)}"
         return RegistryUnavailableError(message, host=host, hint=tls.hint(failure))
+    if exchange.is_in_handshake and tls.is_hang_up(error):
+        message = f"{host}: the server closed the connection during the TLS handshake"
+        return RegistryUnavailableError(message, host=host, hint=tls.HANG_UP_HINT)
     match error:
         case httpx.LocalProtocolError() | httpx.UnsupportedProtocol() | httpx.InvalidURL():
             # Its text may quote a header, and with it a token.

@@ -76,6 +76,8 @@ class Exchange:
         self.is_answered = False
         #: Whether a connection to a proxy is being made, and nothing was sent to it yet.
         self.is_reaching_proxy = False
+        #: Whether a TLS handshake has begun and isn't complete.
+        self.is_in_handshake = False
 
     @property
     def peer(self) -> str | None:

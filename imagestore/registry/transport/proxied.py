@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 _MAX_CONNECTIONS: Final = 64
 _MAX_IDLE_CONNECTIONS: Final = 16
 _PROXY_PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
-_CONNECTED: Final = (".connect_tcp.complete", ".start_tls.complete")
+_HANDSHAKE: Final = ".start_tls.started"
+_HANDSHAKE_OVER: Final = ".start_tls.complete"
+_CONNECTED: Final = (".connect_tcp.complete", _HANDSHAKE_OVER)
 _REACHED: Final = (".send_request_headers.started", ".setup_socks5_connection.started")
 
 
@@ -130,6 +132,8 @@ class _Trace:
         exchange.is_reaching_proxy = True
 
     def __call__(self, event: str, info: dict[str, Any]) -> None:
+        if event.endswith((_HANDSHAKE, _HANDSHAKE_OVER)):
+            self._exchange.is_in_handshake = event.endswith(_HANDSHAKE)
         if event.endswith(_REACHED):
             self._exchange.is_reaching_proxy = False
         elif event.endswith(_CONNECTED):

@@ -36,6 +36,15 @@ _REFUSED_CLIENT: Final = frozenset(
     | {f"SSLV3_ALERT_{what}" for what in ("CERTIFICATE_REVOKED", "UNSUPPORTED_CERTIFICATE")}
 )
 
+# How a peer's end looks inside TLS: without its good-bye, with it, or as the system's error.
+_CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+_HUNG_UP: Final = (*_CUT_OFF, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+#: What to do about a server that closes the connection before TLS is agreed on.
+HANG_UP_HINT: Final = (
+    'if the server speaks plain HTTP, say so with server = "http://..." in the registry\'s hosts.toml; otherwise check '
+    "the port, and whether a proxy or firewall on the way ends TLS connections"
+)
+
 Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -98,11 +107,14 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
 def failure_in(error: BaseException) -> ssl.SSLError | None:
     """The refused handshake behind a library's error, if that is what happened; a broken connection isn't."""
     for cause in causes(error):
-        if isinstance(cause, ssl.SSLError) and not isinstance(
-            cause, (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
-        ):
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _CUT_OFF):
             return cause
     return None
+
+
+def is_hang_up(error: BaseException) -> bool:
+    """Whether a peer closed the connection, during a handshake: OpenSSL's words for it don't say so."""
+    return any(isinstance(cause, _HUNG_UP) for cause in causes(error))
 
 
 def causes(error: BaseException) -> Iterator[object]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from imagestore import config
 from imagestore.config.globs import compile_component, matches
 from imagestore.config.known import normal_member
-from imagestore.config.load import read
+from imagestore.config.loading import read
 from imagestore.config.merge_imports import merge
 from imagestore.config.toml_lines import KeyLines
 from imagestore.config.tree import Location, Plain, Table, build, plain

@@ -81,6 +81,31 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_opening_a_store_loads_no_reader_and_no_check_of_configurations(tmp_path: Path) -> None:
+    unused = (
+        "ssl",
+        "tomllib",
+        "imagestore.config.checking",
+        "imagestore.config.loading",
+        "imagestore.config.redaction",
+    )
+    code = (
+        f"import sys, imagestore; imagestore.open({str(tmp_path / 'store')!r}).close();"
+        f"print([name for name in {unused!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_loading_a_configuration_loads_no_check_of_it() -> None:
+    code = (
+        "import sys; from imagestore import config; config.loads('version = 3');"
+        "print([name for name in ('ssl', 'imagestore.config.checking') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],

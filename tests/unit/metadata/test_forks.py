@@ -1,7 +1,7 @@
 """A child that is forked at a bad moment, and never touches the store, must not keep the locks of its parent.
 
 flock belongs to the open file, which a fork shares: closing the descriptor of the parent lets go of nothing. And a
-child that opens the store itself must have locks of its own, and wait for nobody who is not there.
+child that has inherited connections of SQLite opens none itself, and never closes those.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from imagestore.metadata import journal as journal_module
 from imagestore.metadata.fairness import Turns
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.summaries import read_summaries
 
 
 class Child:
@@ -123,24 +124,98 @@ def leases(path: Path) -> list[str]:
         return [name for (name,) in database.execute("SELECT id FROM lease ORDER BY id")]
 
 
-def test_what_a_child_commits_after_its_parent_closed_is_not_lost(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.db"
-    store = SqliteMetadataStore(path)
-    has_opened, has_closed = os.pipe(), os.pipe()
-
-    def work() -> bool:
-        own = SqliteMetadataStore(path)
-        os.write(has_opened[1], b"x")
-        os.read(has_closed[0], 1)
-        own.create_lease("a child's", lifetime_seconds=60)
-        return True  # and dies with the store open
-
-    has_worked = in_child(work)
+COMMITS_AFTER_A_FORK = """
+import os, sys
+from pathlib import Path
+from imagestore.metadata.sqlite import SqliteMetadataStore
+path, has_opened, has_closed = Path(sys.argv[1]), os.pipe(), os.pipe()
+SqliteMetadataStore(path).close()
+child = os.fork()
+if child:
     os.read(has_opened[0], 1)
+    store = SqliteMetadataStore(path)
+    store.create_lease("a parent's", lifetime_seconds=60)
     store.close()
     os.write(has_closed[1], b"x")
-    assert has_worked()
+    sys.exit(os.waitpid(child, 0)[1])
+own = SqliteMetadataStore(path)
+os.write(has_opened[1], b"x")
+os.read(has_closed[0], 1)
+own.create_lease("a child's", lifetime_seconds=60)
+os._exit(0)  # dies with the store open
+"""
+
+
+def test_what_a_child_commits_after_its_parent_closed_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    subprocess.run([sys.executable, "-c", COMMITS_AFTER_A_FORK, path], check=True, timeout=60)
+    assert leases(path) == ["a child's", "a parent's"]
+
+
+@pytest.mark.parametrize("generations", [1, 2])
+@pytest.mark.parametrize("name", ["metadata.db", "other.db"])
+def test_a_child_opens_nothing_while_its_parent_has_a_store_open(tmp_path: Path, generations: int, name: str) -> None:
+    """Its commits would be lost as soon as its parent closes: SQLite believes that the child has locks."""
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    SqliteMetadataStore(tmp_path / "other.db").close()
+    store.create_lease("a parent's", lifetime_seconds=60)
+
+    def work(generations: int = generations) -> bool:
+        if generations > 1:
+            return in_child(lambda: work(generations - 1))()
+        with pytest.raises(StoreError, match="this process was forked while a store was open") as raised:
+            SqliteMetadataStore(tmp_path / name)
+        assert "after the fork" in raised.value.hint
+        assert read_summaries(tmp_path / name) is None
+        # A store is closed in vain; the process goes on having inherited it.
+        store.close()
+        with pytest.raises(StoreError, match="forked"):
+            SqliteMetadataStore(tmp_path / name)
+        return True
+
+    assert in_child(work)()
+    store.create_lease("behind the child's end", lifetime_seconds=60)
+    store.close()
+    assert leases(tmp_path / "metadata.db") == ["a parent's", "behind the child's end"]
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as again:
+        assert again.damage() == ()
+
+
+OPENS_IN_A_CHILD = """
+import gc, os, sys
+from pathlib import Path
+from imagestore.metadata.sqlite import SqliteMetadataStore
+path = Path(sys.argv[1])
+store = SqliteMetadataStore(path)
+{ends}
+gc.collect()
+child = os.fork()
+if child:
+    sys.exit(os.waitpid(child, 0)[1])
+SqliteMetadataStore(path).create_lease("a child's", lifetime_seconds=60)
+"""
+
+
+@pytest.mark.parametrize("ends", ["store.close()", "del store"])
+def test_a_child_opens_what_its_parent_has_closed_or_let_go_of_before(tmp_path: Path, ends: str) -> None:
+    path = tmp_path / "metadata.db"
+    subprocess.run([sys.executable, "-c", OPENS_IN_A_CHILD.format(ends=ends), path], check=True, timeout=60)
     assert leases(path) == ["a child's"]
+
+
+def test_a_store_that_could_not_be_opened_keeps_no_child_from_opening_one(tmp_path: Path) -> None:
+    (tmp_path / "metadata.db").write_bytes(b"no database" * 1000)
+    code = (
+        "import os, sys; from pathlib import Path; from imagestore.errors import StoreError;"
+        "from imagestore.metadata.sqlite import SqliteMetadataStore;"
+        "\ntry: SqliteMetadataStore(Path(sys.argv[1]))"
+        "\nexcept StoreError: pass"
+        "\nchild = os.fork()"
+        "\nif child: sys.exit(os.waitpid(child, 0)[1])"
+        "\nSqliteMetadataStore(Path(sys.argv[2])).close()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "metadata.db"), str(tmp_path / "other.db")]
+    subprocess.run(command, check=True, timeout=60)
 
 
 def test_a_parent_goes_on_after_a_fork(tmp_path: Path) -> None:
@@ -167,38 +242,8 @@ def test_a_child_of_a_busy_parent_closes_without_waiting_for_threads_that_it_doe
         assert in_child(work)()
 
 
-def test_a_child_does_not_open_a_database_while_its_parent_worked_with_one(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.db"
-    store = SqliteMetadataStore(path)
-
-    def work() -> bool:
-        with pytest.raises(StoreError, match="was forked while another thread worked with a store"):
-            SqliteMetadataStore(path)
-        return True
-
-    with working_thread(store):
-        has_worked = in_child(work)
-    assert has_worked()
-    store.close()
-
-
-def test_a_child_that_was_forked_inside_a_transaction_opens_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.db"
-    store = SqliteMetadataStore(path)
-
-    def work() -> bool:
-        with pytest.raises(StoreError, match="was forked while"):
-            SqliteMetadataStore(path)
-        return True
-
-    with store.exclusive():
-        assert in_child(work)()
-    store.close()
-
-
 def test_a_fork_next_to_threads_that_open_stores_leaves_a_child_that_opens_one_or_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    store = SqliteMetadataStore(path)
     has_ended = threading.Event()
 
     def open_and_close(name: str) -> None:
@@ -222,7 +267,6 @@ def test_a_fork_next_to_threads_that_open_stores_leaves_a_child_that_opens_one_o
         has_ended.set()
         for each in threads:
             each.join()
-    store.close()
 
 
 COMMITS = """
@@ -239,60 +283,6 @@ store.close()
 
 def commit_in_another_process(path: Path, name: str, *, is_killed: bool = False) -> None:
     subprocess.run([sys.executable, "-c", COMMITS, path, name, *["killed"] * is_killed], check=not is_killed)
-
-
-@pytest.mark.parametrize("generations", [1, 2])
-def test_what_a_child_and_others_commit_in_turn_is_not_lost(tmp_path: Path, generations: int) -> None:
-    """With locks of its own the child counts, for those who open the database and for those who close it."""
-    path = tmp_path / "metadata.db"
-    store = SqliteMetadataStore(path)
-    has_opened, has_closed = os.pipe(), os.pipe()
-
-    def work(generations: int = generations) -> bool:
-        own = SqliteMetadataStore(path)
-        if generations > 1:
-            return in_child(lambda: work(generations - 1))()
-        own.create_lease("1", lifetime_seconds=60)
-        os.write(has_opened[1], b"x")
-        os.read(has_closed[0], 1)
-        own.create_lease("3", lifetime_seconds=60)
-        for _ in range(20):
-            assert [each.id for each in own.leases()] == ["1", "2", "3"]
-            SqliteMetadataStore(path).close()
-        commit_in_another_process(path, "4")
-        own.create_lease("5", lifetime_seconds=60)
-        return True
-
-    has_worked = in_child(work)
-    os.read(has_opened[0], 1)
-    store.close()
-    commit_in_another_process(path, "2")
-    os.write(has_closed[1], b"x")
-    assert has_worked()
-    assert leases(path) == ["1", "2", "3", "4", "5"]
-    with contextlib.closing(SqliteMetadataStore(path)) as again:
-        assert again.damage() == ()
-
-
-def test_a_database_that_all_others_have_closed_since_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.db"
-    store = SqliteMetadataStore(path)
-    has_closed = os.pipe()
-
-    def work() -> bool:
-        os.read(has_closed[0], 1)
-        for _ in range(2):
-            with pytest.raises(StoreError, match="all others have closed it since"):
-                SqliteMetadataStore(path)
-        SqliteMetadataStore(tmp_path / "other.db").close()
-        return True
-
-    has_worked = in_child(work)
-    store.close()
-    commit_in_another_process(path, "another's")
-    os.write(has_closed[1], b"x")
-    assert has_worked()
-    assert leases(path) == ["another's"]
 
 
 ENDS = """

@@ -193,3 +193,58 @@ def test_places_are_waited_for_by_retries_too(make_bench: MakeBench) -> None:
     for _ in range(2):
         with pytest.raises(RegistryError, match="503"):
             bench.client.blob(Reference.parse("registry.example/a:1"), LAYER, cancel=CancelToken(5))
+
+
+@pytest.mark.parametrize(("status", "fields"), [(429, {}), (503, {}), (429, {"Retry-After": "7"}), (500, {})])
+def test_others_have_the_place_of_a_transfer_that_waits_for_its_next_try(
+    make_bench: MakeBench, status: int, fields: dict[str, str]
+) -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path.split("/")[3])
+        is_refused = asked.count("refused") == 1 and asked[-1] == "refused"
+        return httpx.Response(status, headers=fields) if is_refused else httpx.Response(200, content=CONTENT)
+
+    def read(name: str) -> None:
+        reference = Reference.parse(f"registry.example/team/{name}:1")
+        with bench.client.blob(reference, LAYER, cancel=CancelToken(60)) as stream:
+            assert drain(stream) == CONTENT
+
+    def sleep(cancel: CancelToken) -> None:
+        bench.time.on_sleep = lambda cancel: None
+        # The pause that a Retry-After asks for is everybody's.
+        bench.time.seconds += 10 if fields else 0
+        read("other")
+
+    bench = make_bench(handle, policy=TransferPolicy(connections_per_host=1))
+    bench.time.on_sleep = sleep
+    for _ in range(2):
+        read("refused")
+    assert asked == ["refused", "other", "refused", "refused"]
+
+
+def test_a_lent_place_is_waited_for_behind_others_and_given_back_once() -> None:
+    places, cancel = HostPlaces(1), CancelToken(5)
+    place = places.take(ONE, cancel=cancel)
+    with place.lent(cancel=cancel):
+        places.take(ONE, cancel=cancel).give_back()
+    with pytest.raises(DeadlineExceededError):
+        places.take(ONE, cancel=CancelToken(0.01))
+    place.give_back()
+    places.take(ONE, cancel=cancel).give_back()
+
+
+def test_a_lent_place_stays_given_back_when_waiting_for_it_is_cancelled() -> None:
+    places, cancel = HostPlaces(1), CancelToken()
+    place = places.take(ONE, cancel=cancel)
+    place.give_back()
+    other = places.take(ONE, cancel=CancelToken(5))
+    cancel.cancel()
+    with pytest.raises(OperationCancelledError), place.lent(cancel=cancel):
+        pass
+    place.give_back()
+    other.give_back()
+    places.take(ONE, cancel=CancelToken(5))
+    with pytest.raises(DeadlineExceededError):
+        places.take(ONE, cancel=CancelToken(0.01))

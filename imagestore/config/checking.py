@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.config.findings import RefusalError, Severity
-from imagestore.config.load import read
+from imagestore.config.loading import read
 from imagestore.config.registry_check import registry_findings
 from imagestore.config.source import read_bytes
 from imagestore.platforms import host as host_module

@@ -1,0 +1,96 @@
+"""Peers that close the connection during the TLS handshake."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore.errors import RegistryUnavailableError
+from imagestore.registry.retry import is_transient
+from imagestore.registry.transport.http import HttpSender
+from imagestore.registry.transport.messages import make_request
+from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.util.cancel import CancelToken
+from tests.unit.registry.scripted_server import reset
+from tests.unit.registry.wire import SHORT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.unit.registry.wire import RawServers
+
+CLOSE_NOTIFY = bytes.fromhex("15030300020100")
+SAID = "the server closed the connection during the TLS handshake"
+
+
+def close(connection: socket.socket) -> None:
+    connection.recv(65536)
+
+
+def say_good_bye(connection: socket.socket) -> None:
+    connection.recv(65536)
+    connection.sendall(CLOSE_NOTIFY)
+
+
+def break_off(connection: socket.socket) -> None:
+    connection.recv(65536)
+    reset(connection)
+
+
+@contextlib.contextmanager
+def listening(script: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port whose one connection runs a script before anything of TLS was agreed on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as connection:
+                script(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
+def failure_of(url: str, rules: ProxyRules) -> RegistryUnavailableError:
+    with (
+        contextlib.closing(HttpSender(proxies=rules, timeouts=SHORT)) as sender,
+        pytest.raises(RegistryUnavailableError) as raised,
+    ):
+        sender.send(make_request("GET", url), cancel=CancelToken())
+    assert "_ssl.c" not in str(raised.value)
+    return raised.value
+
+
+@pytest.mark.parametrize("script", [close, say_good_bye, break_off])
+def test_a_server_that_hangs_up_in_the_handshake_is_named(script: Callable[[socket.socket], None]) -> None:
+    with listening(script) as port:
+        failure = failure_of(f"https://127.0.0.1:{port}/v2/", ProxyRules())
+    assert str(failure) == f"127.0.0.1:{port}: {SAID}"
+    for word in ("http://", "hosts.toml", "port", "proxy"):
+        assert word in failure.hint
+    assert is_transient(failure)
+
+
+@pytest.mark.parametrize("script", [close, say_good_bye, break_off])
+def test_also_through_a_tunnel(raw_server: RawServers, script: Callable[[socket.socket], None]) -> None:
+    def tunnel(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+        script(connection)
+
+    rules = ProxyRules(https=f"http://{raw_server(tunnel).host}")
+    failure = failure_of("https://registry.example/v2/", rules)
+    assert str(failure) == f"registry.example: {SAID}"
+    assert "through proxy" in failure.hint
+
+
+@pytest.mark.parametrize("script", [close, say_good_bye, break_off])
+def test_a_proxy_that_hangs_up_in_the_handshake_is_named(script: Callable[[socket.socket], None]) -> None:
+    with listening(script) as port:
+        failure = failure_of("https://registry.example/v2/", ProxyRules(https=f"https://127.0.0.1:{port}"))
+    assert f"through proxy https://127.0.0.1:{port}, which can't be reached: it closed the connection" in str(failure)
+    assert "HTTPS_PROXY" in failure.hint
