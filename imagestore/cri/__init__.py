@@ -3,8 +3,8 @@
 Server (on the event loop that made the server; the names are those that reflection and health services want). Methods
 raise this library's errors; the interceptor of ``imagestore.server.interceptors`` ends calls with their status::
 
-    from imagestore.cri.pulls import PullQueue
-    from imagestore.cri.serving import add_cri
+    from imagestore.cri.pull_queue import PullQueue
+    from imagestore.cri.image_service import add_cri
 
     pulls = PullQueue(limit=16, waiting=1000, meter=NoMeter())
     names: tuple[str, ...] = add_cri(server, workers, pulls)   # grpc.aio.Server, StoreWorkers, PullQueue

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from imagestore._version import __version__
-from imagestore.cri import details, listed_images
+from imagestore.cri import records
 from imagestore.cri.model import FilesystemUsage, ImageDetails, ImageFilesystems, ImageSpec, ServedImage, ServiceVersion
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.records import ListedImage
@@ -42,7 +42,7 @@ class EmbeddedImageService:
     def __init__(self, store: ImageStore, *, containers: Callable[[], Sequence[ContainerImage]] | None = None) -> None:
         self._store = store
         self._containers = containers
-        self._users = listed_images.Users()
+        self._users = records.Users()
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
@@ -50,18 +50,18 @@ class EmbeddedImageService:
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService."""
-        groups = listed_images.listed(self._store, spec or ImageSpec(""))
-        return listed_images.served(groups, self._store, self._users)
+        groups = records.listed(self._store, spec or ImageSpec(""))
+        return records.served(groups, self._store, self._users)
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""
-        record = listed_images.meant(self._store, spec)
+        record = records.meant(self._store, spec)
         return None if record is None else self._served(record)
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
         """See ImageService. The details are those of the CRI face."""
-        record = listed_images.meant(self._store, spec)
-        return None if record is None else ImageDetails(self._served(record), details.info(record, self._store))
+        record = records.meant(self._store, spec)
+        return None if record is None else ImageDetails(self._served(record), records.info(record, self._store))
 
     def pull(
         self,
@@ -104,6 +104,4 @@ class EmbeddedImageService:
         """See ImageService; the store stays open."""
 
     def _served(self, record: ImageRecord) -> ServedImage:
-        return listed_images.served(
-            [listed_images.whole(self._store, ListedImage.of(record))], self._store, self._users
-        )[0]
+        return records.served([records.whole(self._store, ListedImage.of(record))], self._store, self._users)[0]

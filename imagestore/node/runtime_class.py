@@ -15,7 +15,7 @@ from imagestore.errors import ConfigError, RuntimeClassNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from imagestore.node.features import FeatureGates
+    from imagestore.node.feature_gates import FeatureGates
 
 # RFC 1123 label, as the API checks it.
 _HANDLER: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")

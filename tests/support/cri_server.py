@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from imagestore.containerd.service import add_containerd
-from imagestore.cri.pulls import PullQueue
-from imagestore.cri.serving import MESSAGE_BYTES, add_cri
+from imagestore.cri.image_service import MESSAGE_BYTES, add_cri
+from imagestore.cri.pull_queue import PullQueue
 from imagestore.server.calls import CallWatch
 from imagestore.server.interceptors import CallInterceptor
 from imagestore.server.numbers import NoNumbers
@@ -24,7 +24,7 @@ from imagestore.store.workers import StoreWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from imagestore.cri.pull_meter import Meter
+    from imagestore.cri.pull_queue import Meter
     from imagestore.store.image_store import ImageStore
 
 _OPTIONS = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]

@@ -24,7 +24,7 @@ def edged_config(file: Path, output: str) -> int:
     FILE is edgecore's configuration (v1alpha1 or v1alpha2), or the parameters of the design "CRI Support in edged".
     Values that the kubelet below would refuse end in an error status.
     """
-    from imagestore.node.edged.file import load
+    from imagestore.node.edged.config import load
 
     settings = load(file)
     faults = settings.kubelet.faults() if settings.profile != "seed" else ()

@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.cli.node.services import Connected, ServiceChoice
-    from imagestore.node.credentials.keyring import Keyring, PullSecret
-    from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
-    from imagestore.node.events import NodeEvent
+    from imagestore.node.credentials import Keyring, PullSecret
+    from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+    from imagestore.node.kubelet_messages import EnsureResult, NodeEvent
     from imagestore.node.metrics import NodeMetrics
-    from imagestore.node.outcome import EnsureResult
-    from imagestore.node.pull_records.manager import PullManager
+    from imagestore.node.pull_record_manager import PullManager
 
 _POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _MAX_SECRET_BYTES: Final = 1024 * 1024
@@ -95,11 +94,10 @@ def ensure(
     Events and messages are the kubelet's. What was pulled with whose credentials is recorded in the state folder, so
     that a present image is only used by pods that may pull it. Back-off is told, and not kept from run to run.
     """
-    from imagestore.node.ensure import EnsureRequest
-    from imagestore.node.events import ObjectReference
-    from imagestore.node.image_gc.transition import GateMarker
-    from imagestore.node.names import PullPolicy
-    from imagestore.node.outcome import start_failure
+    from imagestore.node.gate_change import GateMarker
+    from imagestore.node.image_manager import EnsureRequest
+    from imagestore.node.image_names import PullPolicy
+    from imagestore.node.kubelet_messages import ObjectReference, start_failure
 
     heard: list[NodeEvent] = []
     numbers = metrics_for(metrics)
@@ -137,8 +135,8 @@ def ensure(
 
 
 def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | None) -> ImageManager:
-    from imagestore.node.ensure import ImageManager
-    from imagestore.node.pulling.puller import Puller
+    from imagestore.node.image_manager import ImageManager
+    from imagestore.node.puller import Puller
 
     settings = found.settings
     return ImageManager(
@@ -158,8 +156,8 @@ def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
     Raises:
         ImageStoreError: the folder can't be used, or the service can't list.
     """
-    from imagestore.node.pull_records.files import PullRecordFiles
-    from imagestore.node.pull_records.manager import PullManager
+    from imagestore.node.pull_record_files import PullRecordFiles
+    from imagestore.node.pull_record_manager import PullManager
 
     files = PullRecordFiles(
         found.folder,
@@ -173,14 +171,14 @@ def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
 
 
 def _node_keyring() -> Keyring:
-    from imagestore.node.credentials.keyring import NodeKeyring
+    from imagestore.node.credentials import NodeKeyring
     from imagestore.registry.credentials.lookup import CredentialResolver
 
     return NodeKeyring(CredentialResolver.standard())
 
 
 def _pod(text: str, uid: str, annotations: Sequence[str]) -> Pod:
-    from imagestore.node.ensure import Pod
+    from imagestore.node.image_manager import Pod
 
     namespace, slash, name = text.partition("/")
     if not slash or not namespace or not name:
@@ -193,7 +191,7 @@ def _pod(text: str, uid: str, annotations: Sequence[str]) -> Pod:
 
 def _secret(path: Path, namespace: str) -> PullSecret:
     from imagestore.errors import ConfigError
-    from imagestore.node.credentials.keyring import DOCKER_CONFIG_JSON, PullSecret
+    from imagestore.node.credentials import DOCKER_CONFIG_JSON, PullSecret
 
     try:
         data = files.read_regular(path, _MAX_SECRET_BYTES)

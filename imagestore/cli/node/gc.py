@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
     from imagestore.cli.node.services import Connected, ServiceChoice
     from imagestore.errors import ImageStoreError
-    from imagestore.node.events import NodeEvent
-    from imagestore.node.image_gc import CollectionReport, ImageCollector
-    from imagestore.node.image_gc.collector import CollectorStats
-    from imagestore.node.image_gc.detection import ImageUse
-    from imagestore.node.image_gc.state import CollectorState
+    from imagestore.node.image_gc import CollectionReport, CollectorStats, ImageCollector
+    from imagestore.node.image_uses import CollectorState, ImageUse
     from imagestore.node.kubelet_config import KubeletImageSettings
+    from imagestore.node.kubelet_messages import NodeEvent
     from imagestore.node.metrics import NodeMetrics
-    from imagestore.node.pull_records.manager import PullManager
+    from imagestore.node.pull_record_manager import PullManager
 
 _PERCENT = click.IntRange(0, 100)
 _UNTURNED: Final = "as it was when images were pulled, so there is nothing to clean up"
@@ -150,8 +148,8 @@ class _Round:
 
 def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, work: _Work) -> _Round:
     from imagestore.errors import ImageCollectionError, StoreError
-    from imagestore.node.image_gc.state import CollectorState
-    from imagestore.node.image_gc.transition import GateMarker, clean_up
+    from imagestore.node.gate_change import GateMarker, clean_up
+    from imagestore.node.image_uses import CollectorState
 
     state = CollectorState.load(found.folder, now=time.time_ns())
     marker, gates = GateMarker(found.folder), found.settings.gates
@@ -187,7 +185,7 @@ def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, wo
 
 def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool, force: bool) -> None:
     """Refuse words that can't be meant so, before anything is looked at."""
-    from imagestore.node.names import with_default_tag
+    from imagestore.node.image_names import with_default_tag
 
     if is_all and after_gate_change:
         raise click.UsageError("give --all or --after-gate-change, not both")

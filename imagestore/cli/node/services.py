@@ -178,9 +178,8 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     Raises:
         ConfigError: a file or a gate can't be read, or the kubelet would refuse the values.
     """
-    from imagestore.node.features import FeatureGates
-    from imagestore.node.kubelet_config import KubeletImageSettings
-    from imagestore.node.kubelet_members import unknown_members
+    from imagestore.node.feature_gates import FeatureGates
+    from imagestore.node.kubelet_config import KubeletImageSettings, unknown_members
     from imagestore.util.yaml_documents import read_documents
 
     if choice.kubelet_config is not None:
@@ -291,7 +290,7 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[str] = ()) -> It
     """
     edged = None
     if choice.edged is not None:
-        from imagestore.node.edged.file import load
+        from imagestore.node.edged.config import load
 
         edged = load(choice.edged)
         warn(choice.edged, edged.warnings)
@@ -328,10 +327,10 @@ def _open(
 
 
 def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings) -> Connected:
-    from imagestore.node.docker.handlers import HandlerTable
+    from imagestore.node.config_members import parse_endpoint
+    from imagestore.node.docker.handler_table import HandlerTable
     from imagestore.node.docker.service import DockerImageService
     from imagestore.node.edged.settings import STALL_LIMIT
-    from imagestore.node.endpoints import parse_endpoint
 
     path = choice.docker or (edged.docker_endpoint if edged is not None else DOCKER_SOCKET)
     socket_path = parse_endpoint(path).socket_path()

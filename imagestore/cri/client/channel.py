@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
-from imagestore.cri.client.failure import error_of
+from imagestore.cri.errors import error_of
 from imagestore.errors import ImageServiceError
 from imagestore.util.cancel import CancelToken
 

@@ -8,18 +8,19 @@ import grpc
 
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.client.channel import CriChannel
-from imagestore.cri.client.failure import error_of, is_unimplemented
-from imagestore.cri.client.read import (
+from imagestore.cri.endpoint import Endpoint
+from imagestore.cri.errors import error_of, is_unimplemented
+from imagestore.cri.messages import (
+    RuntimeStatus,
     auth_message,
     container_value,
     filesystem_value,
     image_value,
     sandbox_message,
     spec_message,
+    status_value,
     version_value,
 )
-from imagestore.cri.client.status import RuntimeStatus, status_value
-from imagestore.cri.endpoint import Endpoint
 from imagestore.cri.model import ImageDetails, ImageFilesystems
 from imagestore.errors import ImageServiceError, InvalidInputError, NotFoundError
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 
 from imagestore.errors import DeadlineExceededError, ImageServiceError, ServiceUnavailableError
-from imagestore.node.docker import answers
-from imagestore.node.docker.version import negotiate
+from imagestore.node.docker import api
+from imagestore.node.docker.api import negotiate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ class EngineConnection:
     def json(self, path: str, what: str = "", **parts: Any) -> Any:
         """GET a document; as request()."""
         body = self.request("GET", path, what, **parts)
-        return None if body is None else answers.decode(body, what or f"{self.shown}: {path}")
+        return None if body is None else api.decode(body, what or f"{self.shown}: {path}")
 
     def request(
         self,
@@ -96,7 +96,7 @@ class EngineConnection:
         if response.status_code == 404 and not is_registry:
             return None
         if response.status_code >= 300:
-            raise answers.failure(response.status_code, body, what or f"{self.shown}: {path}", is_registry=is_registry)
+            raise api.failure(response.status_code, body, what or f"{self.shown}: {path}", is_registry=is_registry)
         return body
 
     @contextlib.contextmanager
@@ -126,7 +126,7 @@ class EngineConnection:
         versioned = self._versioned(path, cancel)
         with self._sent("POST", versioned, stall_seconds, cancel, query=query, headers=headers) as response:
             if response.status_code >= 300:
-                raise answers.failure(response.status_code, self._whole(response), what, is_registry=True)
+                raise api.failure(response.status_code, self._whole(response), what, is_registry=True)
             yield response.iter_raw()
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class EngineConnection:
             with self._sent("GET", "/_ping", self._timeout, cancel) as response:
                 body = self._whole(response)
             if response.status_code >= 300:
-                raise answers.failure(response.status_code, body, f"{self.shown}: /_ping")
+                raise api.failure(response.status_code, body, f"{self.shown}: /_ping")
             self._version = str(negotiate(response.headers.get("api-version")))
         return f"/v{self._version}{path}"
 

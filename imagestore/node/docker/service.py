@@ -28,19 +28,19 @@ from imagestore.cri.model import (
     ServiceVersion,
 )
 from imagestore.errors import ImageServiceError, InvalidInputError, UnknownRuntimeHandlerError
-from imagestore.node.docker import answers, authorization
-from imagestore.node.docker.handlers import HandlerTable
+from imagestore.node.docker import api
+from imagestore.node.docker.handler_table import HandlerTable
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import pull
 from imagestore.node.edged.settings import STALL_LIMIT
-from imagestore.node.pulling.turns import Turns
+from imagestore.node.puller import Turns
 from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from imagestore.cri.model import SandboxMetadata
-    from imagestore.node.docker.answers import EngineImage
+    from imagestore.node.docker.api import EngineImage
     from imagestore.oci.digest import Digest
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.cri import AuthConfig
@@ -114,7 +114,7 @@ class DockerImageService:
             found = [self.status(replace(spec, runtime_handler=handler)) for handler in handlers]
             by_key = {(each.id, each.spec.runtime_handler): each for each in found if each is not None}
             return list(by_key.values())
-        images = answers.listed_images(self._connection.json("/images/json"), f"{self._connection.shown}: images")
+        images = api.listed_images(self._connection.json("/images/json"), f"{self._connection.shown}: images")
         return [each for image in images for each in self._served(image) if only in (None, each.spec.runtime_handler)]
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
@@ -261,9 +261,9 @@ class DockerImageService:
             ReferenceNotFoundError, AuthenticationError, AccessDeniedError: the registry's answer.
             ImageServiceError: the engine failed.
         """
-        what, headers = str(reference), authorization.header(auth, reference.host)
+        what, headers = str(reference), api.header(auth, reference.host)
         value = self._connection.json(f"/distribution/{_escaped(what)}/json", what, headers=headers, is_registry=True)
-        return answers.remote_digest(value, what)
+        return api.remote_digest(value, what)
 
     def _let_go(self, reference: Reference, holder: EngineImage) -> None:
         """Take a name with digest from the image that has it, and keep the image."""
@@ -340,7 +340,7 @@ class DockerImageService:
 
     def _inspect(self, name: str) -> EngineImage | None:
         value = self._connection.json(f"/images/{_escaped(name)}/json", name)
-        return None if value is None else answers.inspected_image(value, name)
+        return None if value is None else api.inspected_image(value, name)
 
 
 def _escaped(name: str) -> str:

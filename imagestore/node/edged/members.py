@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.kubelet_members import MEMBERS
+from imagestore.node.kubelet_config import MEMBERS
 from imagestore.util.known_members import Table, did_you_mean, leaves, nearest
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from imagestore.cli.app import App
 from imagestore.cli.main import main
 from imagestore.cli.node.services import ServiceChoice, clean_up_command
 from imagestore.errors import StoreError
-from imagestore.node.image_gc.state import CollectorState
-from imagestore.node.image_gc.transition import GateMarker
-from imagestore.node.pull_records.files import PullRecordFiles
+from imagestore.node.gate_change import GateMarker
+from imagestore.node.image_uses import CollectorState
+from imagestore.node.pull_record_files import PullRecordFiles
 from imagestore.testing import RegistryServer, build_index
 from tests.support.linux_node import APP
 from tests.unit.cli.node_lines import KUBELET, run

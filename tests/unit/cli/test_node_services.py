@@ -11,8 +11,8 @@ from click import BadParameter
 from imagestore.cli.main import main
 from imagestore.cli.node.services import ServiceChoice, settings_of
 from imagestore.errors import StoreFullError
-from imagestore.node.image_gc.transition import GateMarker
-from imagestore.node.pull_records.files import PullRecordFiles
+from imagestore.node.gate_change import GateMarker
+from imagestore.node.pull_record_files import PullRecordFiles
 from tests.support.docker_engine import Engine, docker_engine, id_of
 from tests.support.linux_node import APP
 from tests.unit.cli.node_lines import KUBELET, run

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from imagestore.cri.pulls import PullQueue
-from imagestore.cri.serving import add_cri
+from imagestore.cri.image_service import add_cri
+from imagestore.cri.pull_queue import PullQueue
 from imagestore.server.calls import CallWatch
 from imagestore.server.interceptors import UNKNOWN_METHOD, CallInterceptor
 from imagestore.store.workers import StoreWorkers

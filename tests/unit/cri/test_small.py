@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore import config, platforms
-from imagestore.cri.details import chain_id
-from imagestore.cri.failure import data_of
-from imagestore.cri.runtime import uses_systemd
+from imagestore.cri.errors import data_of
+from imagestore.cri.records import chain_id
+from imagestore.cri.runtime_service import uses_systemd
 from imagestore.errors import ImageStoreError, NoMatchingManifestError, UnknownRuntimeHandlerError
 from imagestore.oci.digest import Digest
 from imagestore.util.rpc import MOST_TEXT_BYTES, text_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import ConfigError
-from imagestore.node.edged.file import interpret
-from imagestore.node.edged.seed import resolve_seed
+from imagestore.node.edged.config import interpret
+from imagestore.node.edged.proposal import resolve_seed
 from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.util.durations import Duration
 

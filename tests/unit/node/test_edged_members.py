@@ -8,8 +8,8 @@ import pytest
 
 from imagestore.cli.main import main
 from imagestore.errors import ConfigError
-from imagestore.node.edged.file import interpret
-from imagestore.node.edged.seed import resolve_seed
+from imagestore.node.edged.config import interpret
+from imagestore.node.edged.proposal import resolve_seed
 from imagestore.util.yaml_documents import parse_documents
 
 if TYPE_CHECKING:

@@ -1,0 +1,155 @@
+"""Turning RuntimeClassInImageCriApi on or off on a node that has images.
+
+Rule (KEP-4216, upgrade and downgrade): the change asks for a clean-up: delete the workload, prune images, start pods
+again. After it a node agent knows neither the handlers of images that came without one, nor can it tell tuples apart
+that came with one. A marker beside the agent's state remembers under which value images were pulled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import StoreFullError
+from imagestore.node import state_file
+from imagestore.node.eviction import Spared
+from imagestore.node.feature_gates import RUNTIME_CLASS_IN_IMAGE_CRI_API
+from imagestore.util.durations import Duration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from imagestore.node.feature_gates import FeatureGates
+    from imagestore.node.image_gc import CollectionReport, ImageCollector
+    from imagestore.node.image_uses import ImageUse
+
+_FILE: Final = "image-handler-gate.json"
+_WHAT: Final = "the value of a feature gate"
+_MAX_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class GateChange:
+    """The gate's value now differs from the one under which images were pulled.
+
+    Attributes:
+        before, now: its values.
+    """
+
+    before: bool
+    now: bool
+
+    def steps(self, clean_up: str = "imagestore node gc --after-gate-change") -> tuple[str, ...]:
+        """What is to be done, in order.
+
+        Args:
+            clean_up: the command that cleans up the service where the change was found.
+        """
+        what = (
+            "images that are present came without a runtime handler; which class they are for is not known"
+            if self.now
+            else "images that came for several runtime handlers can't be told apart any more"
+        )
+        return (
+            f"{RUNTIME_CLASS_IN_IMAGE_CRI_API} went from {_shown(self.before)} to {_shown(self.now)}: {what}",
+            "drain the node or delete the pods whose images are listed as in use",
+            f"run this until it says that nothing is left: {clean_up}",
+            "start the pods again; their images are pulled anew",
+        )
+
+
+class GateMarker:
+    """The file that remembers the gate.
+
+    Args:
+        folder: the agent's state; made when missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _FILE
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether a value was noted before.
+
+        Raises:
+            StoreCorruptError: the marker is damaged.
+            StoreError: it can't be read.
+        """
+        return self._read() is not None
+
+    def check(self, gates: FeatureGates, *, dry_run: bool = False) -> GateChange | None:
+        """Whether the gate has changed; the first call on a node notes its value.
+
+        Args:
+            gates: as they are now.
+            dry_run: only look.
+
+        Raises:
+            StoreCorruptError: the marker is damaged.
+            StoreError: it can't be read, or written though there is space.
+        """
+        before = self._read()
+        now = gates.runtime_class_in_image_cri
+        if before is None and not dry_run:
+            # A full disk is what collection is for; the next call notes the value.
+            with contextlib.suppress(StoreFullError):
+                self.note(gates)
+        return GateChange(before, now) if before not in (None, now) else None
+
+    def note(self, gates: FeatureGates) -> None:
+        """Write the gate's value.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        value = {RUNTIME_CLASS_IN_IMAGE_CRI_API: gates.runtime_class_in_image_cri}
+        state_file.write(self._path, value, _WHAT)
+
+    def _read(self) -> bool | None:
+        value = state_file.read(self._path, _MAX_BYTES, _WHAT)
+        if value is None:
+            return None
+        noted = value.get(RUNTIME_CLASS_IN_IMAGE_CRI_API)
+        if not isinstance(noted, bool):
+            raise state_file.corrupt(self._path, _WHAT)
+        return noted
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """What a clean-up did.
+
+    Attributes:
+        report: of the removal.
+        left: images that are still there and keep the change from being complete.
+    """
+
+    report: CollectionReport
+    left: tuple[ImageUse, ...]
+
+
+def clean_up(collector: ImageCollector, marker: GateMarker, gates: FeatureGates, *, dry_run: bool = False) -> CleanUp:
+    """Prune every image that is not in use, whatever its age; note the gate's value when nothing is left.
+
+    Args:
+        collector: made with the new value of the gate.
+        marker: of the node.
+        gates: with the new value.
+        dry_run: only say what would go.
+
+    Raises:
+        ImageCollectionError: removals failed.
+        ImageStoreError: the service can't tell.
+    """
+    report = collector.delete_unused(dry_run=dry_run, minimum_age=Duration(0))
+    # Pinned images are the node's own; nobody pulls them by class.
+    left = tuple(image for image, why in report.spared if why not in (Spared.PINNED, Spared.SANDBOX))
+    if not left and not dry_run:
+        marker.note(gates)
+    return CleanUp(report, left)
+
+
+def _shown(value: bool) -> str:
+    return "on" if value else "off"

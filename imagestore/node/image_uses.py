@@ -1,0 +1,211 @@
+"""What is on the node and what of it is in use: the records behind collection.
+
+Rules (kubelet, KEP-4216): with the gate RuntimeClassInImageCriApi a record's key is (image id, runtime handler),
+without it the id alone. A key that appears is first detected then; one that is in use was last used now; one that is
+no longer listed is forgotten. Where a container (or an image volume) says no handler, or one under which its image
+isn't listed, it counts as using that image under every handler: upstream would take them all for unused.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.node import state_file
+from imagestore.node.image_names import spellings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+    from typing import Self
+
+    from imagestore.cri.model import ContainerImage, ServedImage
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ImageKey:
+    """Which image, and under the gate for which handler.
+
+    >>> str(ImageKey("sha256:1", "kata")), str(ImageKey("sha256:1"))
+    ('sha256:1,kata', 'sha256:1')
+    """
+
+    image_id: str
+    runtime_handler: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.image_id},{self.runtime_handler}" if self.runtime_handler else self.image_id
+
+
+@dataclass(slots=True)
+class ImageUse:
+    """What is remembered of one key; times are the collector's clock in nanoseconds.
+
+    Attributes:
+        key: which image.
+        first_detected: when it was first listed; None means before anything was known.
+        last_used: when a container was last seen using it; None means never.
+        size_bytes: as listed.
+        is_pinned: the service asks to spare it.
+        is_sandbox: it is the configured sandbox image.
+        names: as listed, for people.
+    """
+
+    key: ImageKey
+    first_detected: int | None
+    last_used: int | None = None
+    size_bytes: int = 0
+    is_pinned: bool = False
+    is_sandbox: bool = False
+    names: tuple[str, ...] = ()
+
+
+class Detector:
+    """The records of one collector.
+
+    Args:
+        with_handlers: the gate RuntimeClassInImageCriApi.
+        sandbox_image: reference of the image that sandboxes run; empty leaves it to the service to pin it.
+    """
+
+    def __init__(self, *, with_handlers: bool, sandbox_image: str = "") -> None:
+        self._with_handlers = with_handlers
+        self._sandbox_names = spellings(sandbox_image) if sandbox_image else frozenset()
+        self.records: dict[ImageKey, ImageUse] = {}
+
+    def update(
+        self,
+        images: Sequence[ServedImage],
+        containers: Iterable[ContainerImage],
+        *,
+        detected_at: int | None,
+        now: int,
+    ) -> frozenset[ImageKey]:
+        """Take in what a service lists.
+
+        Args:
+            images: all that are present.
+            containers: all there are, dead ones too.
+            detected_at: when new keys count as first detected.
+            now: when used keys count as last used.
+
+        Returns:
+            The keys in use.
+        """
+        listed = [(self._key(image), image) for image in images]
+        in_use = self._in_use({key for key, _ in listed}, containers)
+        for key, image in listed:
+            record = self.records.get(key)
+            if record is None:
+                record = self.records[key] = ImageUse(key, detected_at)
+            if key in in_use:
+                record.last_used = now
+            # Without handlers one id may be listed twice; the last entry decides, as in the kubelet.
+            record.size_bytes = image.size
+            record.is_pinned = image.is_pinned
+            record.names = (*image.repo_tags, *image.repo_digests)
+            record.is_sandbox = not self._sandbox_names.isdisjoint(record.names)
+        for gone in set(self.records) - {key for key, _ in listed}:
+            del self.records[gone]
+        return in_use
+
+    def _key(self, image: ServedImage) -> ImageKey:
+        return ImageKey(image.id, image.spec.runtime_handler if self._with_handlers else "")
+
+    def _in_use(self, listed: set[ImageKey], containers: Iterable[ContainerImage]) -> frozenset[ImageKey]:
+        used: set[ImageKey] = set()
+        for container in containers:
+            used |= self._used(listed, container.image_id, container.runtime_handler)
+            for image_id in container.mounted_image_ids:
+                used |= self._used(listed, image_id, None)
+        return frozenset(used)
+
+    def _used(self, listed: set[ImageKey], image_id: str, handler: str | None) -> set[ImageKey]:
+        if not self._with_handlers:
+            return {ImageKey(image_id)}
+        named = ImageKey(image_id, handler or "")
+        if handler is not None and named in listed:
+            return {named}
+        return {key for key in listed if key.image_id == image_id} or {named}
+
+
+log = logging.getLogger(__name__)
+
+_FILE: Final = "image-uses.json"
+_WHAT: Final = "the uses of images"
+_MAX_BYTES: Final = 64 * 1024 * 1024
+#: 2026 began: a clock before that can't be right, since this is younger.
+EARLIEST: Final = 1_767_225_600 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorState:
+    """What is remembered; times are nanoseconds since 1970.
+
+    Attributes:
+        began: when images were first looked at.
+        uses: what was seen of each image.
+    """
+
+    began: int
+    uses: tuple[ImageUse, ...] = field(default=())
+
+    def now(self, clock: int) -> int:
+        """The time that ages are counted to: the clock's, or of the last that is known where that can't be right.
+
+        Args:
+            clock: nanoseconds since 1970.
+        """
+        if clock >= EARLIEST:
+            return clock
+        moments = (moment for use in self.uses for moment in (use.first_detected, use.last_used) if moment is not None)
+        return max(self.began, *moments, clock)
+
+    @classmethod
+    def load(cls, folder: Path, *, now: int) -> Self:
+        """Read it; a folder without it begins now.
+
+        Raises:
+            StoreCorruptError: the file is damaged.
+            StoreError: it can't be read.
+        """
+        path = folder / _FILE
+        value = state_file.read(path, _MAX_BYTES, _WHAT)
+        if value is None:
+            return cls(now)
+        try:
+            # A clock that was set back must not make images look as if they came from the future.
+            latest = now if now >= EARLIEST else math.inf
+            return cls(_moment(value["began"], latest), tuple(_use(row, latest) for row in value["images"]))
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise state_file.corrupt(path, _WHAT) from error
+
+    def save(self, folder: Path, uses: Iterable[ImageUse]) -> None:
+        """Write it with what is known by now; not while this machine's clock can't be right.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        if time.time_ns() < EARLIEST:
+            log.warning("%s: the clock shows a time before 2026, so nothing is noted", folder / _FILE)
+            return
+        rows = [[use.key.image_id, use.key.runtime_handler, use.first_detected, use.last_used] for use in uses]
+        state_file.write(folder / _FILE, {"began": self.began, "images": rows}, _WHAT)
+
+
+def _use(row: Any, latest: float) -> ImageUse:
+    image_id, handler, first_detected, last_used = row
+    if not isinstance(image_id, str) or not isinstance(handler, str):
+        raise TypeError
+    first = None if first_detected is None else _moment(first_detected, latest)
+    return ImageUse(ImageKey(image_id, handler), first, None if last_used is None else _moment(last_used, latest))
+
+
+def _moment(value: Any, latest: float) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError
+    # Versions before noted also what can't be right.
+    return int(min(max(value, EARLIEST), latest))

@@ -1,0 +1,303 @@
+"""The records on disk, in the kubelet's own layout, so that a kubelet could take over from us or we from it.
+
+``<root>/image_manager/pulling/`` has intents, ``…/pulled/`` records; a file is named ``sha256-`` and the hash of its
+key (the image text, resp. the image ref). Files are written beside and renamed. What the kubelet would not have written
+is passed over. A record that was read stays in memory until its file changes. Several processes may share a folder:
+``…/locks/`` tells whether the pull that an intent is of goes on in one of them.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from imagestore.content.disk import Signature, make_directory, signature, translated
+from imagestore.content.locks import FileLock, SharedLock
+from imagestore.errors import StoreCorruptError
+from imagestore.node import pull_records
+from imagestore.oci.digest import Digest
+from imagestore.util import files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from imagestore.node.pull_records import PulledRecord
+
+
+_PREFIX: Final = "sha256-"
+_BESIDE: Final = ".tmp"
+#: Nobody takes so long to write a file; what is older was left by a process that ended.
+_LEFT_SECONDS: Final = 3600
+_MAX_BYTES: Final = 4 * 1024 * 1024
+_CACHED: Final = 2000
+#: Only pulls under way, and what was cut off, have intents.
+_INTENTS_CACHED: Final = 100
+
+
+def file_name(key: str) -> str:
+    """Of the file that holds a key.
+
+    >>> file_name("busybox")[:15]
+    'sha256-9d75f0d7'
+    """
+    return _PREFIX + Digest.of(key.encode("utf-8", "surrogatepass")).encoded
+
+
+class PullRecordFiles:
+    """Reads and writes intents and records below one folder.
+
+    Args:
+        root: the kubelet's, or the node agent's own folder.
+        show_usage, show_intents_usage: hear how full the memories of records and of intents are, in percent.
+
+    Raises:
+        StoreReadOnlyError, StoreFullError: the folders can't be made.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        show_usage: Callable[[float], None] | None = None,
+        show_intents_usage: Callable[[float], None] | None = None,
+    ) -> None:
+        self._cache: RecentlyUsed[tuple[Signature, PulledRecord]] = RecentlyUsed(_CACHED, show_usage or _ignored)
+        self._intents: RecentlyUsed[Signature] = RecentlyUsed(_INTENTS_CACHED, show_intents_usage or _ignored)
+        self._pulling = root / "image_manager" / "pulling"
+        self._pulled = root / "image_manager" / "pulled"
+        self._locks = root / "image_manager" / "locks"
+        for folder in (self._pulling, self._pulled, self._locks):
+            with translated("make the folder of pull records", folder):
+                make_directory(folder, 0o700)
+
+    def begin(self, image: str) -> SharedLock:
+        """Note that an image is about to be pulled.
+
+        Returns:
+            Held for as long as the pull goes on, so that nobody takes it for cut off; for end().
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        lock = SharedLock(self._locks / file_name(image))
+        lock.acquire()
+        try:
+            self._write_intent(image)
+        except BaseException:
+            with lock.released():  # and its file goes, if nobody else's pull is noted
+                pass
+            raise
+        return lock
+
+    def end(self, image: str, lock: SharedLock) -> None:
+        """Forget an intent, unless another process pulls the image.
+
+        Args:
+            image: of begin().
+            lock: what that returned; it is let go in any case.
+
+        Raises:
+            StoreError: it can't be deleted.
+        """
+        with lock.released() as is_last:
+            if is_last:
+                self.delete_intent(image)
+
+    def cut_off(self, image: str) -> FileLock:
+        """To be taken by who sees to the intent of a pull that no process is at any more."""
+        return FileLock(self._locks / file_name(image))
+
+    def _write_intent(self, image: str) -> None:
+        path = self._pulling / file_name(image)
+        _replace(path, pull_records.intent_json(image))
+        seen = signature(path)
+        if seen is not None:
+            self._intents.put(image, seen)
+
+    def has_intent(self, image: str) -> bool:
+        """Whether a pull of the image is under way or was cut off.
+
+        Raises:
+            StoreError: the intent can't be read.
+        """
+        path = self._pulling / file_name(image)
+        seen = signature(path)
+        if seen is not None and self._intents.get(image) == seen:
+            return True
+        data = _read(path)
+        return data is not None and pull_records.parse_intent(data, f"pull intent {path.name}") == image
+
+    def delete_intent(self, image: str) -> None:
+        """Forget an intent; it needn't be there."""
+        self._intents.drop(image)
+        _delete(self._pulling / file_name(image))
+
+    def intents(self) -> tuple[list[str], list[StoreCorruptError]]:
+        """Images of all intents, and what is wrong with files that hold none."""
+        images: list[str] = []
+        faults: list[StoreCorruptError] = []
+        for path in _paths(self._pulling):
+            try:
+                data = _read(path)
+                if data is not None:
+                    images.append(pull_records.parse_intent(data, f"pull intent {path.name}"))
+            except StoreCorruptError as error:
+                faults.append(error)
+        return images, faults
+
+    def read(self, image_ref: str) -> PulledRecord | None:
+        """The record of an image, or None.
+
+        Raises:
+            StoreError: there is one that can't be read.
+        """
+        path = self._pulled / file_name(image_ref)
+        seen = signature(path)
+        cached = self._cache.get(image_ref)
+        if cached is not None and cached[0] == seen:
+            return cached[1]
+        data = _read(path)
+        if data is None:
+            return None
+        record = pull_records.parse_record(data, f"pulled record {path.name}")
+        if record.image_ref != image_ref:
+            return None
+        if seen is not None:
+            self._cache.put(image_ref, (seen, record))
+        return record
+
+    def records(self) -> tuple[list[PulledRecord], list[StoreCorruptError]]:
+        """All records, and what is wrong with files that hold none."""
+        found: list[PulledRecord] = []
+        faults: list[StoreCorruptError] = []
+        for path in _paths(self._pulled):
+            try:
+                data = _read(path)
+                if data is not None:
+                    found.append(pull_records.parse_record(data, f"pulled record {path.name}"))
+            except StoreCorruptError as error:
+                faults.append(error)
+        return found, faults
+
+    def write(self, record: PulledRecord) -> None:
+        """Write a record in place of the one that is there.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        _replace(self._pulled / file_name(record.image_ref), pull_records.record_json(record))
+
+    def delete(self, image_ref: str) -> None:
+        """Forget a record; it needn't be there."""
+        self._cache.drop(image_ref)
+        _delete(self._pulled / file_name(image_ref))
+
+    def renew(self) -> None:
+        """Write files of older versions anew, in today's; what can't be read stays as it is.
+
+        What processes left that ended while they wrote is deleted.
+
+        Raises:
+            StoreError: one can't be written.
+        """
+        for folder in (self._pulling, self._pulled):
+            _delete_left(folder)
+        for path in _paths(self._pulling):
+            _rewrite(path, lambda data, what: pull_records.intent_json(pull_records.parse_intent(data, what)))
+        for path in _paths(self._pulled):
+            _rewrite(path, lambda data, what: pull_records.record_json(pull_records.parse_record(data, what)))
+
+    def counts(self) -> tuple[int, int]:
+        """How many intents and records are on disk."""
+        return len(_paths(self._pulling)), len(_paths(self._pulled))
+
+
+def _ignored(_percent: float) -> None:
+    """Nobody wants to know."""
+
+
+def _read(path: Path) -> bytes | None:
+    with translated("read a pull record", path):
+        try:
+            return files.read_regular(path, _MAX_BYTES)
+        except FileNotFoundError:
+            return None
+        except files.TooLongError as error:
+            raise StoreCorruptError(f"{path.name}: larger than {_MAX_BYTES} bytes") from error
+
+
+def _paths(folder: Path) -> list[Path]:
+    with translated("list pull records", folder):
+        return sorted(
+            path
+            for path in folder.iterdir()
+            if path.name.startswith(_PREFIX) and not path.name.endswith(_BESIDE) and path.is_file()
+        )
+
+
+def _replace(path: Path, data: bytes) -> None:
+    with translated("write a pull record", path):
+        files.replace(path, data, is_durable=True)
+
+
+def _rewrite(path: Path, renewed: Callable[[bytes, str], bytes]) -> None:
+    with contextlib.suppress(StoreCorruptError):
+        before = _read(path)
+        after = None if before is None else renewed(before, path.name)
+        if after is not None and after != before:
+            _replace(path, after)
+
+
+def _delete_left(folder: Path) -> None:
+    with translated("delete what was left beside pull records", folder):
+        for path in folder.glob(f"*{_PREFIX}*{_BESIDE}"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < time.time() - _LEFT_SECONDS:
+                    path.unlink()
+
+
+def _delete(path: Path) -> None:
+    with translated("delete a pull record", path), contextlib.suppress(FileNotFoundError):
+        path.unlink()
+
+
+V = TypeVar("V")
+
+
+class RecentlyUsed(Generic[V]):
+    """Values by key; the longest unused fall out.
+
+    Args:
+        capacity: how many are kept.
+        show_usage: hears of the use in percent after each change.
+    """
+
+    def __init__(self, capacity: int, show_usage: Callable[[float], None]) -> None:
+        self._capacity = capacity
+        self._show_usage = show_usage
+        self._values: collections.OrderedDict[str, V] = collections.OrderedDict()
+
+    def get(self, key: str) -> V | None:
+        """The value, now the most recently used; None when it isn't kept."""
+        if key in self._values:
+            self._values.move_to_end(key)
+        return self._values.get(key)
+
+    def put(self, key: str, value: V) -> None:
+        """Keep a value."""
+        self._values[key] = value
+        self._values.move_to_end(key)
+        while len(self._values) > self._capacity:
+            self._values.popitem(last=False)
+        self._show()
+
+    def drop(self, key: str) -> None:
+        """Keep no value."""
+        self._values.pop(key, None)
+        self._show()
+
+    def _show(self) -> None:
+        self._show_usage(100 * len(self._values) // self._capacity)
