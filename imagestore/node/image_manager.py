@@ -2,9 +2,9 @@
 
 Rules: Kubernetes' kubelet (image manager), KEP-4216 for the runtime handler and KEP-2535 for credentials. In order:
 the name gets its default tag; unless the policy is Always, the service is asked whether the image is present; a present
-image is used when the pod may use it; otherwise credentials are looked up, the back-off is asked, and the image is
-pulled, credential by credential. Differences from upstream: the message of a failed inspection names the image
-(upstream prints an empty name), and under the gate a back-off is kept for each (image, runtime handler).
+image is used if the pod may use it; otherwise credentials are looked up, the back-off is checked, and the image is
+pulled, one attempt per credential. Differences from upstream: the message of a failed inspection names the image
+(upstream prints an empty name), and under the gate back-offs are kept per (image, runtime handler).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from imagestore.node.kubelet_messages import (
     NodeEvent,
     classify,
     log_event,
-    log_line,
     quoted,
     runtime_text,
 )
@@ -54,83 +53,6 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 
-__all__ = ["EnsureRequest", "ImageManager", "Pod", "PullingTimes"]
-
-
-class ImageManager:
-    """Ensures images for pods; safe from any thread.
-
-    Args:
-        service: where images are.
-        gates: feature gates.
-        keyring: the node's own credentials, plugins behind them.
-        puller: serial or parallel, throttled; by default serial without a limit.
-        backoff: delays after failures.
-        records: who may use what is present; needed while KubeletEnsureSecretPulledImages is on.
-        recorder: hears of events that have a subject.
-        metrics: counts.
-        pulling_times: hears when pulling starts and ends.
-        clock: nanoseconds that only go forwards.
-
-    Raises:
-        ConfigError: the gate KubeletEnsureSecretPulledImages is on and there are no records.
-    """
-
-    def __init__(
-        self,
-        service: ImageService,
-        *,
-        gates: FeatureGates,
-        keyring: Keyring | None = None,
-        puller: Puller | None = None,
-        backoff: BackOff | None = None,
-        records: PullManager | None = None,
-        recorder: EventRecorder = log_event,
-        metrics: NodeMetrics | None = None,
-        pulling_times: PullingTimes | None = None,
-        clock: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        if gates.ensure_secret_pulled_images and records is None:
-            raise ConfigError(
-                "KubeletEnsureSecretPulledImages is on and there is no folder for pull records",
-                hint="give records=, or turn the gate off",
-            )
-        backoff = backoff or BackOff(clock=clock)
-        self._machinery = Machinery(
-            service=service,
-            gates=gates,
-            keyring=keyring or ChainedKeyring(),
-            puller=puller or Puller(service, clock=clock),
-            backoff=backoff,
-            records=records if gates.ensure_secret_pulled_images else None,
-            recorder=recorder,
-            metrics=metrics,
-            times=pulling_times,
-            clock=clock,
-        )
-
-    def ensure(
-        self, request: EnsureRequest, *, observer: Observer | None = None, cancel: CancelToken | None = None
-    ) -> EnsureResult:
-        """Make sure that the image is there and that the pod may use it. Failures are results, not exceptions.
-
-        Args:
-            request: what is wanted.
-            observer: hears of progress of a pull.
-            cancel: ends the call.
-
-        Raises:
-            OperationCancelledError, DeadlineExceededError: the token ended it.
-        """
-        attempt = Attempt(self._machinery, request, observer, cancel)
-        try:
-            return attempt.run()
-        finally:
-            metrics = self._machinery.metrics
-            if metrics is not None:
-                metrics.ensure_requests.labels(attempt.policy.lower(), attempt.present, attempt.required).inc()
-
-
 @dataclass(frozen=True, slots=True)
 class Pod:
     """The pod that wants an image.
@@ -152,11 +74,11 @@ class EnsureRequest:
 
     Attributes:
         image: as written in the pod.
-        pod: whose.
+        pod: the pod that wants it.
         policy: None takes the API server's default for this image.
         runtime_handler: of the pod; sent under the gate RuntimeClassInImageCriApi only.
         secrets: the pod's pull secrets.
-        subject: what events are attached to; without it they are logged.
+        subject: the object of the events; without it they are logged.
     """
 
     image: str
@@ -168,44 +90,94 @@ class EnsureRequest:
 
 
 class PullingTimes(Protocol):
-    """Hears when a pod's pulling starts and ends, to measure its start-up."""
+    """Is told when the pulls of a pod start and end, to measure the pod's start-up."""
 
     def started(self, pod_uid: str) -> None:
         """A pull begins."""
 
     def finished(self, pod_uid: str) -> None:
-        """The pod has its image; failures never come here."""
+        """The pod has its image. Not called after a failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Machinery:
-    """What all calls of one manager share; the attributes are the arguments of `ImageManager`.
+class ImageManager:
+    """Ensures images for pods; safe from any thread.
 
-    Attributes:
-        last_failures: class and text of the last failure by back-off key, shown while it waits.
+    Args:
+        service: the image service to ask.
+        gates: feature gates.
+        keyring: the node's own credentials, followed by those of plugins.
+        puller: limits pulls; by default one at a time, at any rate.
+        backoff: delays after failed pulls.
+        records: pull records; required while KubeletEnsureSecretPulledImages is on.
+        recorder: receives the events of requests that have a subject.
+        metrics: counters; None counts nothing.
+        pulling_times: is told when the pulls of a pod start and end.
+        clock: monotonic nanoseconds.
+
+    Raises:
+        ConfigError: KubeletEnsureSecretPulledImages is on and there are no records.
     """
 
-    service: ImageService
-    gates: FeatureGates
-    keyring: Keyring
-    puller: Puller
-    backoff: BackOff
-    records: PullManager | None
-    recorder: EventRecorder
-    metrics: NodeMetrics | None
-    times: PullingTimes | None
-    clock: Callable[[], int]
-    last_failures: dict[str, str] = field(default_factory=dict)
+    def __init__(
+        self,
+        service: ImageService,
+        *,
+        gates: FeatureGates,
+        keyring: Keyring | None = None,
+        puller: Puller | None = None,
+        backoff: BackOff | None = None,
+        records: PullManager | None = None,
+        recorder: EventRecorder = log_event,
+        metrics: NodeMetrics | None = None,
+        pulling_times: PullingTimes | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        if gates.ensure_secret_pulled_images and records is None:
+            raise ConfigError(
+                "KubeletEnsureSecretPulledImages is on, but there is no folder for pull records",
+                hint="pass records=, or turn the gate off",
+            )
+        self.service = service
+        self.gates = gates
+        self.keyring = keyring or ChainedKeyring()
+        self.puller = puller or Puller(service, clock=clock)
+        self.backoff = backoff or BackOff(clock=clock)
+        self.records = records if gates.ensure_secret_pulled_images else None
+        self.recorder = recorder
+        self.metrics = metrics
+        self.pulling_times = pulling_times
+        self.clock = clock
+        #: Class and text of the last failure by back-off key; shown while the key waits.
+        self.last_failures: dict[str, str] = {}
+
+    def ensure(
+        self, request: EnsureRequest, *, observer: Observer | None = None, cancel: CancelToken | None = None
+    ) -> EnsureResult:
+        """Make sure that the image is present and that the pod may use it. A failure is a result, not an exception.
+
+        Args:
+            request: the image and the pod.
+            observer: receives the progress of a pull.
+            cancel: ends the call.
+
+        Raises:
+            OperationCancelledError, DeadlineExceededError: the token ended it.
+        """
+        attempt = _Attempt(self, request, observer, cancel)
+        try:
+            return attempt.run()
+        finally:
+            if self.metrics is not None:
+                self.metrics.ensure_requests.labels(attempt.policy.lower(), attempt.present, attempt.required).inc()
+
+    def backoff_key(self, request: EnsureRequest) -> str:
+        """Pod and image as written; under RuntimeClassInImageCriApi with the runtime handler after a comma."""
+        key = f"{request.pod.uid}_{request.image}"
+        has_handler = self.gates.runtime_class_in_image_cri and request.runtime_handler
+        return f"{key},{request.runtime_handler}" if has_handler else key
 
 
-def backoff_key(request: EnsureRequest, gates: FeatureGates) -> str:
-    """Pod and image as written; under the gate RuntimeClassInImageCriApi the runtime handler too, behind a comma."""
-    key = f"{request.pod.uid}_{request.image}"
-    is_apart = gates.runtime_class_in_image_cri and request.runtime_handler
-    return f"{key},{request.runtime_handler}" if is_apart else key
-
-
-class Attempt:
+class _Attempt:
     """The state of one call.
 
     Attributes:
@@ -215,7 +187,7 @@ class Attempt:
     """
 
     def __init__(
-        self, manager: Machinery, request: EnsureRequest, observer: Observer | None, cancel: CancelToken | None
+        self, manager: ImageManager, request: EnsureRequest, observer: Observer | None, cancel: CancelToken | None
     ) -> None:
         self.policy = request.policy if request.policy is not None else default_pull_policy(request.image)
         self.present = "unknown"
@@ -230,7 +202,7 @@ class Attempt:
         self._steps: list[str] = []
 
     def run(self) -> EnsureResult:
-        """Go through the steps."""
+        """Run the steps of the module docstring."""
         default = " (the default for this image)" if self._request.policy is None else ""
         self._steps.append(f"policy {self.policy}{default}")
         try:
@@ -246,7 +218,8 @@ class Attempt:
         try:
             found = self._manager.service.status(spec)
         except ImageStoreError as error:
-            self._check()
+            if self._cancel is not None:
+                self._cancel.check()
             message = f"Failed to inspect image {quoted(self._image)}: {runtime_text(error)}"
             self._event("Warning", kubelet_messages.INSPECT_FAILED, message)
             return self._failed(ErrorClass.IMAGE_INSPECT, message, cause=error)
@@ -291,7 +264,7 @@ class Attempt:
         return self._failed(ErrorClass.NEVER_PULL, message)
 
     def _credentials(self) -> Sequence[TrackedCredential]:
-        """Looked up once, and no earlier than needed."""
+        """Looked up once, when first needed."""
         if self._found_credentials is None:
             keyring = with_secrets(self._request.secrets, self._manager.keyring)
             self._found_credentials = keyring.lookup(parse_image_name(self._image).repository)
@@ -316,7 +289,7 @@ class Attempt:
         try:
             return self._pull(spec, credentials)
         finally:
-            # What came in is recorded whatever happened afterwards: an image that nobody remembers is anybody's.
+            # Record a pulled image whatever happens afterwards: without a record every pod may use it.
             if self._pulled is not None:
                 records.pulled(self._image, self._pulled.image_ref, self._pulled.used)
             else:
@@ -324,7 +297,7 @@ class Attempt:
 
     def _pull(self, spec: ImageSpec, credentials: Sequence[TrackedCredential]) -> EnsureResult:
         manager, pod = self._manager, self._request.pod
-        key = backoff_key(self._request, manager.gates)
+        key = manager.backoff_key(self._request)
         remaining = manager.backoff.remaining(key)
         if remaining.nanoseconds > 0:
             message = f"Back-off pulling image {quoted(self._image)}"
@@ -333,8 +306,8 @@ class Attempt:
             last = manager.last_failures.get(key)
             return self._failed(ErrorClass.BACK_OFF, f"{message}: {last}" if last is not None else message)
         manager.last_failures.pop(key, None)
-        if manager.times is not None:
-            manager.times.started(pod.uid)
+        if manager.pulling_times is not None:
+            manager.pulling_times.started(pod.uid)
         self._event("Normal", kubelet_messages.PULLING, f"Pulling image {quoted(self._image)}")
         began = manager.clock()
         sandbox = SandboxMetadata(pod.name, pod.uid, pod.namespace, dict(pod.annotations))
@@ -371,8 +344,8 @@ class Attempt:
         return EnsureResult(pulled.image_ref, was_pulled=True, steps=tuple(self._steps))
 
     def _finished(self) -> None:
-        if self._manager.times is not None:
-            self._manager.times.finished(self._request.pod.uid)
+        if self._manager.pulling_times is not None:
+            self._manager.pulling_times.finished(self._request.pod.uid)
 
     def _failed(
         self, kind: ErrorClass | None, message: str, *, reason: str = "", cause: ImageStoreError | None = None
@@ -380,14 +353,10 @@ class Attempt:
         shown = str(kind) if kind else reason or message
         return EnsureResult("", message, shown, kind, steps=tuple(self._steps), cause=cause)
 
-    def _check(self) -> None:
-        if self._cancel is not None:
-            self._cancel.check()
-
     def _event(self, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         request = self._request
         event = NodeEvent(kind, reason, message, request.subject)
         if request.subject is not None:
             self._manager.recorder(event)
         else:
-            log_line(f"{request.pod.namespace}/{request.pod.name}/{request.image}", event)
+            log_event(event, f"{request.pod.namespace}/{request.pod.name}/{request.image}")

@@ -1,7 +1,8 @@
-"""What came of ensuring an image: the kubelet's error classes and texts.
+"""The kubelet's words about images: events, error classes, messages, and Go's way to print texts and lists of errors.
 
-A class becomes the waiting reason of the container, the message its waiting message. Texts that start with the name of
-a CRI error are shown in the words of the kubelet; everything else is shown as the runtime said it.
+The error class becomes the container's waiting reason, the message its waiting message. A runtime's text that begins
+with the name of a CRI error (RegistryUnavailable, SignatureValidationFailed) is rephrased as the kubelet does; every
+other text is passed on unchanged. Go's forms are those of ``strconv.Quote`` and of apimachinery's error aggregate.
 """
 
 from __future__ import annotations
@@ -17,89 +18,18 @@ from imagestore.errors import ImageDeniedError, ImageStoreError, RegistryUnavail
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_LOGGER: Final = logging.getLogger(__name__)
 
-class ErrorClass(enum.StrEnum):
-    """Why an image isn't there."""
-
-    INVALID_IMAGE_NAME = "InvalidImageName"
-    IMAGE_INSPECT = "ImageInspectError"
-    NEVER_PULL = "ErrImageNeverPull"
-    PULL = "ErrImagePull"
-    BACK_OFF = "ImagePullBackOff"
-    REGISTRY_UNAVAILABLE = "RegistryUnavailable"
-    SIGNATURE_VALIDATION = "SignatureValidationFailed"
-
-
-_PREFIXES: Final = (
-    (ErrorClass.REGISTRY_UNAVAILABLE, "the registry is unavailable"),
-    (ErrorClass.SIGNATURE_VALIDATION, "the signature validation failed"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class EnsureResult:
-    """What came of it.
-
-    Attributes:
-        image_ref: id of the image; empty when it isn't there, or mustn't be used.
-        message: in the kubelet's words; empty after a pull that went well.
-        reason: of the failure: the error class, or the text of an error that has none; empty on success.
-        error: the class, where the failure has one.
-        was_pulled: the image came in this call.
-        steps: what was decided, in order, for people.
-        cause: what the service, the records or the keyring said, where one of them failed.
-    """
-
-    image_ref: str
-    message: str = ""
-    reason: str = ""
-    error: ErrorClass | None = None
-    was_pulled: bool = False
-    steps: tuple[str, ...] = ()
-    cause: ImageStoreError | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether a container may be started from it."""
-        return not self.reason
-
-
-def classify(image: str, text: str) -> tuple[ErrorClass, str]:
-    """Class and message of a failed pull.
-
-    Args:
-        image: as written in the pod.
-        text: what the runtime said.
-
-    >>> classify("busybox", "RegistryUnavailable: no route")[1]
-    'image pull failed for busybox because the registry is unavailable: no route'
-    """
-    for kind, words in _PREFIXES:
-        if text.startswith(kind.value):
-            return kind, f"image pull failed for {image} because {words}{text.removeprefix(kind.value)}"
-    return ErrorClass.PULL, text
-
-
-def runtime_text(error: ImageStoreError) -> str:
-    """What a runtime would say over CRI: errors of registries and verifiers begin with the name of their CRI error."""
-    text = str(error)
-    if any(text.startswith(kind.value) for kind, _ in _PREFIXES):
-        return text
-    if isinstance(error, RegistryUnavailableError):
-        return f"{ErrorClass.REGISTRY_UNAVAILABLE}: {text}"
-    if isinstance(error, ImageDeniedError):
-        # What a CRI endpoint said is in the reason; the sentence around it is ours.
-        said = error.reason or text
-        return (
-            said if said.startswith(ErrorClass.SIGNATURE_VALIDATION) else f"{ErrorClass.SIGNATURE_VALIDATION}: {said}"
-        )
-    return text
-
-
-def start_failure(result: EnsureResult, subject: ObjectReference | None = None) -> NodeEvent:
-    """The event that the start of a container adds when its image could not be ensured."""
-    return NodeEvent("Warning", FAILED, f"Error: {result.reason}", subject)
-
+PULLING: Final = "Pulling"
+PULLED: Final = "Pulled"
+FAILED: Final = "Failed"
+INSPECT_FAILED: Final = "InspectFailed"
+NEVER_PULL: Final = "ErrImageNeverPull"
+BACK_OFF: Final = "BackOff"
+INVALID_IMAGE_ID: Final = "InvalidImageID"
+INVALID_DISK_CAPACITY: Final = "InvalidDiskCapacity"
+FREE_DISK_SPACE_FAILED: Final = "FreeDiskSpaceFailed"
+IMAGE_GC_FAILED: Final = "ImageGCFailed"
 
 _SHORT_ESCAPES: Final = {
     "\a": "\\a",
@@ -114,53 +44,27 @@ _SHORT_ESCAPES: Final = {
 }
 
 
-def quoted(text: str) -> str:
-    """In double quotes, with what can't be printed escaped.
+class ErrorClass(enum.StrEnum):
+    """Why an image is not available: the kubelet's error classes."""
 
-    >>> quoted('a"b')
-    '"a\\\\"b"'
-    """
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    if character in _SHORT_ESCAPES:
-        return _SHORT_ESCAPES[character]
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    INVALID_IMAGE_NAME = "InvalidImageName"
+    IMAGE_INSPECT = "ImageInspectError"
+    NEVER_PULL = "ErrImageNeverPull"
+    PULL = "ErrImagePull"
+    BACK_OFF = "ImagePullBackOff"
+    REGISTRY_UNAVAILABLE = "RegistryUnavailable"
+    SIGNATURE_VALIDATION = "SignatureValidationFailed"
 
 
-def aggregate(texts: Iterable[str]) -> str:
-    """Several errors as one text: each only once, in brackets when more than one is left.
-
-    >>> aggregate(["a", "b", "a"]), aggregate(["a", "a"])
-    ('[a, b]', 'a')
-    """
-    once = list(dict.fromkeys(texts))
-    return once[0] if len(once) == 1 else f"[{', '.join(once)}]"
-
-
-_LOGGER: Final = logging.getLogger(__name__)
-
-PULLING: Final = "Pulling"
-PULLED: Final = "Pulled"
-FAILED: Final = "Failed"
-INSPECT_FAILED: Final = "InspectFailed"
-NEVER_PULL: Final = "ErrImageNeverPull"
-BACK_OFF: Final = "BackOff"
-INVALID_IMAGE_ID: Final = "InvalidImageID"
-INVALID_DISK_CAPACITY: Final = "InvalidDiskCapacity"
-FREE_DISK_SPACE_FAILED: Final = "FreeDiskSpaceFailed"
-IMAGE_GC_FAILED: Final = "ImageGCFailed"
+_REPHRASED: Final = {
+    ErrorClass.REGISTRY_UNAVAILABLE: "the registry is unavailable",
+    ErrorClass.SIGNATURE_VALIDATION: "the signature validation failed",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectReference:
-    """What an event is attached to (``v1.ObjectReference``, as far as images need it).
+    """The object of an event (``v1.ObjectReference``, as far as images need it).
 
     Attributes:
         kind: ``Pod`` or ``Node``.
@@ -183,7 +87,7 @@ class NodeEvent:
         type: ``Normal`` or ``Warning``.
         reason: in one word.
         message: in the kubelet's words.
-        subject: what it is attached to; None where there is nothing to attach it to.
+        subject: the object it is about; None when there is none.
     """
 
     type: Literal["Normal", "Warning"]
@@ -195,13 +99,103 @@ class NodeEvent:
 EventRecorder = Callable[[NodeEvent], None]
 
 
-def log_event(event: NodeEvent) -> None:
-    """The recorder that only logs."""
+def log_event(event: NodeEvent, subject: str = "") -> None:
+    """Log an event: the default recorder, and what becomes of events without an object.
+
+    Args:
+        event: to log.
+        subject: written before the message, for example ``namespace/pod/image``; by default the event's reason.
+    """
     level = logging.WARNING if event.type == "Warning" else logging.INFO
-    _LOGGER.log(level, "%s: %s", event.reason, event.message)
+    _LOGGER.log(level, "%s %s", subject or f"{event.reason}:", event.message)
 
 
-def log_line(prefix: str, event: NodeEvent) -> None:
-    """For an event without an object: one log line behind ``namespace/name/image``."""
-    level = logging.WARNING if event.type == "Warning" else logging.INFO
-    _LOGGER.log(level, "%s %s", prefix, event.message)
+@dataclass(frozen=True, slots=True)
+class EnsureResult:
+    """The result of EnsureImageExists.
+
+    Attributes:
+        image_ref: image id; empty when the image is absent or the pod may not use it.
+        message: in the kubelet's words; empty after a successful pull.
+        reason: the error class, or the text of an error that has no class; empty on success.
+        error: the error class, if the failure has one.
+        was_pulled: this call pulled the image.
+        steps: the decisions in order, for people.
+        cause: the error of the service, the records or the keyring that made the call fail.
+    """
+
+    image_ref: str
+    message: str = ""
+    reason: str = ""
+    error: ErrorClass | None = None
+    was_pulled: bool = False
+    steps: tuple[str, ...] = ()
+    cause: ImageStoreError | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a container may be started from the image."""
+        return not self.reason
+
+
+def classify(image: str, text: str) -> tuple[ErrorClass, str]:
+    """Error class and message of a failed pull.
+
+    Args:
+        image: as written in the pod.
+        text: the runtime's error text.
+
+    >>> classify("busybox", "RegistryUnavailable: no route")[1]
+    'image pull failed for busybox because the registry is unavailable: no route'
+    """
+    for kind, words in _REPHRASED.items():
+        if text.startswith(kind):
+            return kind, f"image pull failed for {image} because {words}{text.removeprefix(kind)}"
+    return ErrorClass.PULL, text
+
+
+def runtime_text(error: ImageStoreError) -> str:
+    """An error's text as a CRI runtime gives it: registry and verifier errors begin with the name of their CRI error."""
+    text = str(error)
+    if text.startswith(tuple(_REPHRASED)):
+        return text
+    if isinstance(error, RegistryUnavailableError):
+        return f"{ErrorClass.REGISTRY_UNAVAILABLE}: {text}"
+    if isinstance(error, ImageDeniedError):
+        # The reason is the endpoint's own text, without our sentence around it.
+        reason, name = error.reason or text, ErrorClass.SIGNATURE_VALIDATION
+        return reason if reason.startswith(name) else f"{name}: {reason}"
+    return text
+
+
+def start_failure(result: EnsureResult, subject: ObjectReference | None = None) -> NodeEvent:
+    """The event that a container's start adds when its image could not be ensured."""
+    return NodeEvent("Warning", FAILED, f"Error: {result.reason}", subject)
+
+
+def quoted(text: str) -> str:
+    """A text in double quotes, unprintable characters escaped as Go's ``%q`` does.
+
+    >>> quoted('a"b')
+    '"a\\\\"b"'
+    """
+    return '"' + "".join(_SHORT_ESCAPES.get(each) or _escaped(each) for each in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def aggregate(texts: Iterable[str]) -> str:
+    """Several errors as one text: each once, in brackets if more than one is left.
+
+    >>> aggregate(["a", "b", "a"]), aggregate(["a", "a"])
+    ('[a, b]', 'a')
+    """
+    once = list(dict.fromkeys(texts))
+    return once[0] if len(once) == 1 else f"[{', '.join(once)}]"
