@@ -15,7 +15,7 @@ from imagestore.node.eviction import CollectionPolicy
 from imagestore.node.feature_gates import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
 from imagestore.node.kubelet_messages import aggregate, quoted
 from imagestore.node.pull_verification import CredentialVerification, VerificationPolicy, pattern_fault
-from imagestore.node.puller import TokenBucket, Turns
+from imagestore.node.puller import PullSlots, TokenBucket
 from imagestore.util.durations import NANOSECONDS, Duration
 from imagestore.util.known_members import Table, did_you_mean, leaves, nearest, unknown
 
@@ -189,11 +189,11 @@ class KubeletImageSettings:
             self.image_maximum_gc_age,
         )
 
-    def turns(self) -> Turns:
+    def pull_slots(self) -> PullSlots:
         """Serial or bounded parallel pulls."""
-        return Turns.serial() if self.serialize_image_pulls else Turns(self.max_parallel_image_pulls)
+        return PullSlots.serial() if self.serialize_image_pulls else PullSlots(self.max_parallel_image_pulls)
 
-    def bucket(self) -> TokenBucket:
+    def token_bucket(self) -> TokenBucket:
         """What throttles pulls."""
         return TokenBucket(self.registry_pull_qps, self.registry_burst)
 

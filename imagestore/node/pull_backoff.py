@@ -1,8 +1,8 @@
-"""Back-off: how long a failed pull is left alone.
+"""Back-off: how long to wait after a failed pull.
 
-Rule (the kubelet over client-go's flowcontrol): 10, 20, 40, 80, 160, 300, 300, … seconds, no jitter. An attempt is
-let through as soon as the delay has passed, equality included. A key whose last failure is more than twice the longest
-delay ago is forgotten; at exactly twice it still doubles. Success resets nothing.
+Rule (kubelet, client-go's flowcontrol): 10, 20, 40, 80, 160, 300, 300, … seconds, no jitter. An attempt may start as
+soon as the delay has passed, equality included. A key whose last failure is more than twice the longest delay ago is
+forgotten; at exactly twice it still doubles. Success resets nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class BackOff:
 
     Args:
         first: delay after the first failure.
-        longest: no delay is longer.
-        clock: nanoseconds that only go forwards.
+        longest: upper limit of a delay.
+        clock: monotonic nanoseconds.
 
     Raises:
         InvalidInputError: a delay is negative, or the first is longer than the longest.
@@ -49,18 +49,14 @@ class BackOff:
     ) -> None:
         if not 0 <= first.nanoseconds <= longest.nanoseconds:
             raise InvalidInputError(f"back-off from {first} to {longest}: expected 0 <= first <= longest")
-        self.first = first
-        self.longest = longest
+        self._first = first
+        self._longest = longest
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
 
-    def is_waiting(self, key: str) -> bool:
-        """Whether the key has to wait now."""
-        return self.remaining(key).nanoseconds > 0
-
     def remaining(self, key: str) -> Duration:
-        """How long the key still has to wait; zero when it needn't."""
+        """How long the key still has to wait; zero if it may try now."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or self._is_forgotten(entry):
@@ -68,23 +64,23 @@ class BackOff:
             return Duration(max(0, entry.delay - (self._clock() - entry.failed_at)))
 
     def failed(self, key: str) -> Duration:
-        """Note a failure; return the delay from now on."""
+        """Record a failure; return the delay that starts now."""
         with self._lock:
             entry = self._entries.get(key)
             now = self._clock()
             if entry is None or self._is_forgotten(entry):
-                delay = self.first.nanoseconds
+                delay = self._first.nanoseconds
             else:
-                delay = min(entry.delay * 2, self.longest.nanoseconds)
+                delay = min(entry.delay * 2, self._longest.nanoseconds)
             self._entries[key] = _Entry(delay, now)
             return Duration(delay)
 
     def sweep(self) -> frozenset[str]:
-        """Forget keys that count no longer; return those that are left."""
+        """Drop forgotten keys; return those that are left."""
         with self._lock:
             for key in [key for key, entry in self._entries.items() if self._is_forgotten(entry)]:
                 del self._entries[key]
             return frozenset(self._entries)
 
     def _is_forgotten(self, entry: _Entry) -> bool:
-        return self._clock() - entry.failed_at > 2 * self.longest.nanoseconds
+        return self._clock() - entry.failed_at > 2 * self._longest.nanoseconds

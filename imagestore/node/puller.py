@@ -1,8 +1,10 @@
-"""One pull of a node: its turn, its token, one attempt for each credential, and the size afterwards.
+"""Pulls of a node, limited as the kubelet limits them: how many at once, how many per second, which credentials.
 
-Rule (kubelet): without credentials one anonymous attempt, otherwise each credential in turn; the first success counts
-and the errors of all attempts are joined. A pull without a token fails at once with ``pull QPS exceeded``. The size is
-asked for by status; errors of that are ignored. The pull's duration has no waiting in it.
+Rules (kubelet): serialized pulls run one at a time in the order of arrival, parallel ones at most
+``maxParallelImagePulls`` at a time, or any number. ``registryPullQPS`` and ``registryBurst`` are a token bucket; a pull
+without a token fails at once with ``pull QPS exceeded``. Each credential is one attempt, and without credentials there
+is one anonymous attempt; the first success counts, and the errors of all attempts are joined. The size is read from the
+image's status, whose errors are ignored. A pull's duration doesn't include waiting.
 """
 
 from __future__ import annotations
@@ -28,92 +30,6 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
-
-class PullFailedError(ImageStoreError):
-    """No attempt brought the image in; the message is what the runtime said, of all attempts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """A pull that went well.
-
-    Attributes:
-        image_ref: the image's id.
-        size_bytes: as the service lists it; 0 when it doesn't say.
-        duration: without waiting.
-        used: the credential that did it; None for an anonymous pull.
-    """
-
-    image_ref: str
-    size_bytes: int
-    duration: Duration
-    used: TrackedCredential | None
-
-
-class Puller:
-    """Pulls serially or in parallel, throttled.
-
-    Args:
-        service: where images are.
-        turns: how many pulls run at once; serial by default.
-        bucket: throttles; by default nothing does.
-        clock: nanoseconds that only go forwards.
-    """
-
-    def __init__(
-        self,
-        service: ImageService,
-        *,
-        turns: Turns | None = None,
-        bucket: TokenBucket | None = None,
-        clock: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self._service = service
-        self._turns = turns or Turns.serial()
-        self._bucket = bucket or TokenBucket(0, 0, clock=clock)
-        self._clock = clock
-
-    def pull(
-        self,
-        spec: ImageSpec,
-        credentials: Sequence[TrackedCredential],
-        *,
-        sandbox: SandboxMetadata | None = None,
-        observer: Observer | None = None,
-        cancel: CancelToken | None = None,
-    ) -> Pulled:
-        """Wait for a turn and pull.
-
-        Raises:
-            PullFailedError: no attempt went well.
-            OperationCancelledError, DeadlineExceededError: the token ended it.
-        """
-        with self._turns.turn(cancel):
-            began = self._clock()
-            if not self._bucket.take():
-                raise PullFailedError(QPS_EXCEEDED)
-            failures: list[ImageStoreError] = []
-            attempts: Sequence[TrackedCredential | None] = credentials or (None,)
-            for used in attempts:
-                auth = used.auth if used is not None else None
-                try:
-                    image_ref = self._service.pull(spec, auth=auth, sandbox=sandbox, observer=observer, cancel=cancel)
-                except ImageStoreError as error:
-                    if cancel is not None:
-                        cancel.check()
-                    failures.append(error)
-                    continue
-                size_bytes = self._size(spec)
-                return Pulled(image_ref, size_bytes, Duration(self._clock() - began), used)
-        raise PullFailedError(aggregate(runtime_text(error) for error in failures)) from failures[0]
-
-    def _size(self, spec: ImageSpec) -> int:
-        with contextlib.suppress(ImageStoreError):
-            found = self._service.status(spec)
-            return found.size if found is not None else 0
-        return 0
-
-
 QPS_EXCEEDED: Final = "pull QPS exceeded"
 
 
@@ -121,9 +37,9 @@ class TokenBucket:
     """Lets ``qps`` pulls a second through on average, ``burst`` at once.
 
     Args:
-        qps: tokens gained each second; zero lets everything through.
-        burst: tokens the bucket holds.
-        clock: nanoseconds that only go forwards.
+        qps: tokens gained each second; zero means no limit.
+        burst: capacity; the bucket starts full.
+        clock: monotonic nanoseconds.
 
     Raises:
         InvalidInputError: a number is negative.
@@ -140,25 +56,25 @@ class TokenBucket:
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Take a token; False when there is none."""
+        """Take a token; False if there is none."""
         if self._qps == 0:
             return True
         with self._lock:
             now = self._clock()
             self._tokens = min(float(self._burst), self._tokens + (now - self._at) / NANOSECONDS * self._qps)
             self._at = now
-            # Tokens gained in parts sum up to a hair less than whole ones.
+            # Fractions add up to slightly less than a whole token.
             if self._tokens < 1 - 1e-9:
                 return False
             self._tokens -= 1
             return True
 
 
-class Turns:
+class PullSlots:
     """Lets a bounded number of pulls run at once, first come, first served.
 
     Args:
-        limit: how many; None, zero and less mean any number.
+        limit: how many; None or less than one means any number.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -174,13 +90,13 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn now."""
+        """How many pulls wait for a slot now."""
         with self._lock:
             return len(self._waiting)
 
     @contextlib.contextmanager
-    def turn(self, cancel: CancelToken | None = None) -> Iterator[None]:
-        """Wait for a turn and hold it while the block runs.
+    def slot(self, cancel: CancelToken | None = None) -> Iterator[None]:
+        """Wait for a slot and hold it while the block runs.
 
         Args:
             cancel: ends the wait.
@@ -210,7 +126,7 @@ class Turns:
                 mine.wait()
                 return
             with cancel.on_cancel(mine.set):
-                # A wait may end a moment before the deadline; going on then would be a turn that nobody gave.
+                # A wait may end a moment before the deadline; continuing then would use a slot that was not granted.
                 while not mine.wait(cancel.remaining_seconds()):
                     cancel.check()
                 cancel.check()
@@ -229,3 +145,88 @@ class Turns:
                 self._waiting.popleft().set()
             else:
                 self._running -= 1
+
+
+class PullFailedError(ImageStoreError):
+    """Every attempt failed; the message joins the runtime's error texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A successful pull.
+
+    Attributes:
+        image_ref: image id.
+        size_bytes: as the service lists it; 0 if it doesn't.
+        duration: without waiting.
+        used: the credential that succeeded; None for an anonymous pull.
+    """
+
+    image_ref: str
+    size_bytes: int
+    duration: Duration
+    used: TrackedCredential | None
+
+
+class Puller:
+    """Pulls images of one service within the limits.
+
+    Args:
+        service: the image service to ask.
+        slots: limits how many pulls run at once; by default one.
+        bucket: limits pulls per second; by default there is no limit.
+        clock: monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        service: ImageService,
+        *,
+        slots: PullSlots | None = None,
+        bucket: TokenBucket | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._service = service
+        self._slots = slots or PullSlots.serial()
+        self._bucket = bucket or TokenBucket(0, 0, clock=clock)
+        self._clock = clock
+
+    def pull(
+        self,
+        spec: ImageSpec,
+        credentials: Sequence[TrackedCredential],
+        *,
+        sandbox: SandboxMetadata | None = None,
+        observer: Observer | None = None,
+        cancel: CancelToken | None = None,
+    ) -> Pulled:
+        """Wait for a slot and pull.
+
+        Raises:
+            PullFailedError: every attempt failed.
+            OperationCancelledError, DeadlineExceededError: the token ended it.
+        """
+        with self._slots.slot(cancel):
+            began = self._clock()
+            if not self._bucket.take():
+                raise PullFailedError(QPS_EXCEEDED)
+            failures: list[ImageStoreError] = []
+            attempts: Sequence[TrackedCredential | None] = credentials or (None,)
+            for used in attempts:
+                auth = used.auth if used is not None else None
+                try:
+                    image_ref = self._service.pull(spec, auth=auth, sandbox=sandbox, observer=observer, cancel=cancel)
+                except ImageStoreError as error:
+                    if cancel is not None:
+                        cancel.check()
+                    failures.append(error)
+                    continue
+                size_bytes = self._size(spec)
+                return Pulled(image_ref, size_bytes, Duration(self._clock() - began), used)
+        raise PullFailedError(aggregate(runtime_text(error) for error in failures)) from failures[0]
+
+    def _size(self, spec: ImageSpec) -> int:
+        with contextlib.suppress(ImageStoreError):
+            found = self._service.status(spec)
+            return found.size if found is not None else 0
+        return 0

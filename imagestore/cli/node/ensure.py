@@ -143,7 +143,7 @@ def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | No
         found.service,
         gates=settings.gates,
         keyring=_node_keyring(),
-        puller=Puller(found.service, turns=settings.turns(), bucket=settings.bucket()),
+        puller=Puller(found.service, slots=settings.pull_slots(), bucket=settings.token_bucket()),
         records=records_of(found, metrics) if settings.gates.ensure_secret_pulled_images else None,
         recorder=heard.append,
         metrics=metrics,

@@ -33,7 +33,7 @@ from imagestore.node.docker.handler_table import HandlerTable
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import pull
 from imagestore.node.edged.settings import STALL_LIMIT
-from imagestore.node.puller import Turns
+from imagestore.node.puller import PullSlots
 from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class DockerImageService:
         self._sandbox_image = str(Reference.parse(sandbox_image)) if sandbox_image else ""
         self._table = table if table is not None else HandlerTable()
         self._stall_limit = stall_limit
-        self._turns = tuple(Turns.serial() for _ in range(_STRIPES))
+        self._pulling = tuple(PullSlots.serial() for _ in range(_STRIPES))
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
@@ -145,7 +145,7 @@ class DockerImageService:
         """See ImageService. Annotations are not the engine's."""
         reference, handler = Reference.parse(spec.image), self._handler(spec)
         # Two handlers' pulls of one reference would move its tag under each other's feet.
-        with self._turns[hash(str(reference)) % _STRIPES].turn(cancel):
+        with self._pulling[hash(str(reference)) % _STRIPES].slot(cancel):
             return self._pull(reference, handler, auth, observer, cancel)
 
     def remove(self, spec: ImageSpec) -> None:
