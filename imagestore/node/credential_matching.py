@@ -1,10 +1,9 @@
-"""Which entries of a Docker configuration count for a repository, as the kubelet's keyring has it.
+"""Which entries of a Docker configuration apply to a repository, as in the kubelet's keyring.
 
-Rule (Kubernetes, package credentialprovider): a key is read as a URL without its scheme, and ``/v1/`` or ``/v2/`` in
-front of its path is dropped. Host parts match one by one with shell patterns inside a part, their number and the ports
-must be equal, and the key's path must be a prefix of the repository's, compared as text. Keys are tried in reverse
-order of their texts, so that longer ones come first. Where nothing matches, Docker Hub's own entry counts for Docker
-Hub's names.
+Rule (Kubernetes, package credentialprovider): a key is read as a URL without its scheme, and a leading ``/v1/`` or
+``/v2/`` of its path is dropped. Host parts are matched one by one, as shell patterns; their number and the ports must
+be equal, and the key's path must be a prefix of the repository's, compared as text. Keys are tried in reverse order of
+their texts, so that longer ones come first. If no key matches a name of Docker Hub, Docker Hub's own entry applies.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ _HOST: Final = re.compile(r"[^\s\\^{}|\"`<>%]*")
 _HUB_HOSTS: Final = ("docker.io", "index.docker.io")
 _CLASS: Final = re.compile(r"((?:[^\]-](?:-[^\]-])?)+)\]")
 _RANGE: Final = re.compile(r"([^-])(?:-([^-]))?")
-#: For each character the ranges that it may be in.
-_Piece = list[list[tuple[str, str]]]
 
 
 def normalized_key(key: str) -> str | None:
-    """A key of ``auths`` as it is compared; None when it can't be read as an address.
+    """A key of ``auths`` in the form that is compared; None if it is no address.
 
     >>> normalized_key("https://index.docker.io/v1/"), normalized_key("registry.example/team")
     ('index.docker.io', 'registry.example/team')
@@ -42,7 +39,7 @@ def normalized_key(key: str) -> str | None:
 
 
 def matches(key: str, repository: str) -> bool:
-    """Whether a normalized key counts for a repository (``host/path``).
+    """Whether a normalized key applies to a repository (``host/path``).
 
     >>> matches("*.registry.example", "eu.registry.example/team/app")
     True
@@ -57,11 +54,12 @@ def matches(key: str, repository: str) -> bool:
     parts, port = _parts(host)
     if wanted_port != port or len(wanted_parts) != len(parts) or not path.startswith(wanted_path):
         return False
-    return all(_fits(text, part) for text, part in zip(wanted_parts, parts, strict=True))
+    patterns = map(_host_pattern, wanted_parts)
+    return all(each is not None and each.fullmatch(part) for each, part in zip(patterns, parts, strict=True))
 
 
 def matching(keys: Iterable[str], repository: str) -> list[str]:
-    """The normalized keys that count for a repository, the first to try first.
+    """The normalized keys that apply to a repository, in the order to try them.
 
     Args:
         keys: normalized.
@@ -75,7 +73,7 @@ def matching(keys: Iterable[str], repository: str) -> list[str]:
 
 
 def is_docker_hub(repository: str) -> bool:
-    """Whether a repository text, completed or not, is on Docker Hub."""
+    """Whether a repository name, completed or not, is on Docker Hub."""
     first, slash, _ = repository.partition("/")
     if not first:
         return False
@@ -90,7 +88,7 @@ def _without_scheme(key: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str] | None:
-    """Host with port, and the path with its slash; None when it is no address."""
+    """Host with port, and the path with its slash; None if it is no address."""
     rest = re.split("[?#]", text, maxsplit=1)[0]
     host, slash, path = rest.partition("/")
     host = host.rpartition("@")[2]
@@ -113,35 +111,13 @@ def _parts(host: str) -> tuple[list[str], str]:
     return host.split("."), ""
 
 
-def _fits(text: str, part: str) -> bool:
-    """Go's filepath.Match inside one host part: ``*`` and ``[…]``, since no host has its other signs; a malformed class
-    fits nothing.
+def _host_pattern(text: str) -> re.Pattern[str] | None:
+    """Go's filepath.Match for one host part, with ``*`` and ``[…]``; None for a malformed class, which matches nothing.
 
-    As there, a star skips as little as it can and is never tried again: what both texts are is up to who writes pods.
+    As in Go a star takes as little as it can and is never retried (an atomic group): the author of a pod chooses both
+    texts, and must not make the match slow.
     """
-    pieces = _pieces(text)
-    if pieces is None:
-        return False
-    first, *others = pieces
-    if not _is_at(first, part, 0):
-        return False
-    position = len(first)
-    if not others:
-        return position == len(part)
-    *inner, last = others
-    for piece in inner:
-        starts = range(position, len(part) - len(piece) + 1)
-        start = next((start for start in starts if _is_at(piece, part, start)), None)
-        if start is None:
-            return False
-        position = start + len(piece)
-    end = len(part) - len(last)
-    return end >= position and _is_at(last, part, end)
-
-
-def _pieces(text: str) -> list[_Piece] | None:
-    """What stands between the stars; None where a class is malformed."""
-    pieces: list[_Piece] = [[]]
+    pieces: list[list[str]] = [[]]
     position = 0
     while position < len(text):
         character = text[position]
@@ -152,15 +128,14 @@ def _pieces(text: str) -> list[_Piece] | None:
             found = _CLASS.match(text, position)
             if found is None:
                 return None
-            pieces[-1].append([(low, high or low) for low, high in _RANGE.findall(found[1])])
+            ranges = ((low, high or low) for low, high in _RANGE.findall(found[1]))
+            # Go accepts a range that is empty; re doesn't.
+            parts = [f"{re.escape(low)}-{re.escape(high)}" for low, high in ranges if low <= high]
+            pieces[-1].append(f"[{''.join(parts)}]" if parts else "(?!)")
             position = found.end()
         else:
-            pieces[-1].append([(character, character)])
-    return pieces
-
-
-def _is_at(piece: _Piece, part: str, start: int) -> bool:
-    found = part[start : start + len(piece)]
-    return len(found) == len(piece) and all(
-        any(low <= character <= high for low, high in ranges) for ranges, character in zip(piece, found, strict=True)
-    )
+            pieces[-1].append(re.escape(character))
+    first, *others = map("".join, pieces)
+    inner = "".join(f"(?>.*?{piece})" for piece in others[:-1])
+    last = f".*{others[-1]}" if others else ""
+    return re.compile(first + inner + last, re.DOTALL)

@@ -155,7 +155,7 @@ def classify(image: str, text: str) -> tuple[ErrorClass, str]:
 
 
 def runtime_text(error: ImageStoreError) -> str:
-    """An error's text as a CRI runtime gives it: registry and verifier errors begin with the name of their CRI error."""
+    """An error's text as a CRI runtime gives it: registry and verifier errors begin with CRI's name for them."""
     text = str(error)
     if text.startswith(tuple(_REPHRASED)):
         return text
