@@ -20,8 +20,9 @@ from imagestore.util.durations import Duration
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from imagestore.node.eviction import CollectionReport
     from imagestore.node.feature_gates import FeatureGates
-    from imagestore.node.image_gc import CollectionReport, ImageCollector
+    from imagestore.node.image_gc import ImageCollector
     from imagestore.node.image_uses import ImageUse
 
 _FILE: Final = "image-handler-gate.json"

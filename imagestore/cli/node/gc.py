@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from imagestore.cli.node.services import Connected, ServiceChoice
     from imagestore.errors import ImageStoreError
-    from imagestore.node.image_gc import CollectionReport, CollectorStats, ImageCollector
+    from imagestore.node.eviction import CollectionReport
+    from imagestore.node.image_gc import CollectorStats, ImageCollector
     from imagestore.node.image_uses import CollectorState, ImageUse
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.kubelet_messages import NodeEvent

@@ -29,7 +29,6 @@ def test_the_longest_unused_go_first_until_enough_is_free() -> None:
     assert bed.removed() == ["never", "used-early"]
     assert (report.freed_bytes, report.target_bytes, report.missing_bytes) == (200, 150, 0)
     assert 'kubelet_image_garbage_collected_total{reason="space"} 2' in bed.metrics.text()
-    assert bed.collector.stats().removed_images == 2
 
 
 def test_at_least_one_image_goes_at_the_threshold() -> None:
