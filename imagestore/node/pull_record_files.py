@@ -1,9 +1,9 @@
-"""The records on disk, in the kubelet's own layout, so that a kubelet could take over from us or we from it.
+"""Pull records on disk, in the kubelet's own layout: a kubelet can use our files and we can use a kubelet's.
 
-``<root>/image_manager/pulling/`` has intents, ``…/pulled/`` records; a file is named ``sha256-`` and the hash of its
-key (the image text, resp. the image ref). Files are written beside and renamed. What the kubelet would not have written
-is passed over. A record that was read stays in memory until its file changes. Several processes may share a folder:
-``…/locks/`` tells whether the pull that an intent is of goes on in one of them.
+``<root>/image_manager/pulling/`` has intents, ``…/pulled/`` has records. A file is named ``sha256-`` and the hash of
+its key: the image text for an intent, the image ref for a record. Files are replaced by a rename; files with other
+names are ignored. As in the kubelet, records are cached until their file changes. Several processes may share a
+folder: ``…/locks/`` shows whether the pull of an intent is still running in one of them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 _PREFIX: Final = "sha256-"
-_BESIDE: Final = ".tmp"
-#: Nobody takes so long to write a file; what is older was left by a process that ended.
-_LEFT_SECONDS: Final = 3600
+_TEMPORARY: Final = ".tmp"
+#: Writing never takes this long: an older temporary file was left by a process that died.
+_LEFTOVER_SECONDS: Final = 3600
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _CACHED: Final = 2000
-#: Only pulls under way, and what was cut off, have intents.
+#: Only running and interrupted pulls have intents.
 _INTENTS_CACHED: Final = 100
 
 
 def file_name(key: str) -> str:
-    """Of the file that holds a key.
+    """The file name for a key.
 
     >>> file_name("busybox")[:15]
     'sha256-9d75f0d7'
@@ -46,12 +46,52 @@ def file_name(key: str) -> str:
     return _PREFIX + Digest.of(key.encode("utf-8", "surrogatepass")).encoded
 
 
+V = TypeVar("V")
+
+
+class RecentlyUsed(Generic[V]):
+    """A bounded cache; the least recently used values are dropped.
+
+    Args:
+        capacity: how many values are kept.
+        show_usage: receives the usage in percent after each change.
+    """
+
+    def __init__(self, capacity: int, show_usage: Callable[[float], None] | None) -> None:
+        self._capacity = capacity
+        self._show_usage = show_usage
+        self._values: collections.OrderedDict[str, V] = collections.OrderedDict()
+
+    def get(self, key: str) -> V | None:
+        """The value, which is now the most recently used; None if it isn't cached."""
+        if key in self._values:
+            self._values.move_to_end(key)
+        return self._values.get(key)
+
+    def put(self, key: str, value: V) -> None:
+        """Add or replace a value."""
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > self._capacity:
+            self._values.popitem(last=False)
+        self._show()
+
+    def drop(self, key: str) -> None:
+        """Remove a value; it need not be there."""
+        self._values.pop(key, None)
+        self._show()
+
+    def _show(self) -> None:
+        if self._show_usage is not None:
+            self._show_usage(100 * len(self._values) // self._capacity)
+
+
 class PullRecordFiles:
     """Reads and writes intents and records below one folder.
 
     Args:
-        root: the kubelet's, or the node agent's own folder.
-        show_usage, show_intents_usage: hear how full the memories of records and of intents are, in percent.
+        root: folder of the kubelet or of the node agent.
+        show_usage, show_intents_usage: receive the usage of the caches of records and of intents, in percent.
 
     Raises:
         StoreReadOnlyError, StoreFullError: the folders can't be made.
@@ -64,8 +104,8 @@ class PullRecordFiles:
         show_usage: Callable[[float], None] | None = None,
         show_intents_usage: Callable[[float], None] | None = None,
     ) -> None:
-        self._cache: RecentlyUsed[tuple[Signature, PulledRecord]] = RecentlyUsed(_CACHED, show_usage or _ignored)
-        self._intents: RecentlyUsed[Signature] = RecentlyUsed(_INTENTS_CACHED, show_intents_usage or _ignored)
+        self._cache: RecentlyUsed[tuple[Signature, PulledRecord]] = RecentlyUsed(_CACHED, show_usage)
+        self._intents: RecentlyUsed[Signature] = RecentlyUsed(_INTENTS_CACHED, show_intents_usage)
         self._pulling = root / "image_manager" / "pulling"
         self._pulled = root / "image_manager" / "pulled"
         self._locks = root / "image_manager" / "locks"
@@ -74,10 +114,10 @@ class PullRecordFiles:
                 make_directory(folder, 0o700)
 
     def begin(self, image: str) -> SharedLock:
-        """Note that an image is about to be pulled.
+        """Write the intent of a pull that is about to start.
 
         Returns:
-            Held for as long as the pull goes on, so that nobody takes it for cut off; for end().
+            A lock for end(), held while the pull runs: it shows other processes that the pull was not interrupted.
 
         Raises:
             StoreError: it can't be written.
@@ -87,17 +127,17 @@ class PullRecordFiles:
         try:
             self._write_intent(image)
         except BaseException:
-            with lock.released():  # and its file goes, if nobody else's pull is noted
+            with lock.released():  # removes the lock file unless another pull holds it
                 pass
             raise
         return lock
 
     def end(self, image: str, lock: SharedLock) -> None:
-        """Forget an intent, unless another process pulls the image.
+        """Delete an intent, unless another process pulls the image.
 
         Args:
-            image: of begin().
-            lock: what that returned; it is let go in any case.
+            image: as for begin().
+            lock: returned by begin(); it is released in any case.
 
         Raises:
             StoreError: it can't be deleted.
@@ -106,8 +146,8 @@ class PullRecordFiles:
             if is_last:
                 self.delete_intent(image)
 
-    def cut_off(self, image: str) -> FileLock:
-        """To be taken by who sees to the intent of a pull that no process is at any more."""
+    def interrupted(self, image: str) -> FileLock:
+        """The lock to acquire before handling the intent of an interrupted pull; fails while a pull is running."""
         return FileLock(self._locks / file_name(image))
 
     def _write_intent(self, image: str) -> None:
@@ -118,7 +158,7 @@ class PullRecordFiles:
             self._intents.put(image, seen)
 
     def has_intent(self, image: str) -> bool:
-        """Whether a pull of the image is under way or was cut off.
+        """Whether a pull of the image is running or was interrupted.
 
         Raises:
             StoreError: the intent can't be read.
@@ -131,28 +171,19 @@ class PullRecordFiles:
         return data is not None and pull_records.parse_intent(data, f"pull intent {path.name}") == image
 
     def delete_intent(self, image: str) -> None:
-        """Forget an intent; it needn't be there."""
+        """Delete an intent; it need not exist."""
         self._intents.drop(image)
         _delete(self._pulling / file_name(image))
 
     def intents(self) -> tuple[list[str], list[StoreCorruptError]]:
-        """Images of all intents, and what is wrong with files that hold none."""
-        images: list[str] = []
-        faults: list[StoreCorruptError] = []
-        for path in _paths(self._pulling):
-            try:
-                data = _read(path)
-                if data is not None:
-                    images.append(pull_records.parse_intent(data, f"pull intent {path.name}"))
-            except StoreCorruptError as error:
-                faults.append(error)
-        return images, faults
+        """The images of all intents, and the faults of unreadable files."""
+        return _parsed(self._pulling, "pull intent", pull_records.parse_intent)
 
     def read(self, image_ref: str) -> PulledRecord | None:
         """The record of an image, or None.
 
         Raises:
-            StoreError: there is one that can't be read.
+            StoreError: it can't be read.
         """
         path = self._pulled / file_name(image_ref)
         seen = signature(path)
@@ -170,20 +201,11 @@ class PullRecordFiles:
         return record
 
     def records(self) -> tuple[list[PulledRecord], list[StoreCorruptError]]:
-        """All records, and what is wrong with files that hold none."""
-        found: list[PulledRecord] = []
-        faults: list[StoreCorruptError] = []
-        for path in _paths(self._pulled):
-            try:
-                data = _read(path)
-                if data is not None:
-                    found.append(pull_records.parse_record(data, f"pulled record {path.name}"))
-            except StoreCorruptError as error:
-                faults.append(error)
-        return found, faults
+        """All records, and the faults of unreadable files."""
+        return _parsed(self._pulled, "pulled record", pull_records.parse_record)
 
     def write(self, record: PulledRecord) -> None:
-        """Write a record in place of the one that is there.
+        """Write or replace a record.
 
         Raises:
             StoreError: it can't be written.
@@ -191,20 +213,20 @@ class PullRecordFiles:
         _replace(self._pulled / file_name(record.image_ref), pull_records.record_json(record))
 
     def delete(self, image_ref: str) -> None:
-        """Forget a record; it needn't be there."""
+        """Delete a record; it need not exist."""
         self._cache.drop(image_ref)
         _delete(self._pulled / file_name(image_ref))
 
     def renew(self) -> None:
-        """Write files of older versions anew, in today's; what can't be read stays as it is.
+        """Rewrite files of older versions in today's; unreadable files stay as they are.
 
-        What processes left that ended while they wrote is deleted.
+        Temporary files that dead processes left are deleted.
 
         Raises:
             StoreError: one can't be written.
         """
         for folder in (self._pulling, self._pulled):
-            _delete_left(folder)
+            _delete_leftovers(folder)
         for path in _paths(self._pulling):
             _rewrite(path, lambda data, what: pull_records.intent_json(pull_records.parse_intent(data, what)))
         for path in _paths(self._pulled):
@@ -213,10 +235,6 @@ class PullRecordFiles:
     def counts(self) -> tuple[int, int]:
         """How many intents and records are on disk."""
         return len(_paths(self._pulling)), len(_paths(self._pulled))
-
-
-def _ignored(_percent: float) -> None:
-    """Nobody wants to know."""
 
 
 def _read(path: Path) -> bytes | None:
@@ -229,12 +247,25 @@ def _read(path: Path) -> bytes | None:
             raise StoreCorruptError(f"{path.name}: larger than {_MAX_BYTES} bytes") from error
 
 
+def _parsed(folder: Path, what: str, parse: Callable[[bytes, str], V]) -> tuple[list[V], list[StoreCorruptError]]:
+    found: list[V] = []
+    faults: list[StoreCorruptError] = []
+    for path in _paths(folder):
+        try:
+            data = _read(path)
+            if data is not None:
+                found.append(parse(data, f"{what} {path.name}"))
+        except StoreCorruptError as error:
+            faults.append(error)
+    return found, faults
+
+
 def _paths(folder: Path) -> list[Path]:
     with translated("list pull records", folder):
         return sorted(
             path
             for path in folder.iterdir()
-            if path.name.startswith(_PREFIX) and not path.name.endswith(_BESIDE) and path.is_file()
+            if path.name.startswith(_PREFIX) and not path.name.endswith(_TEMPORARY) and path.is_file()
         )
 
 
@@ -251,53 +282,14 @@ def _rewrite(path: Path, renewed: Callable[[bytes, str], bytes]) -> None:
             _replace(path, after)
 
 
-def _delete_left(folder: Path) -> None:
-    with translated("delete what was left beside pull records", folder):
-        for path in folder.glob(f"*{_PREFIX}*{_BESIDE}"):
+def _delete_leftovers(folder: Path) -> None:
+    with translated("delete temporary files of pull records", folder):
+        for path in folder.glob(f"*{_PREFIX}*{_TEMPORARY}"):
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < time.time() - _LEFT_SECONDS:
+                if path.stat().st_mtime < time.time() - _LEFTOVER_SECONDS:
                     path.unlink()
 
 
 def _delete(path: Path) -> None:
     with translated("delete a pull record", path), contextlib.suppress(FileNotFoundError):
         path.unlink()
-
-
-V = TypeVar("V")
-
-
-class RecentlyUsed(Generic[V]):
-    """Values by key; the longest unused fall out.
-
-    Args:
-        capacity: how many are kept.
-        show_usage: hears of the use in percent after each change.
-    """
-
-    def __init__(self, capacity: int, show_usage: Callable[[float], None]) -> None:
-        self._capacity = capacity
-        self._show_usage = show_usage
-        self._values: collections.OrderedDict[str, V] = collections.OrderedDict()
-
-    def get(self, key: str) -> V | None:
-        """The value, now the most recently used; None when it isn't kept."""
-        if key in self._values:
-            self._values.move_to_end(key)
-        return self._values.get(key)
-
-    def put(self, key: str, value: V) -> None:
-        """Keep a value."""
-        self._values[key] = value
-        self._values.move_to_end(key)
-        while len(self._values) > self._capacity:
-            self._values.popitem(last=False)
-        self._show()
-
-    def drop(self, key: str) -> None:
-        """Keep no value."""
-        self._values.pop(key, None)
-        self._show()
-
-    def _show(self) -> None:
-        self._show_usage(100 * len(self._values) // self._capacity)

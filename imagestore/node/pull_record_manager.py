@@ -1,13 +1,19 @@
-"""Whether a pod may use an image that is present, from what this node remembers of its pulls (KEP-2535).
+"""Whether a pod may use a present image, decided by the records of this node's pulls (KEP-2535).
 
-Decision "must pull again", in order: no ref: yes. The policy asks for no verification: no. No record: yes. No entry
-for this repository: yes. Accessible to the node's pods: no. Nobody recorded: yes. A secret of the pod with an equal
-hash, or the same secret: no, and the record learns of it. An equal service account: no. Otherwise yes, and whenever
-records can't be read. Records don't know runtime handlers: an image pulled for one handler vouches for the same image
-under another one.
+"Must pull again" is decided by the first rule that applies:
 
-Entries are keyed by the image's name as the pod has it, without tag and digest, as by a kubelet of 1.36. An older
-kubelet completes the name; its entries are found too.
+1. no image ref: yes
+2. the verification policy doesn't require verification: no
+3. no record, or no entry for this repository: yes
+4. the entry is accessible to all pods of the node: no
+5. a secret of the pod has the hash of a recorded one, or is the same secret: no; the record then learns the new one
+6. the pod's service account is recorded: no
+7. otherwise, and whenever the records can't be read: yes
+
+Records don't contain runtime handlers: an image pulled for one handler counts for the same image under another one.
+
+Entries are keyed by the image's name as written in the pod, without tag and digest, as in Kubernetes 1.36. Older
+kubelets complete the name; their entries are found too.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     from imagestore.node.pull_verification import CredentialVerification
 
 _LOGGER: Final = logging.getLogger(__name__)
-#: Above so many secrets a record is no longer extended while matching, so that turnover can't grow it without end.
+#: A record with this many secrets learns no further ones while matching, so that it can't grow without limit.
 MOST_SECRETS_LEARNED: Final = 100
 
 ALLOWED_BY_POLICY: Final = "credentialPolicyAllowed"
@@ -49,29 +55,29 @@ class Verdict:
     """Whether a present image must be pulled again, and why.
 
     Attributes:
-        must_pull: the pod's right to use it is not proved yet.
-        result: the kubelet's word for its metric; empty when there was nothing to check.
+        must_pull: it is not proved yet that the pod may use the image.
+        result: label of the kubelet's metric; empty if there was nothing to check.
     """
 
     must_pull: bool
     result: str = ""
 
 
-class _Pulls:
-    """Those of one image that are under way in this process."""
+@dataclass(slots=True)
+class _RunningPulls:
+    """The pulls of one image in this process, and the lock that they share."""
 
-    def __init__(self, lock: SharedLock) -> None:
-        self.lock = lock
-        self.count = 0
+    lock: SharedLock
+    count: int = 0
 
 
 class PullManager:
     """Keeps intents and records; safe from any thread. Several processes may share the files.
 
     Args:
-        files: where they are.
+        files: the files of intents and records.
         verification: which images need verification.
-        metrics: counts checks and files.
+        metrics: counters; None counts nothing.
         clock: seconds since 1970.
     """
 
@@ -87,16 +93,16 @@ class PullManager:
         self._verification = verification
         self._metrics = metrics
         self._clock = clock
-        self._under_way: dict[str, _Pulls] = {}
+        self._running: dict[str, _RunningPulls] = {}
         self._lock = threading.RLock()
 
     def start(self, images: Iterable[ServedImage]) -> None:
-        """At start: pulls that were cut off but whose image is there become records without credentials.
+        """At start-up: the intent of an interrupted pull whose image is present becomes a record without credentials.
 
-        Files that an older kubelet wrote get today's version, as a kubelet gives it to them when it starts.
+        Files of older versions are rewritten, as a kubelet does when it starts.
 
         Args:
-            images: what the image service lists.
+            images: as the image service lists them.
         """
         with self._lock:
             try:
@@ -106,43 +112,44 @@ class PullManager:
             intents, faults = self._files.intents()
             for fault in faults:
                 _LOGGER.warning("pull intents: %s", fault)
-            # Services list complete names, pods write them short: a kubelet takes those images for preloaded ones.
+            # Services list complete names, pods use short ones: upstream takes those images for preloaded ones.
             wanted = {written: spellings(written) for written in sorted(intents)}
             for image in images if wanted else ():
                 listed = {*image.repo_tags, *image.repo_digests}
                 for written in (each for each, names in wanted.items() if not listed.isdisjoint(names)):
                     try:
-                        self._see_to(written, image.id)
+                        self._settle_intent(written, image.id)
                     except (StoreError, InvalidInputError) as error:
                         _LOGGER.warning("pull intent of %s stays: %s", written, error)
             self._show_counts()
 
     def intend(self, image: str) -> None:
-        """Note that a pull begins.
+        """Record that a pull starts.
 
         Raises:
-            StoreError: it can't be written; the pull must not begin.
+            StoreError: it can't be written; the pull must not start.
         """
         with self._lock:
-            pulls = self._under_way.get(image)
+            pulls = self._running.get(image)
             if pulls is None:
-                pulls = self._under_way[image] = _Pulls(self._files.begin(image))
+                pulls = self._running[image] = _RunningPulls(self._files.begin(image))
             pulls.count += 1
             self._show_counts()
 
     def pulled(self, image: str, image_ref: str, used: TrackedCredential | None) -> None:
-        """Turn an intent into a record. If that can't be written, the intent stays and tells that we pulled it."""
+        """Turn an intent into a record. If that fails, the intent stays and shows that this node pulled the image."""
         with self._lock:
             try:
                 self._write(image, image_ref, recorded(used))
             except (StoreError, InvalidInputError) as error:
                 _LOGGER.warning("pulled record of %s: %s", image_ref, error)
-                self._leave(image)
+                if (lock := self._last_lock(image)) is not None:
+                    lock.release()
                 return
             self._end_intent(image)
 
     def failed(self, image: str) -> None:
-        """Drop the intent of a pull that failed, unless another pull of the image is under way."""
+        """Delete the intent of a failed pull, unless another pull of the image is running."""
         with self._lock:
             self._end_intent(image)
 
@@ -151,8 +158,8 @@ class PullManager:
 
         Args:
             image: as written in the pod.
-            image_ref: what the image service says is present.
-            credentials: of the pod; asked only when they decide.
+            image_ref: id of the present image.
+            credentials: of the pod; called only if they decide.
 
         Raises:
             ConfigError: the pod's credentials can't be read.
@@ -170,13 +177,13 @@ class PullManager:
         return verdict
 
     def prune(self, present: Iterable[str], *, before: float) -> None:
-        """After a collection: drop records of images that are gone. What fails is logged: the images have gone.
+        """After a collection: delete the records of images that are gone. Failures are only logged.
 
         Args:
-            present: ids of all images that are there, in use or not.
-            before: seconds since 1970; newer records are of pulls during the collection and stay.
+            present: ids of all present images, in use or not.
+            before: seconds since 1970; newer records belong to pulls during the collection and stay.
         """
-        # Records know whole seconds: one of the second in which the collection began may be newer than that.
+        # Records have whole seconds: one of the second in which the collection began may be newer than its beginning.
         second = math.floor(before)
         with self._lock:
             try:
@@ -189,19 +196,16 @@ class PullManager:
             kept = set(present)
             for record in records:
                 if record.image_ref not in kept and (record.updated_at or 0) < second:
-                    self._drop(record.image_ref)
+                    try:
+                        self._files.delete(record.image_ref)
+                    except StoreError as error:
+                        _LOGGER.warning("pulled record of %s stays: %s", record.image_ref, error)
             self._show_counts()
-
-    def _drop(self, image_ref: str) -> None:
-        try:
-            self._files.delete(image_ref)
-        except StoreError as error:
-            _LOGGER.warning("pulled record of %s stays: %s", image_ref, error)
 
     def _judge(self, image: str, image_ref: str, credentials: Callable[[], Sequence[TrackedCredential]]) -> Verdict:
         with self._lock:
             record = self._files.read(image_ref)
-            is_known = record is not None or image in self._under_way or self._files.has_intent(image)
+            is_known = record is not None or image in self._running or self._files.has_intent(image)
         if not self._verification.is_required(image, is_known_pulled=is_known):
             return Verdict(must_pull=False, result=ALLOWED_BY_POLICY)
         must_authenticate = Verdict(must_pull=True, result=MUST_AUTHENTICATE)
@@ -221,11 +225,11 @@ class PullManager:
         for mine in of_pod:
             for cached in known.secrets:
                 has_hash = bool(cached.credential_hash) and cached.credential_hash == mine.credential_hash
-                is_learned = len(known.secrets) < MOST_SECRETS_LEARNED
-                # New content of a secret that pulled it is only trusted where it can be noted.
-                if not has_hash and not (is_learned and cached.coordinates == mine.coordinates):
+                can_learn = len(known.secrets) < MOST_SECRETS_LEARNED
+                # New content of a recorded secret is trusted only if the record can learn it.
+                if not has_hash and not (can_learn and cached.coordinates == mine.coordinates):
                     continue
-                if cached != mine and is_learned:
+                if cached != mine and can_learn:
                     self._learn(image, image_ref, mine)
                 return True
         account = next((each.source for each in credentials if isinstance(each.source, ServiceAccountSource)), None)
@@ -239,9 +243,9 @@ class PullManager:
             _LOGGER.warning("pulled record of %s: %s", image_ref, error)
 
     def _write(self, image: str, image_ref: str, credentials: PullCredentials | None) -> None:
-        """Write the record anew; without credentials only its existence counts.
+        """Write or update a record; without credentials only its existence matters.
 
-        Also one that stays the same: its time tells a collection that is under way that the image came meanwhile.
+        An unchanged record gets a new time too: it shows a running collection that the image was pulled meanwhile.
         """
         repository = written_repository(image)
         try:
@@ -263,15 +267,15 @@ class PullManager:
             changed = {**before.credentials, repository: merged}
             self._files.write(replace(before, updated_at=now, credentials=changed))
 
-    def _see_to(self, image: str, image_ref: str) -> None:
-        """A record for a pull that was cut off, if it was: another process may be at it."""
-        with self._files.cut_off(image) as lock:
+    def _settle_intent(self, image: str, image_ref: str) -> None:
+        """Turn the intent of an interrupted pull into a record, unless another process is still pulling."""
+        with self._files.interrupted(image) as lock:
             if lock.try_acquire():
                 self._write(image, image_ref, None)
                 self._files.delete_intent(image)
 
     def _end_intent(self, image: str) -> None:
-        lock = self._left(image)
+        lock = self._last_lock(image)
         try:
             if lock is not None:
                 self._files.end(image, lock)
@@ -279,21 +283,15 @@ class PullManager:
         except StoreError as error:
             _LOGGER.warning("pull intent of %s stays: %s", image, error)
 
-    def _leave(self, image: str) -> None:
-        """A pull ends, and the intent stays."""
-        lock = self._left(image)
-        if lock is not None:
-            lock.release()
-
-    def _left(self, image: str) -> SharedLock | None:
-        """The lock of the image's intent when its last pull in this process ends."""
-        pulls = self._under_way.get(image)
+    def _last_lock(self, image: str) -> SharedLock | None:
+        """Count the end of a pull; the lock of the intent if it was the image's last pull in this process."""
+        pulls = self._running.get(image)
         if pulls is None:
             return None
         pulls.count -= 1
         if pulls.count:
             return None
-        del self._under_way[image]
+        del self._running[image]
         return pulls.lock
 
     def _show_counts(self) -> None:
@@ -309,12 +307,12 @@ class PullManager:
 
 
 def _keys(image: str) -> tuple[str, ...]:
-    """Under which a record may know an image: as written (Kubernetes 1.36), and completed (before)."""
+    """The keys of an image in records: its name as written (Kubernetes 1.36), and completed (before)."""
     return tuple(dict.fromkeys((written_repository(image), parse_image_name(image).repository)))
 
 
 def recorded(used: TrackedCredential | None) -> PullCredentials:
-    """What a successful pull proved: without a credential, or with one of the node, that any pod may use the image."""
+    """Who may use an image after a pull: every pod if the pull was anonymous or used the node's own credentials."""
     if used is None or used.source is None:
         return PullCredentials(is_node_accessible=True)
     if isinstance(used.source, SecretSource):

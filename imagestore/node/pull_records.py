@@ -1,7 +1,7 @@
 """Pull intents and pulled records as values, and their JSON form.
 
-Rule: kubelet.config.k8s.io, kinds ImagePullIntent and ImagePulledRecord; v1beta1 is written, v1alpha1 read as well. An
-unknown member is an error, as in the kubelet's strict decoder, so that nothing is lost when a record is written again.
+Rule: kubelet.config.k8s.io, kinds ImagePullIntent and ImagePulledRecord; v1beta1 is written, v1alpha1 also read. An
+unknown member is an error, as in the kubelet's strict decoder, so that rewriting a record loses nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class RecordedSecret:
     namespace: str
     name: str
     uid: str
-    credential_hash: str = field(default="", compare=True)
+    credential_hash: str = ""
 
     @property
     def coordinates(self) -> tuple[str, str, str]:
-        """Which secret it is, whatever its content."""
+        """Identity of the secret, independent of its content."""
         return self.namespace, self.name, self.uid
 
 
@@ -61,19 +61,18 @@ class PullCredentials:
     service_accounts: tuple[RecordedServiceAccount, ...] = ()
 
     def merged(self, new: PullCredentials) -> PullCredentials:
-        """These and what a new pull proved; the same object's values when nothing changes."""
+        """These and those of a new pull; self if nothing changes."""
         if self.is_node_accessible:
             return self
         if new.is_node_accessible:
             return PullCredentials(is_node_accessible=True)
         if new.secrets:
-            by_place = {each.coordinates: each for each in self.secrets}
-            changed = {each.coordinates: each for each in new.secrets if by_place.get(each.coordinates) != each}
-            return replace(self, secrets=tuple(sorted((by_place | changed).values()))) if changed else self
-        added = set(new.service_accounts) - set(self.service_accounts)
-        if not added:
+            known = {each.coordinates: each for each in self.secrets}
+            merged = known | {each.coordinates: each for each in new.secrets}
+            return self if merged == known else replace(self, secrets=tuple(sorted(merged.values())))
+        if set(new.service_accounts) <= set(self.service_accounts):
             return self
-        return replace(self, service_accounts=tuple(sorted({*self.service_accounts, *added})))
+        return replace(self, service_accounts=tuple(sorted({*self.service_accounts, *new.service_accounts})))
 
     def __bool__(self) -> bool:
         return self.is_node_accessible or bool(self.secrets) or bool(self.service_accounts)
@@ -84,9 +83,9 @@ class PulledRecord:
     """An image that this node pulled.
 
     Attributes:
-        image_ref: what the image service returned: the image id.
-        updated_at: seconds since 1970, whole; None when never set.
-        credentials: by repository name, as written in the pod (before Kubernetes 1.36: completed).
+        image_ref: the image id.
+        updated_at: whole seconds since 1970; None if never set.
+        credentials: by repository name as written in the pod (before Kubernetes 1.36: completed).
     """
 
     image_ref: str
@@ -107,7 +106,7 @@ def record_json(record: PulledRecord) -> bytes:
         "apiVersion": _VERSIONS[0],
         "lastUpdatedTime": None
         if moment is None
-        else datetime.fromtimestamp(moment, UTC).replace(tzinfo=None).isoformat() + "Z",  # whatever year, four digits
+        else datetime.fromtimestamp(moment, UTC).replace(tzinfo=None).isoformat() + "Z",  # four digits for every year
         "imageRef": record.image_ref,
     }
     if record.credentials:
@@ -223,7 +222,7 @@ def _moment(value: object, what: str) -> int | None:
     if not isinstance(value, str) or not _TIME.fullmatch(value):
         raise StoreCorruptError(f"{what}: lastUpdatedTime is no time")
     try:
-        # To be written again it must have a year in UTC too.
+        # It must be writable again: with a year in UTC too.
         return int(datetime.fromisoformat(re.sub(r"\.[0-9]+", "", value)).astimezone(UTC).timestamp())
     except (ValueError, OverflowError) as error:
         raise StoreCorruptError(f"{what}: lastUpdatedTime is no time") from error

@@ -1,9 +1,8 @@
 """Which present images need a pod's credentials to be verified (KEP-2535).
 
-Rules: ``imagePullCredentialsVerificationPolicy`` of the kubelet. The allow list has repository names without tag and
-digest, or prefixes that end in ``/*``. Both are compared with the name that the pod has, without tag and digest and not
-completed (since Kubernetes 1.36, kubernetes#137629): ``busybox`` allows ``busybox:1``, and not
-``docker.io/library/busybox``.
+Rules: the kubelet's ``imagePullCredentialsVerificationPolicy``. The allow list has repository names without tag and
+digest, or prefixes that end in ``/*``. Both are compared with the name as written in the pod, without tag and digest
+(since Kubernetes 1.36, kubernetes#137629): ``busybox`` allows ``busybox:1``, but not ``docker.io/library/busybox``.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class CredentialVerification:
         allowlist: repositories that need no verification, under NeverVerifyAllowlistedImages only.
 
     Raises:
-        ConfigError: a pattern of the allow list is none.
+        ConfigError: a pattern of the allow list is invalid.
     """
 
     policy: VerificationPolicy = VerificationPolicy.NEVER_VERIFY_PRELOADED
@@ -54,7 +53,7 @@ class CredentialVerification:
         """From a configuration; an empty policy means the default.
 
         Raises:
-            ConfigError: no such policy, or a pattern is none.
+            ConfigError: the policy is unknown, or a pattern is invalid.
         """
         try:
             known = VerificationPolicy(policy) if policy else VerificationPolicy.NEVER_VERIFY_PRELOADED
@@ -91,7 +90,7 @@ class CredentialVerification:
 
 
 def pattern_fault(pattern: str) -> str:
-    """What is wrong with a pattern of the allow list, in the kubelet's words; empty when nothing is."""
+    """Why a pattern of the allow list is invalid, in the kubelet's words; empty if it is valid."""
     if pattern != pattern.strip():
         return f"leading/trailing spaces are not allowed: {pattern}"
     is_wildcard = pattern.endswith("/*")
