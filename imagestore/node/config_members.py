@@ -1,19 +1,16 @@
-"""Typed reading of configuration objects: a member of the wrong type is an error that names its path."""
+"""Typed members and runtime endpoints of configuration files; an error names the path of the member."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.cri import endpoint as sockets
+from imagestore.cri.endpoint import Endpoint, split_scheme
 from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.resources.quantity import parse as parse_quantity
 from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-_INT32 = 2**31
 
 
 class Members:
@@ -37,57 +34,46 @@ class Members:
         return self._value.get(name) is not None
 
     def below(self, name: str) -> Members:
-        """An object inside; empty when it isn't there."""
+        """A member that is an object; empty if it is missing."""
         return Members(self._value.get(name), self._at(name))
 
     def text(self, name: str) -> str | None:
         """A text; an empty one counts as not given."""
         found = self._value.get(name)
-        if found is None or found == "":
-            return None
-        if not isinstance(found, str):
-            raise ConfigError(f"{self._at(name)}: expected a text, found {_shown(found)}")
-        return found
+        if found is not None and not isinstance(found, str):
+            raise self._wrong(name, "a text")
+        return found or None
 
     def integer(self, name: str) -> int | None:
         """A whole number of 32 bits."""
-        found = self._value.get(name)
-        if found is None:
-            return None
-        if isinstance(found, bool) or not isinstance(found, int) or not -_INT32 <= found < _INT32:
-            raise ConfigError(f"{self._at(name)}: expected a whole number, found {_shown(found)}")
-        return found
+        return self._integer(name, 31)
 
     def long_integer(self, name: str) -> int | None:
-        """A whole number of 64 bits, or a Kubernetes quantity as text."""
+        """A whole number of 64 bits, or a Kubernetes quantity as text; an empty text counts as not given."""
         found = self._value.get(name)
-        if isinstance(found, str) and found:
-            from imagestore.resources.quantity import parse
-
+        if found == "":
+            return None
+        if isinstance(found, str):
             try:
-                return parse(found).value()
+                return parse_quantity(found).value()
             except InvalidInputError as error:
                 raise ConfigError(f"{self._at(name)}: {error}") from error
-        if found is None or found == "":
-            return None
-        if isinstance(found, bool) or not isinstance(found, int) or not -(2**63) <= found < 2**63:
-            raise ConfigError(f"{self._at(name)}: expected a whole number, found {_shown(found)}")
-        return found
+        return self._integer(name, 63)
 
     def boolean(self, name: str) -> bool | None:
         """True or false."""
         found = self._value.get(name)
         if found is not None and not isinstance(found, bool):
-            raise ConfigError(f"{self._at(name)}: expected true or false, found {_shown(found)}")
+            raise self._wrong(name, "true or false")
         return found
 
     def duration(self, name: str) -> Duration | None:
-        """A duration in Go's form."""
+        """A duration in Go's form; an empty text counts as not given."""
         text = self._value.get(name)
         if text is None or text == "":
             return None
         if not isinstance(text, str):
-            raise ConfigError(f"{self._at(name)}: expected a duration such as 2m, found {_shown(text)}")
+            raise self._wrong(name, "a duration such as 2m")
         try:
             return Duration.parse(text)
         except InvalidInputError as error:
@@ -99,22 +85,31 @@ class Members:
         if found is None:
             return ()
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            raise ConfigError(f"{self._at(name)}: expected a list of texts, found {_shown(found)}")
+            raise self._wrong(name, "a list of texts")
         return tuple(found)
 
     def mapping(self, name: str) -> Mapping[str, object]:
-        """An object inside, as it is."""
+        """A member that is an object, undecoded; empty if it is missing."""
         return self.below(name)._value
+
+    def _integer(self, name: str, bits: int) -> int | None:
+        found = self._value.get(name)
+        if found is not None and (type(found) is not int or not -(2**bits) <= found < 2**bits):
+            raise self._wrong(name, "a whole number")
+        return found
+
+    def _wrong(self, name: str, expected: str) -> ConfigError:
+        return ConfigError(f"{self._at(name)}: expected {expected}, found {_shown(self._value.get(name))}")
 
     def _at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
 
 def positive(timeout: Duration, what: str) -> Duration:
-    """A time limit under which something can come to its end.
+    """A time limit, if it is above zero.
 
     Raises:
-        ConfigError: it is zero or negative.
+        ConfigError: it isn't.
     """
     if timeout.nanoseconds <= 0:
         raise ConfigError(f"{what}: expected more than zero, found {timeout}")
@@ -125,39 +120,11 @@ def _shown(value: object) -> str:
     return f"{type(value).__name__} {str(value)[:50]!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A parsed endpoint.
+def endpoint_url(text: str) -> str:
+    """A runtime endpoint with its scheme, checked as the kubelet does.
 
-    Attributes:
-        scheme: ``unix``, ``tcp`` or ``npipe``.
-        address: path of the socket, host and port, or the pipe.
-    """
-
-    scheme: str
-    address: str
-
-    @property
-    def url(self) -> str:
-        """With its scheme."""
-        return f"{self.scheme}://{self.address}"
-
-    def socket_path(self) -> str:
-        """Path of the unix socket to dial.
-
-        Raises:
-            ConfigError: it is none, or longer than the system allows.
-        """
-        if self.scheme != "unix":
-            raise ConfigError(f"endpoint {self.url[:200]!r}: only support unix socket endpoint")
-        try:
-            return sockets.Endpoint.parse(self.url).path
-        except InvalidInputError as error:
-            raise ConfigError(str(error), hint=error.hint) from error
-
-
-def parse_endpoint(text: str) -> Endpoint:
-    """Read an endpoint.
+    A bare path is deprecated and means ``unix://``; ``npipe://`` is for Windows; ``tcp://`` is accepted although no
+    client dials it.
 
     Raises:
         ConfigError: it has blanks, no address, or an unknown scheme.
@@ -165,9 +132,24 @@ def parse_endpoint(text: str) -> Endpoint:
     shown = repr(text[:200])
     if not text or any(character.isspace() or not character.isprintable() for character in text):
         raise ConfigError(f"endpoint {shown}: expected for example {'unix:///run/containerd/containerd.sock'!r}")
-    scheme, address = sockets.split_scheme(text)
+    scheme, address = split_scheme(text)
     if scheme not in ("", "unix", "tcp", "npipe"):
         raise ConfigError(f'endpoint {shown}: protocol "{scheme}" not supported', hint="use unix://")
     if not address or (scheme in ("", "unix") and not address.startswith("/")):
-        raise ConfigError(f"endpoint {shown}: expected an absolute path{f' behind {scheme}://' if scheme else ''}")
-    return Endpoint(scheme or "unix", address)
+        raise ConfigError(f"endpoint {shown}: expected an absolute path{f' after {scheme}://' if scheme else ''}")
+    return f"{scheme or 'unix'}://{address}"
+
+
+def socket_path(text: str) -> str:
+    """Path of the unix socket of an endpoint.
+
+    Raises:
+        ConfigError: as endpoint_url(); it is no unix socket, or longer than the system allows.
+    """
+    url = endpoint_url(text)
+    if not url.startswith("unix://"):
+        raise ConfigError(f"endpoint {url[:200]!r}: only support unix socket endpoint")
+    try:
+        return Endpoint.parse(url).path
+    except InvalidInputError as error:
+        raise ConfigError(str(error), hint=error.hint) from error

@@ -1,7 +1,8 @@
-"""Keyrings: the credentials to try for a repository, in order, with where each came from.
+"""Credentials for the pulls of a pod: keyrings, pull secrets, and the hash by which pull records identify a credential.
 
-Order (kubelet): pull secrets of the pod, then the node's own configuration, then credential provider plugins. Each
-credential is one attempt to pull; without any there is one anonymous attempt.
+Rules (kubelet): the pod's pull secrets come first, then the node's own configuration, then credential provider plugins.
+In a secret's Docker configuration ``auth`` (base64 of ``user:password``, padded or not) takes precedence over
+``username`` and ``password``. An unreadable secret ends the lookup with an error.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import ConfigError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 DOCKER_CONFIG_JSON: Final = "kubernetes.io/dockerconfigjson"
 DOCKER_CFG: Final = "kubernetes.io/dockercfg"
 _KEYS: Final = {DOCKER_CONFIG_JSON: ".dockerconfigjson", DOCKER_CFG: ".dockercfg"}
+_MAX_BYTES: Final = 1024 * 1024  # of a Kubernetes secret
+_ESCAPED: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class PullSecret:
 
     Attributes:
         namespace, name, uid: its coordinates.
-        type: ``kubernetes.io/dockerconfigjson`` or ``kubernetes.io/dockercfg``; others are passed over.
+        type: ``kubernetes.io/dockerconfigjson`` or ``kubernetes.io/dockercfg``; others are ignored.
         data: decoded content by key; never shown.
     """
 
@@ -46,15 +49,12 @@ class PullSecret:
     name: str
     uid: str
     type: str
-    data: Mapping[str, bytes]
-
-    def __repr__(self) -> str:
-        return f"PullSecret({self.namespace!r}, {self.name!r}, {self.uid!r}, {self.type!r})"
+    data: Mapping[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SecretSource:
-    """The secret a credential came from."""
+    """The secret that a credential comes from."""
 
     uid: str
     namespace: str
@@ -63,7 +63,7 @@ class SecretSource:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccountSource:
-    """The service account whose token a plugin turned into a credential."""
+    """The service account whose token a plugin exchanged for a credential."""
 
     uid: str
     namespace: str
@@ -75,8 +75,8 @@ class TrackedCredential:
     """A credential and its source.
 
     Attributes:
-        auth: what a pull sends.
-        source: None means the node itself: any pod may use what was pulled with it.
+        auth: sent with a pull.
+        source: None means the node itself: any pod may use the images pulled with it.
     """
 
     auth: AuthConfig
@@ -84,15 +84,15 @@ class TrackedCredential:
 
     @property
     def hash(self) -> str:
-        """By which pull records know it."""
+        """The hash that pull records contain."""
         return credential_hash(self.auth)
 
 
 class Keyring(Protocol):
-    """Where credentials are looked up."""
+    """A source of credentials."""
 
     def lookup(self, repository: str) -> Sequence[TrackedCredential]:
-        """Credentials for a completed repository name, in the order in which they are tried.
+        """Credentials for a completed repository name, in the order to try them.
 
         Raises:
             ConfigError: a source can't be read.
@@ -100,10 +100,10 @@ class Keyring(Protocol):
 
 
 class EntriesKeyring:
-    """Entries of Docker configurations, matched as in `matching`.
+    """Entries of Docker configurations, matched by `credential_matching`.
 
     Args:
-        entries: (key as written, credential, source), several for a key in the order given.
+        entries: (key as written, credential, source); entries with the same key stay in this order.
     """
 
     def __init__(self, entries: Iterable[tuple[str, AuthConfig, SecretSource | None]]) -> None:
@@ -119,10 +119,10 @@ class EntriesKeyring:
 
 
 class NodeKeyring:
-    """The node's own logins: the files and helpers that `imagestore pull` uses too; at most one credential.
+    """The node's own logins, from the files and helpers of `imagestore pull`; at most one credential.
 
     Args:
-        credentials: where logins are looked up.
+        credentials: looks logins up.
     """
 
     def __init__(self, credentials: CredentialLookup) -> None:
@@ -146,10 +146,10 @@ class NodeKeyring:
 
 
 class ChainedKeyring:
-    """Several keyrings, one behind the other; all that match count.
+    """Several keyrings; the credentials of all are used, in order.
 
     Args:
-        keyrings: the first is asked first.
+        keyrings: in order.
     """
 
     def __init__(self, *keyrings: Keyring) -> None:
@@ -161,11 +161,11 @@ class ChainedKeyring:
 
 
 def with_secrets(secrets: Sequence[PullSecret], node: Keyring) -> Keyring:
-    """The keyring for one pod: its secrets before the node's.
+    """The keyring for one pod: its secrets before the node's keyring.
 
     Args:
-        secrets: the pod's, in its order.
-        node: of the node, plugins behind it.
+        secrets: of the pod, in its order.
+        node: of the node, followed by plugins.
 
     Raises:
         ConfigError: a secret of a known type can't be read.
@@ -183,27 +183,23 @@ def with_secrets(secrets: Sequence[PullSecret], node: Keyring) -> Keyring:
     return ChainedKeyring(EntriesKeyring(entries), node) if entries else node
 
 
-_MAX_BYTES: Final = 1024 * 1024  # of a Kubernetes secret
-_ESCAPED: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-
-
 def parse_entries(data: bytes, what: str, *, is_legacy: bool) -> dict[str, AuthConfig]:
-    """The entries by their keys as written.
+    """The entries of a pull secret by their keys as written.
 
     Args:
         data: the secret's content.
-        what: names the secret in errors; its content is never quoted.
-        is_legacy: ``.dockercfg``: the whole object is what ``auths`` is in the newer form.
+        what: names the secret in errors, which never quote its content.
+        is_legacy: ``.dockercfg``: the entries are at the top instead of in ``auths``.
 
     Raises:
-        ConfigError: it isn't what its type says.
+        ConfigError: the content doesn't fit the secret's type.
     """
     if len(data) > _MAX_BYTES:
         raise ConfigError(f"{what}: larger than {_MAX_BYTES} bytes")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        # What the parser says may quote the content.
+        # The parser's message may quote the content.
         raise ConfigError(f"{what}: error occurred while trying to unmarshal json") from None
     entries = value if is_legacy else (member(value, "auths") if isinstance(value, dict) else None)
     if entries is None and isinstance(value, dict):
@@ -249,7 +245,7 @@ def _decode_pair(encoded: str, what: str) -> tuple[str, str]:
 
 
 def credential_hash(auth: AuthConfig) -> str:
-    """The hash by which pull records know a credential: SHA-256 of its JSON form without empty members."""
+    """The hash of a credential in pull records: SHA-256 of its JSON form without empty members."""
     members: Mapping[str, str] = {
         "username": auth.username,
         "password": auth.password.reveal(),

@@ -1,7 +1,7 @@
 """The store itself as an image service, without a server in between.
 
-Rules: CRI's semantics, as the CRI face of the store has them (one entry for each (image id, handler); an empty handler
-leaves it to the store's rules for calls without one). The store runs no containers; who embeds it says which there are.
+Rules: CRI's semantics, as in the store's CRI service: one entry for each (image id, handler); for an empty handler the
+store's rules for calls without a handler apply. The store runs no containers; the embedding program names them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class EmbeddedImageService:
     """An ImageService over an open store; the caller closes the store.
 
     Args:
-        store: where images are.
-        containers: images that containers were made from; by default there are no containers.
+        store: the open store.
+        containers: returns the images of the program's containers; by default there are none.
     """
 
     def __init__(self, store: ImageStore, *, containers: Callable[[], Sequence[ContainerImage]] | None = None) -> None:
@@ -59,7 +59,7 @@ class EmbeddedImageService:
         return None if record is None else self._served(record)
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
-        """See ImageService. The details are those of the CRI face."""
+        """See ImageService. The details are those of the CRI service."""
         record = records.meant(self._store, spec)
         return None if record is None else ImageDetails(self._served(record), records.info(record, self._store))
 
@@ -72,7 +72,7 @@ class EmbeddedImageService:
         observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> str:
-        """See ImageService. Without credentials the store's own places are looked into."""
+        """See ImageService. Without credentials the store's own sources are used."""
         reference = Reference.parse(spec.image)
         explicit = explicit_source(auth, reference.host) if auth is not None else None
         image = self._store.pull(
@@ -85,7 +85,7 @@ class EmbeddedImageService:
         return str(image.id)
 
     def remove(self, spec: ImageSpec) -> None:
-        """See ImageService. What only this image needed is freed at once."""
+        """See ImageService. Content that only this image needed is deleted at once."""
         if not spec.image:
             raise InvalidInputError("remove: expected a reference or an image id, got none")
         self._store.delete(spec.image, runtime_handler=spec.runtime_handler or None)

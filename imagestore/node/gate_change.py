@@ -1,8 +1,8 @@
 """Turning RuntimeClassInImageCriApi on or off on a node that has images.
 
-Rule (KEP-4216, upgrade and downgrade): the change asks for a clean-up: delete the workload, prune images, start pods
-again. After it a node agent knows neither the handlers of images that came without one, nor can it tell tuples apart
-that came with one. A marker beside the agent's state remembers under which value images were pulled.
+Rule (KEP-4216, upgrade and downgrade): after a change, delete the workload, prune the images and start the pods again.
+Otherwise a node agent doesn't know the handlers of images that were pulled without one, or can't tell images apart that
+were pulled with one. A marker file in the agent's state records the value under which images were pulled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class GateChange:
-    """The gate's value now differs from the one under which images were pulled.
+    """The gate's value differs from the one under which images were pulled.
 
     Attributes:
         before, now: its values.
@@ -42,7 +42,7 @@ class GateChange:
     now: bool
 
     def steps(self, clean_up: str = "imagestore node gc --after-gate-change") -> tuple[str, ...]:
-        """What is to be done, in order.
+        """What to do, in order.
 
         Args:
             clean_up: the command that cleans up the service where the change was found.
@@ -61,10 +61,10 @@ class GateChange:
 
 
 class GateMarker:
-    """The file that remembers the gate.
+    """The file that records the gate's value.
 
     Args:
-        folder: the agent's state; made when missing.
+        folder: the agent's state; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -72,7 +72,7 @@ class GateMarker:
 
     @property
     def is_noted(self) -> bool:
-        """Whether a value was noted before.
+        """Whether a value was recorded.
 
         Raises:
             StoreCorruptError: the marker is damaged.
@@ -81,7 +81,7 @@ class GateMarker:
         return self._read() is not None
 
     def check(self, gates: FeatureGates, *, dry_run: bool = False) -> GateChange | None:
-        """Whether the gate has changed; the first call on a node notes its value.
+        """Whether the gate has changed; the first call on a node records its value.
 
         Args:
             gates: as they are now.
@@ -94,7 +94,7 @@ class GateMarker:
         before = self._read()
         now = gates.runtime_class_in_image_cri
         if before is None and not dry_run:
-            # A full disk is what collection is for; the next call notes the value.
+            # The disk may be full before a collection; the next call records the value.
             with contextlib.suppress(StoreFullError):
                 self.note(gates)
         return GateChange(before, now) if before not in (None, now) else None
@@ -120,11 +120,11 @@ class GateMarker:
 
 @dataclass(frozen=True, slots=True)
 class CleanUp:
-    """What a clean-up did.
+    """The result of a clean-up.
 
     Attributes:
         report: of the removal.
-        left: images that are still there and keep the change from being complete.
+        left: remaining images, which prevent the change from being complete.
     """
 
     report: CollectionReport
@@ -132,20 +132,20 @@ class CleanUp:
 
 
 def clean_up(collector: ImageCollector, marker: GateMarker, gates: FeatureGates, *, dry_run: bool = False) -> CleanUp:
-    """Prune every image that is not in use, whatever its age; note the gate's value when nothing is left.
+    """Remove every unused image, whatever its age; record the gate's value if none is left.
 
     Args:
         collector: made with the new value of the gate.
         marker: of the node.
         gates: with the new value.
-        dry_run: only say what would go.
+        dry_run: only plan.
 
     Raises:
         ImageCollectionError: removals failed.
-        ImageStoreError: the service can't tell.
+        ImageStoreError: the service failed.
     """
     report = collector.delete_unused(dry_run=dry_run, minimum_age=Duration(0))
-    # Pinned images are the node's own; nobody pulls them by class.
+    # Pinned images belong to the node; no pod pulls them for a runtime class.
     left = tuple(image for image, why in report.spared if why not in (Spared.PINNED, Spared.SANDBOX))
     if not left and not dry_run:
         marker.note(gates)

@@ -1,9 +1,8 @@
 """Image names as the kubelet reads them, with its texts.
 
-Rules: the reference package of the distribution project (normalized names), the kubelet's default tag, and the API
-server's default pull policy. Every text is the one that a pod's events show. `imagestore.oci.reference` says more;
-a host that it refuses (an impossible port or IPv6 address) is refused here too, so that every command reads the same
-names.
+Rules: the distribution project's reference package (normalized names), the kubelet's default tag, and the API server's
+default pull policy. The error texts are those of a pod's events. A host that `imagestore.oci.reference` refuses (an
+impossible port or IPv6 address) is refused here too, so that all commands accept the same names.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NAME: Final = rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{COMPONENT.pattern}(?:/{CO
 _DIGEST: Final = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}"
 _REFERENCE: Final = re.compile(rf"{_NAME}(?::(?P<tag>{TAG.pattern}))?(?:@(?P<digest>{_DIGEST}))?")
 _IDENTIFIER: Final = re.compile(r"[a-f0-9]{64}")
-#: Longer texts are never names; matching them would only take time.
+#: Longer texts are never names and are not matched.
 _MAX_TEXT: Final = 4096
 
 
@@ -37,7 +36,7 @@ class PullPolicy(enum.StrEnum):
 
 
 class InvalidImageNameError(InvalidInputError):
-    """An image text is no reference; the message is the one of the kubelet's parser."""
+    """An image text is no reference; the message is that of the kubelet's parser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,9 @@ class ImageName:
 
     Attributes:
         repository: with its domain, for example ``docker.io/library/busybox``.
-        tag: as written; ``latest`` where neither tag nor digest were written.
+        tag: as written; ``latest`` if neither tag nor digest was written.
         digest: as written, or empty.
-        has_default_tag: the tag was not written.
+        has_default_tag: no tag was written.
     """
 
     repository: str
@@ -74,7 +73,7 @@ def parse_image_name(text: str) -> ImageName:
 
 
 def with_default_tag(text: str) -> str:
-    """The text as written, with ``:latest`` behind it when it has neither tag nor digest.
+    """The text as written, with ``:latest`` appended if it has neither tag nor digest.
 
     Raises:
         InvalidImageNameError: it is no image name.
@@ -86,7 +85,7 @@ def with_default_tag(text: str) -> str:
 
 
 def written_repository(text: str) -> str:
-    """The text without its tag and digest, and otherwise as written: the key of allow lists and pull records.
+    """The text as written without its tag and digest: the key of allow lists and pull records.
 
     Raises:
         InvalidImageNameError: it is no image name.
@@ -100,7 +99,7 @@ def written_repository(text: str) -> str:
 
 
 def spellings(text: str) -> frozenset[str]:
-    """The names under which a service may list what a text means: as it is, and complete; with a digest by that alone.
+    """The names under which a service may list an image: as written, and completed (a digest without its tag).
 
     >>> sorted(spellings("busybox"))
     ['busybox', 'docker.io/library/busybox:latest']
@@ -112,7 +111,7 @@ def spellings(text: str) -> frozenset[str]:
 
 
 def default_pull_policy(image: str) -> PullPolicy:
-    """What the API server fills in where a container names no policy; a text that can't be read counts as tagged.
+    """The API server's default for a container without a policy; an invalid image name counts as tagged.
 
     >>> default_pull_policy("busybox"), default_pull_policy("busybox:1")
     (<PullPolicy.ALWAYS: 'Always'>, <PullPolicy.IF_NOT_PRESENT: 'IfNotPresent'>)
@@ -122,7 +121,7 @@ def default_pull_policy(image: str) -> PullPolicy:
 
 
 def name_fault(text: str) -> str:
-    """Why a text is no image name, in the parser's words; empty when it is one."""
+    """Why a text is no image name, in the parser's words; empty if it is one."""
     return _normalized(text)[0]
 
 

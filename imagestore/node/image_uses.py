@@ -1,9 +1,14 @@
-"""What is on the node and what of it is in use: the records behind collection.
+"""Which images are on the node, and when each was detected and last used; also kept in a file between processes.
 
 Rules (kubelet, KEP-4216): with the gate RuntimeClassInImageCriApi a record's key is (image id, runtime handler),
-without it the id alone. A key that appears is first detected then; one that is in use was last used now; one that is
-no longer listed is forgotten. Where a container (or an image volume) says no handler, or one under which its image
-isn't listed, it counts as using that image under every handler: upstream would take them all for unused.
+without it the id alone. A new key is first detected now; a key in use was last used now; a key that is no longer listed
+is dropped. A container (or image volume) without a handler, or with one under which its image isn't listed, uses the
+image under every handler; upstream takes them all for unused.
+
+A kubelet keeps its records in memory. A command that is started by a timer would find every image new each time, so it
+keeps both times in a file, in nanoseconds since 1970. Small machines boot with a clock in 1970 and get the time from
+the network later. A time recorded before that would look very old afterwards, so nothing is recorded while the clock is
+impossible, and the latest recorded time counts as now.
 """
 
 from __future__ import annotations
@@ -24,10 +29,17 @@ if TYPE_CHECKING:
 
     from imagestore.cri.model import ContainerImage, ServedImage
 
+_LOGGER: Final = logging.getLogger(__name__)
+_FILE: Final = "image-uses.json"
+_WHAT: Final = "the uses of images"
+_MAX_BYTES: Final = 64 * 1024 * 1024
+#: The beginning of 2026: this code is younger, so an earlier clock is wrong.
+EARLIEST: Final = 1_767_225_600 * 10**9
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ImageKey:
-    """Which image, and under the gate for which handler.
+    """An image, and with the gate its runtime handler.
 
     >>> str(ImageKey("sha256:1", "kata")), str(ImageKey("sha256:1"))
     ('sha256:1,kata', 'sha256:1')
@@ -42,14 +54,14 @@ class ImageKey:
 
 @dataclass(slots=True)
 class ImageUse:
-    """What is remembered of one key; times are the collector's clock in nanoseconds.
+    """The record of one key; times are the collector's clock in nanoseconds.
 
     Attributes:
-        key: which image.
-        first_detected: when it was first listed; None means before anything was known.
+        key: of the image.
+        first_detected: when it was first listed; None means before the first detection.
         last_used: when a container was last seen using it; None means never.
         size_bytes: as listed.
-        is_pinned: the service asks to spare it.
+        is_pinned: the service asks not to collect it.
         is_sandbox: it is the configured sandbox image.
         names: as listed, for people.
     """
@@ -64,11 +76,11 @@ class ImageUse:
 
 
 class Detector:
-    """The records of one collector.
+    """The image records of one collector.
 
     Args:
         with_handlers: the gate RuntimeClassInImageCriApi.
-        sandbox_image: reference of the image that sandboxes run; empty leaves it to the service to pin it.
+        sandbox_image: reference of the image of pod sandboxes; empty if the service pins it.
     """
 
     def __init__(self, *, with_handlers: bool, sandbox_image: str = "") -> None:
@@ -84,11 +96,11 @@ class Detector:
         detected_at: int | None,
         now: int,
     ) -> frozenset[ImageKey]:
-        """Take in what a service lists.
+        """Update the records from what a service lists.
 
         Args:
-            images: all that are present.
-            containers: all there are, dead ones too.
+            images: all present images.
+            containers: all containers, dead ones too.
             detected_at: when new keys count as first detected.
             now: when used keys count as last used.
 
@@ -132,29 +144,20 @@ class Detector:
         return {key for key in listed if key.image_id == image_id} or {named}
 
 
-log = logging.getLogger(__name__)
-
-_FILE: Final = "image-uses.json"
-_WHAT: Final = "the uses of images"
-_MAX_BYTES: Final = 64 * 1024 * 1024
-#: 2026 began: a clock before that can't be right, since this is younger.
-EARLIEST: Final = 1_767_225_600 * 10**9
-
-
 @dataclass(frozen=True, slots=True)
 class CollectorState:
-    """What is remembered; times are nanoseconds since 1970.
+    """The image records between processes; times are nanoseconds since 1970.
 
     Attributes:
-        began: when images were first looked at.
-        uses: what was seen of each image.
+        began: time of the first detection.
+        uses: one record for each image.
     """
 
     began: int
     uses: tuple[ImageUse, ...] = field(default=())
 
     def now(self, clock: int) -> int:
-        """The time that ages are counted to: the clock's, or of the last that is known where that can't be right.
+        """The time now: the clock's, or the latest recorded one if the clock is impossible.
 
         Args:
             clock: nanoseconds since 1970.
@@ -166,7 +169,7 @@ class CollectorState:
 
     @classmethod
     def load(cls, folder: Path, *, now: int) -> Self:
-        """Read it; a folder without it begins now.
+        """Read the file; without one the state begins now.
 
         Raises:
             StoreCorruptError: the file is damaged.
@@ -177,20 +180,20 @@ class CollectorState:
         if value is None:
             return cls(now)
         try:
-            # A clock that was set back must not make images look as if they came from the future.
+            # After a clock was set back no image may seem to be from the future.
             latest = now if now >= EARLIEST else math.inf
             return cls(_moment(value["began"], latest), tuple(_use(row, latest) for row in value["images"]))
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise state_file.corrupt(path, _WHAT) from error
 
     def save(self, folder: Path, uses: Iterable[ImageUse]) -> None:
-        """Write it with what is known by now; not while this machine's clock can't be right.
+        """Write the file with the present records, unless the clock is impossible.
 
         Raises:
             StoreError: it can't be written.
         """
         if time.time_ns() < EARLIEST:
-            log.warning("%s: the clock shows a time before 2026, so nothing is noted", folder / _FILE)
+            _LOGGER.warning("%s: the clock shows a time before 2026, so nothing is recorded", folder / _FILE)
             return
         rows = [[use.key.image_id, use.key.runtime_handler, use.first_detected, use.last_used] for use in uses]
         state_file.write(folder / _FILE, {"began": self.began, "images": rows}, _WHAT)
@@ -207,5 +210,5 @@ def _use(row: Any, latest: float) -> ImageUse:
 def _moment(value: Any, latest: float) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError
-    # Versions before noted also what can't be right.
+    # Earlier versions recorded impossible times too.
     return int(min(max(value, EARLIEST), latest))

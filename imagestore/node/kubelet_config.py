@@ -1,7 +1,12 @@
-"""The image settings of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1): defaults, checks, and what they make.
+"""The image settings of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), and members that no kubelet knows.
 
-Rules: the kubelet's defaulting (zero counts as not given for durations and the burst) and its validation with its texts
-and in its order.
+Rules: the kubelet's defaulting (zero counts as not given for durations and the burst), and its validation with its
+texts and in its order. A kubelet first decodes its file strictly. If that fails because of an unknown or misspelled
+member (names are case-sensitive), it logs the member and ignores it, so the mistake silently costs the setting.
+
+The table has the members of Kubernetes 1.36 and of the releases before it. Maps with free keys, such as
+``featureGates``, are leaves. Some maps allow certain keys only, and a kubelet doesn't start with others; those keys are
+reported too.
 """
 
 from __future__ import annotations
@@ -55,17 +60,17 @@ _NO_ALLOWLIST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KubeletImageSettings:
-    """What a kubelet is told about images; the attributes are the configuration's members.
+    """A kubelet's settings for images; the attributes are the configuration's members.
 
     Attributes:
         image_gc_high_threshold_percent, image_gc_low_threshold_percent: 0 to 100, low below high.
-        image_minimum_gc_age, image_maximum_gc_age: zero as maximum is no limit.
-        serialize_image_pulls, max_parallel_image_pulls: one at a time, or so many (None: any number).
-        registry_pull_qps, registry_burst: of the token bucket; 0 a second is no bucket.
-        runtime_request_timeout: of every call but pulls.
+        image_minimum_gc_age, image_maximum_gc_age: a maximum of zero means no limit.
+        serialize_image_pulls, max_parallel_image_pulls: one pull at a time, or this many (None: any number).
+        registry_pull_qps, registry_burst: of the token bucket; 0 per second means no limit.
+        runtime_request_timeout: of every call except pulls.
         container_runtime_endpoint: of CRI.
         image_service_endpoint: of CRI's image service; never empty once parsed.
-        node_status_max_images: told in the node status; -1 is all.
+        node_status_max_images: listed in the node status; -1 means all.
         verification_policy, verification_allowlist: which present images need verified credentials; both must be empty
             without the gate KubeletEnsureSecretPulledImages.
         gates: feature gates.
@@ -89,15 +94,15 @@ class KubeletImageSettings:
 
     @classmethod
     def parse(cls, value: Mapping[str, object], *, path: str = "", is_zero_given: bool = False) -> Self:
-        """Read a decoded KubeletConfiguration; members that are not about images are passed over.
+        """Read a decoded KubeletConfiguration; members that are not about images are ignored.
 
         Args:
             value: the object.
             path: of the object in its file, for errors.
-            is_zero_given: a zero is meant so, also where the kubelet takes it for a value that is missing.
+            is_zero_given: take zeros as given, also where the kubelet takes them for missing values.
 
         Raises:
-            ConfigError: a member has the wrong type, or no call could end in time. All else is checked by faults().
+            ConfigError: a member has the wrong type, or the request timeout isn't positive. faults() checks the rest.
         """
         given = Members(value, path)
         is_default = not is_zero_given
@@ -126,14 +131,14 @@ class KubeletImageSettings:
         )
 
     def with_gates(self, gates: FeatureGates) -> Self:
-        """The same under other gates; a default follows them."""
+        """The same settings with other gates; the default verification policy follows them."""
         policy = self.verification_policy
         if policy in ("", _DEFAULT_POLICY):
             policy = _default_policy(gates)
         return replace(self, gates=gates, verification_policy=policy)
 
     def faults(self) -> tuple[str, ...]:
-        """Every fault of the values, in the kubelet's words and order; empty when there is none."""
+        """The faults of the values, in the kubelet's words and order."""
         high, low = self.image_gc_high_threshold_percent, self.image_gc_low_threshold_percent
         maximum, minimum = self.image_maximum_gc_age, self.image_minimum_gc_age
         parallel = self.max_parallel_image_pulls
@@ -181,7 +186,7 @@ class KubeletImageSettings:
             raise ConfigError(aggregate(faults))
 
     def collection_policy(self) -> CollectionPolicy:
-        """Thresholds and ages of image collection."""
+        """The policy of image collection."""
         return CollectionPolicy(
             self.image_gc_high_threshold_percent,
             self.image_gc_low_threshold_percent,
@@ -190,11 +195,11 @@ class KubeletImageSettings:
         )
 
     def pull_slots(self) -> PullSlots:
-        """Serial or bounded parallel pulls."""
+        """Limits how many pulls run at once."""
         return PullSlots.serial() if self.serialize_image_pulls else PullSlots(self.max_parallel_image_pulls)
 
     def token_bucket(self) -> TokenBucket:
-        """What throttles pulls."""
+        """Limits pulls per second."""
         return TokenBucket(self.registry_pull_qps, self.registry_burst)
 
     def verification(self) -> CredentialVerification:
@@ -258,14 +263,14 @@ MEMBERS: Final[Table] = {
     "userNamespaces": leaves("idsPerPod"),
 }
 
-#: What an eviction threshold can be for.
+#: Eviction signals.
 _SIGNALS: Final = (
     *("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree"),
     *("containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available"),
 )
 _RESERVED: Final = ("cpu", "memory", "ephemeral-storage", "pid")
 _EVICTIONS: Final = ("evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim")
-#: Maps that take certain keys only: what a key is, and which there are.
+#: Maps that allow certain keys only: the word for a key, and the allowed ones.
 _KEYS: Final = {
     **dict.fromkeys(_EVICTIONS, ("eviction signal", _SIGNALS)),
     **dict.fromkeys(("kubeReserved", "systemReserved"), ("resource", _RESERVED)),
@@ -273,7 +278,7 @@ _KEYS: Final = {
 
 
 def unknown_members(value: Mapping[str, object], *, path: str = "") -> Iterator[str]:
-    """What to say of each member that no kubelet knows, on every level, and of keys that none starts with.
+    """A warning for each member that no kubelet knows, on every level, and for each key that prevents its start.
 
     Args:
         value: a decoded KubeletConfiguration.

@@ -327,13 +327,13 @@ def _open(
 
 
 def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings) -> Connected:
-    from imagestore.node.config_members import parse_endpoint
+    from imagestore.node.config_members import socket_path as path_of
     from imagestore.node.docker.handler_table import HandlerTable
     from imagestore.node.docker.service import DockerImageService
     from imagestore.node.edged.settings import STALL_LIMIT
 
     path = choice.docker or (edged.docker_endpoint if edged is not None else DOCKER_SOCKET)
-    socket_path = parse_endpoint(path).socket_path()
+    socket_path = path_of(path)
     folder = choice.folder(app, socket_path)
     engine = DockerImageService(
         socket_path,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.config_members import Members, parse_endpoint, positive
+from imagestore.node.config_members import Members, endpoint_url, positive
 from imagestore.node.edged.members import CONFIG, check_place, doubtful, respelled
 from imagestore.node.edged.proposal import is_seed, resolve_seed
 from imagestore.node.edged.settings import (
@@ -200,7 +200,7 @@ def _origin(given: Members, name: str) -> Origin:
 
 
 def _checked(endpoint: str) -> str:
-    parse_endpoint(endpoint)
+    endpoint_url(endpoint)
     return endpoint
 
 

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.config_members import Members, parse_endpoint, positive
+from imagestore.node.config_members import Members, endpoint_url, positive
 from imagestore.node.edged.settings import (
     DOCKER,
     DOCKER_ENDPOINT,
@@ -76,7 +76,7 @@ def resolve_seed(value: Mapping[str, object]) -> EdgedSettings:
     is_remote = kind == REMOTE
     for endpoint in (runtime, image) if is_remote else ():
         if endpoint is not None:
-            parse_endpoint(endpoint)
+            endpoint_url(endpoint)
     resolved = runtime or (SEED_RUNTIME_ENDPOINT if is_remote else "")
     warnings = [*_slips(value)]
     if not is_remote and (runtime or image):
