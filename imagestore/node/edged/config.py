@@ -1,11 +1,13 @@
-"""edgecore's configuration file: v1alpha1 (KubeEdge 1.2 to 1.11), v1alpha2 (from 1.12 on), and the seed's parameters.
+"""edgecore's configuration file: v1alpha1 (KubeEdge 1.2 to 1.11), v1alpha2 (since 1.12), or the proposal's parameters.
 
-Rules: v1alpha1 has everything flat below ``modules.edged``; its runtimeRequestTimeout counts minutes, whatever its
-comment says. v1alpha2 wraps the kubelet: its configuration is ``tailoredKubeletConfig``, its flags stand directly in
-``modules.edged``, since Go's JSON form of the embedded struct TailoredKubeletFlag has no table of its own. Defaults are
-laid down first, so that a file that changes only the runtime endpoint leaves images on containerd; the comment there
-says otherwise. An empty image endpoint follows the runtime's, zeros are meant so, and parallel pulls need
-serializeImagePulls next to their number. Both versions are read as edged reads them, with warnings.
+Both versions are read as edged reads them, with warnings where that surprises:
+
+- v1alpha1 has all members directly in ``modules.edged``. Its runtimeRequestTimeout is in minutes, unlike its comment.
+- v1alpha2 embeds a kubelet: its configuration is ``tailoredKubeletConfig``; its flags are directly in
+  ``modules.edged``, because Go's JSON form of the embedded struct TailoredKubeletFlag has no object of its own.
+- v1alpha2 applies defaults first. If a file changes only the runtime endpoint, images stay on containerd, although the
+  comment says otherwise. An empty image endpoint means the runtime's, zeros are values, and parallel pulls need
+  ``serializeImagePulls: false``.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
 from imagestore.node.config_members import Members, endpoint_url, positive
-from imagestore.node.edged.members import CONFIG, check_place, doubtful, respelled
-from imagestore.node.edged.proposal import is_seed, resolve_seed
+from imagestore.node.edged.members import CONFIG, check_placement, respelled, unknown_edged_members
+from imagestore.node.edged.proposal import is_proposal, resolve_proposal
 from imagestore.node.edged.settings import (
     DOCKER,
     DOCKER_ENDPOINT,
@@ -47,15 +49,15 @@ _ALPHA1_SANDBOX: Final = {
 }
 _ALPHA1_MEMORY: Final = 7_852_396_000
 _ALPHA2_SANDBOX: Final = "kubeedge/pause:3.6"
-#: Where they aren't the kubelet's, or it would derive them from other values.
+#: Defaults that differ from the kubelet's, or that a kubelet derives from other values.
 _ALPHA2_DEFAULTS: Final = {"nodeStatusMaxImages": 0, "serializeImagePulls": True}
 
 
 def load(path: Path) -> EdgedSettings:
-    """Read an edged configuration, whichever form it has.
+    """Read an edged configuration in any of the three forms.
 
     Raises:
-        ConfigError: the file can't be read, or a value can't.
+        ConfigError: the file or a value can't be read.
         UnsupportedRuntimeTypeError: the runtime type is neither docker nor remote.
     """
     documents = read_documents(path)
@@ -76,24 +78,24 @@ def interpret(value: Mapping[str, object], *, what: str = "edged configuration")
     """
     top = respelled(value)
     kind, version = top.get("kind"), top.get("apiVersion")
-    # edgecore doesn't look at the kind, but another component's file would pass for one in which all has its default.
+    # edgecore ignores the kind, but with another component's file every member would have its default.
     if kind not in (None, "") and str(kind).lower() != _KIND.lower():
         raise ConfigError(
             f"{what}: kind {str(kind)[:100]!r}: expected {_KIND}",
             hint="give edgecore's file, which is usually /etc/kubeedge/config/edgecore.yaml",
         )
     if version is None:
-        if "modules" not in top and (is_seed(value) or not value):
-            return resolve_seed(value)
+        if "modules" not in top and (is_proposal(value) or not value):
+            return resolve_proposal(value)
         raise ConfigError(f"{what}: expected apiVersion {_GROUP}/v1alpha1 or v1alpha2")
     read = _READERS.get(version) if isinstance(version, str) else None
     if not isinstance(version, str) or read is None:
         raise ConfigError(f"{what}: apiVersion {str(version)[:100]!r}: expected {_GROUP}/v1alpha1 or v1alpha2")
     short = version.rpartition("/")[2]
     whole = respelled(value, short)
-    check_place(whole, what)
+    check_placement(whole, what)
     settings = read(Members(Members(whole, "").below("modules").mapping("edged"), "modules.edged"))
-    return replace(settings, warnings=(*doubtful(whole, short), *settings.warnings))
+    return replace(settings, warnings=(*unknown_edged_members(whole, short), *settings.warnings))
 
 
 def _alpha1(given: Members) -> EdgedSettings:
@@ -135,10 +137,10 @@ def _alpha1(given: Members) -> EdgedSettings:
 def _alpha2(given: Members) -> EdgedSettings:
     config = given.below(CONFIG)
     default = _WINDOWS_ENDPOINT if sys.platform == "win32" else DEFAULT_RUNTIME_ENDPOINT
-    # Of 1.12 and 1.13; later the endpoints moved into the configuration.
+    # The flags are those of 1.12 and 1.13; later the endpoints moved into the configuration.
     runtime = config.text("containerRuntimeEndpoint") or given.text("remoteRuntimeEndpoint")
     image = config.text("imageServiceEndpoint") or given.text("remoteImageEndpoint")
-    # An empty text takes the default away, and then the kubelet uses the runtime's.
+    # An empty text removes the default, and the kubelet then uses the runtime's endpoint.
     is_following = image is None and ("imageServiceEndpoint" in config or "remoteImageEndpoint" in given)
     kind = checked_type(given.text("containerRuntime") or REMOTE)
     warnings = [*unknown_members(given.mapping(CONFIG), path=config.path)]

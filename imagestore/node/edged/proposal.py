@@ -1,8 +1,8 @@
-"""The seed design "CRI Support in edged": its parameters and their defaults.
+"""The parameters of KubeEdge's design proposal "CRI Support in edged", profile ``seed``, with their defaults.
 
-Rules: ``runtimeType`` is ``docker`` unless it says ``remote``. Only for ``remote`` are the other defaults filled in;
-the image endpoint then follows the *resolved* runtime endpoint. For ``docker`` what is given is kept and unused. An
-empty text counts as not given.
+Rules: ``runtimeType`` defaults to ``docker``. The other defaults apply to ``remote`` only; the image endpoint then
+defaults to the *resolved* runtime endpoint. For ``docker`` given values are kept but unused. An empty text counts as
+not given.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from imagestore.node.edged.settings import (
     DOCKER,
     DOCKER_ENDPOINT,
     REMOTE,
-    SEED_MEMORY_BYTES,
-    SEED_RUNTIME_ENDPOINT,
-    SEED_SANDBOX_IMAGE,
-    SEED_TIMEOUT,
     EdgedSettings,
     Origin,
     checked_type,
 )
 from imagestore.node.kubelet_config import KubeletImageSettings
+from imagestore.util.durations import NANOSECONDS, Duration
 from imagestore.util.known_members import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.util.durations import Duration
-
-# The design writes some names with a capital, the first release with hyphens below "edged."; both are read.
+#: The proposal's default, with its typing error for ``containerd.sock``.
+_RUNTIME_ENDPOINT: Final = "/var/run/containerd/container.sock"
+_SANDBOX_IMAGE: Final = "k8s.gcr.io/pause"
+_TIMEOUT: Final = Duration(120 * NANOSECONDS)
+#: "2G" as a quantity; the first release used one byte less than 2 GiB.
+_MEMORY_BYTES: Final = 2_000_000_000
+# The proposal capitalizes some names, the first release uses hyphens and "edged."; both are read.
 _NAMES: Final = {
     "runtimetype": "runtimeType",
     "remoteruntimeendpoint": "remoteRuntimeEndpoint",
@@ -47,18 +48,18 @@ _NAMES: Final = {
 _NEAR: Final = 0.85
 
 
-def is_seed(value: Mapping[str, object]) -> bool:
-    """Whether an object has parameters of the design, or of the first release, at its top or below ``edged``."""
+def is_proposal(value: Mapping[str, object]) -> bool:
+    """Whether an object has parameters of the proposal or the first release, at its top or in ``edged``."""
     inner = value.get("edged")
     names = {*value, *(inner if isinstance(inner, dict) else ())}
     return any(_plain(name) in _NAMES for name in names)
 
 
-def resolve_seed(value: Mapping[str, object]) -> EdgedSettings:
-    """Fill in the design's defaults.
+def resolve_proposal(value: Mapping[str, object]) -> EdgedSettings:
+    """Fill in the proposal's defaults.
 
     Args:
-        value: decoded parameters, at the top or below ``edged``, each once; spelled as in the design or the release.
+        value: decoded parameters, at the top or in ``edged``, each once; spelled as in the proposal or the release.
 
     Raises:
         UnsupportedRuntimeTypeError: the type is neither docker nor remote.
@@ -77,7 +78,7 @@ def resolve_seed(value: Mapping[str, object]) -> EdgedSettings:
     for endpoint in (runtime, image) if is_remote else ():
         if endpoint is not None:
             endpoint_url(endpoint)
-    resolved = runtime or (SEED_RUNTIME_ENDPOINT if is_remote else "")
+    resolved = runtime or (_RUNTIME_ENDPOINT if is_remote else "")
     warnings = [*_slips(value)]
     if not is_remote and (runtime or image):
         warnings.append("runtimeType docker leaves the remote endpoints unused")
@@ -88,10 +89,10 @@ def resolve_seed(value: Mapping[str, object]) -> EdgedSettings:
         runtime_endpoint=resolved,
         image_endpoint=image or (resolved if is_remote else ""),
         docker_endpoint=docker or DOCKER_ENDPOINT,
-        request_timeout=timeout or (SEED_TIMEOUT if is_remote else None),
-        sandbox_image=sandbox or (SEED_SANDBOX_IMAGE if is_remote else ""),
-        kubelet=KubeletImageSettings(runtime_request_timeout=timeout or SEED_TIMEOUT),
-        memory_bytes=memory if memory is not None else (SEED_MEMORY_BYTES if is_remote else None),
+        request_timeout=timeout or (_TIMEOUT if is_remote else None),
+        sandbox_image=sandbox or (_SANDBOX_IMAGE if is_remote else ""),
+        kubelet=KubeletImageSettings(runtime_request_timeout=timeout or _TIMEOUT),
+        memory_bytes=memory if memory is not None else (_MEMORY_BYTES if is_remote else None),
         origins=_origins(
             {
                 "runtimeType": given.text("runtimeType"),
@@ -136,11 +137,11 @@ def _named(value: Mapping[str, object]) -> dict[str, object]:
 
 
 def _slips(value: Mapping[str, object]) -> Iterator[str]:
-    """Of names that are none of ours. The first release's file has many of them, so only those like one of ours."""
+    """A warning for each unknown name that is similar to a parameter; the first release's file has other names too."""
     inner = Members(value, "").mapping("edged")
     for name in (*(name for name in value if name != "edged"), *inner):
         if _plain(name) not in _NAMES and (meant := nearest(_plain(name), _NAMES, likeness=_NEAR)):
-            yield f"{name[:100]}: no such parameter, passed over; did you mean {_NAMES[meant]}?"
+            yield f"{name[:100]}: no such parameter, ignored; did you mean {_NAMES[meant]}?"
 
 
 def _plain(name: str) -> str:

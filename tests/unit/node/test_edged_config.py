@@ -8,7 +8,7 @@ import pytest
 
 from imagestore.errors import ConfigError, UnsupportedRuntimeTypeError
 from imagestore.node.edged.config import interpret, load
-from imagestore.node.edged.proposal import resolve_seed
+from imagestore.node.edged.proposal import resolve_proposal
 from imagestore.node.edged.settings import Origin
 from imagestore.util.durations import Duration
 
@@ -63,14 +63,14 @@ SEED = "/var/run/containerd/container.sock"
     ],
 )
 def test_the_seeds_defaults(given: dict[str, object], resolved: tuple[object, ...]) -> None:
-    found = resolve_seed(given)
+    found = resolve_proposal(given)
     timeout = None if found.request_timeout is None else found.request_timeout.seconds
     shown = (found.runtime_type, found.runtime_endpoint, found.image_endpoint, timeout, found.sandbox_image)
     assert (*shown, found.memory_bytes) == resolved
 
 
 def test_every_value_says_where_it_came_from() -> None:
-    remote = resolve_seed({"runtimeType": "remote", "podSandboxImage": "x"})
+    remote = resolve_proposal({"runtimeType": "remote", "podSandboxImage": "x"})
     assert remote.origins == {
         "runtimeType": Origin.GIVEN,
         "remoteRuntimeEndpoint": Origin.DEFAULT,
@@ -80,21 +80,21 @@ def test_every_value_says_where_it_came_from() -> None:
         "memoryCapacity": Origin.DEFAULT,
         "dockerAddress": Origin.DEFAULT,
     }
-    docker = resolve_seed({"remoteRuntimeEndpoint": "x"})
+    docker = resolve_proposal({"remoteRuntimeEndpoint": "x"})
     assert (docker.origins["remoteRuntimeEndpoint"], docker.origins["podSandboxImage"]) == (
         Origin.UNUSED,
         Origin.ABSENT,
     )
     assert docker.warnings
     # The sandbox image is spared on Docker too, and calls have this limit.
-    used = resolve_seed({"podSandboxImage": "x", "runtimeRequestTimeout": "1s", "memoryCapacity": 1}).origins
+    used = resolve_proposal({"podSandboxImage": "x", "runtimeRequestTimeout": "1s", "memoryCapacity": 1}).origins
     assert {used[name] for name in ("podSandboxImage", "runtimeRequestTimeout", "memoryCapacity")} == {Origin.GIVEN}
 
 
 @pytest.mark.parametrize("kind", ["rkt", "Docker", "REMOTE", "containerd", "docker "])
 def test_other_runtime_types_have_the_seeds_error(kind: str) -> None:
     with pytest.raises(UnsupportedRuntimeTypeError) as caught:
-        resolve_seed({"runtimeType": kind})
+        resolve_proposal({"runtimeType": kind})
     assert str(caught.value) == f'unsupported CRI runtime: "{kind}"'
 
 
@@ -113,7 +113,7 @@ def test_other_runtime_types_have_the_seeds_error(kind: str) -> None:
 )
 def test_the_seeds_values_are_checked(given: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        resolve_seed(given)
+        resolve_proposal(given)
 
 
 ALPHA1 = """
@@ -209,7 +209,7 @@ def test_v1alpha2_reads_what_1_12_had_among_the_flags() -> None:
 def test_v1alpha2_has_no_table_of_flags_and_one_that_is_written_is_reported() -> None:
     found = interpret(alpha2({}, {"tailoredKubeletFlag": {"remoteImageEndpoint": "unix:///i"}}))
     assert found.image_endpoint == CONTAINERD
-    assert any("modules.edged.tailoredKubeletFlag: KubeEdge has no such table" in each for each in found.warnings)
+    assert any("modules.edged.tailoredKubeletFlag: KubeEdge has no such member" in each for each in found.warnings)
 
 
 @pytest.mark.parametrize(

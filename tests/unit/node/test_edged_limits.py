@@ -6,7 +6,7 @@ import pytest
 
 from imagestore.errors import ConfigError
 from imagestore.node.edged.config import interpret
-from imagestore.node.edged.proposal import resolve_seed
+from imagestore.node.edged.proposal import resolve_proposal
 from imagestore.node.kubelet_config import KubeletImageSettings
 from imagestore.util.durations import Duration
 
@@ -38,13 +38,13 @@ def test_a_kubelets_limit_is_above_zero_too() -> None:
 
 
 def test_the_designs_timeout_is_that_of_calls() -> None:
-    assert resolve_seed({"runtimeRequestTimeout": "5s"}).kubelet.runtime_request_timeout == Duration.of_seconds(5)
-    assert resolve_seed({}).kubelet.runtime_request_timeout == Duration.of_seconds(120)
+    assert resolve_proposal({"runtimeRequestTimeout": "5s"}).kubelet.runtime_request_timeout == Duration.of_seconds(5)
+    assert resolve_proposal({}).kubelet.runtime_request_timeout == Duration.of_seconds(120)
 
 
 def test_the_designs_parameters_may_be_in_both_places_once() -> None:
-    found = resolve_seed({"runtimeType": "remote", "edged": {"remote-image-endpoint": "unix:///i"}})
+    found = resolve_proposal({"runtimeType": "remote", "edged": {"remote-image-endpoint": "unix:///i"}})
     assert (found.runtime_type, found.image_endpoint) == ("remote", "unix:///i")
     for edged_part in ({"runtime-type": "docker"}, "docker"):
         with pytest.raises(ConfigError):
-            resolve_seed({"runtimeType": "remote", "edged": edged_part})
+            resolve_proposal({"runtimeType": "remote", "edged": edged_part})
