@@ -35,11 +35,10 @@ class GateChange:
     """The gate's value differs from the one under which images were pulled.
 
     Attributes:
-        before, now: its values.
+        is_on: its value now.
     """
 
-    before: bool
-    now: bool
+    is_on: bool
 
     def steps(self, clean_up: str = "imagestore node gc --after-gate-change") -> tuple[str, ...]:
         """What to do, in order.
@@ -49,11 +48,11 @@ class GateChange:
         """
         what = (
             "images that are present came without a runtime handler; which class they are for is not known"
-            if self.now
+            if self.is_on
             else "images that came for several runtime handlers can't be told apart any more"
         )
         return (
-            f"{RUNTIME_CLASS_IN_IMAGE_CRI_API} went from {_shown(self.before)} to {_shown(self.now)}: {what}",
+            f"{RUNTIME_CLASS_IN_IMAGE_CRI_API} went {'from off to on' if self.is_on else 'from on to off'}: {what}",
             "drain the node or delete the pods whose images are listed as in use",
             f"run this until it says that nothing is left: {clean_up}",
             "start the pods again; their images are pulled anew",
@@ -97,7 +96,7 @@ class GateMarker:
             # The disk may be full before a collection; the next call records the value.
             with contextlib.suppress(StoreFullError):
                 self.note(gates)
-        return GateChange(before, now) if before not in (None, now) else None
+        return GateChange(now) if before not in (None, now) else None
 
     def note(self, gates: FeatureGates) -> None:
         """Write the gate's value.
@@ -118,20 +117,9 @@ class GateMarker:
         return noted
 
 
-@dataclass(frozen=True, slots=True)
-class CleanUp:
-    """The result of a clean-up.
-
-    Attributes:
-        report: of the removal.
-        left: remaining images, which prevent the change from being complete.
-    """
-
-    report: CollectionReport
-    left: tuple[ImageUse, ...]
-
-
-def clean_up(collector: ImageCollector, marker: GateMarker, gates: FeatureGates, *, dry_run: bool = False) -> CleanUp:
+def clean_up(
+    collector: ImageCollector, marker: GateMarker, gates: FeatureGates, *, dry_run: bool = False
+) -> tuple[CollectionReport, tuple[ImageUse, ...]]:
     """Remove every unused image, whatever its age; record the gate's value if none is left.
 
     Args:
@@ -139,6 +127,9 @@ def clean_up(collector: ImageCollector, marker: GateMarker, gates: FeatureGates,
         marker: of the node.
         gates: with the new value.
         dry_run: only plan.
+
+    Returns:
+        The report, and the remaining images, which prevent the change from being complete.
 
     Raises:
         ImageCollectionError: removals failed.
@@ -149,8 +140,4 @@ def clean_up(collector: ImageCollector, marker: GateMarker, gates: FeatureGates,
     left = tuple(image for image, why in report.spared if why not in (Spared.PINNED, Spared.SANDBOX))
     if not left and not dry_run:
         marker.note(gates)
-    return CleanUp(report, left)
-
-
-def _shown(value: bool) -> str:
-    return "on" if value else "off"
+    return report, left

@@ -165,8 +165,7 @@ def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, wo
             done.unturned = _UNTURNED if is_known else _UNKNOWN
             collector.detect()
         elif work.after_gate_change:
-            cleaned = clean_up(collector, marker, gates, dry_run=work.dry_run)
-            done.result, done.left = cleaned.report, cleaned.left
+            done.result, done.left = clean_up(collector, marker, gates, dry_run=work.dry_run)
         else:
             done.result = (collector.delete_unused if work.is_all else collector.collect)(dry_run=work.dry_run)
     except (ImageCollectionError, StoreError) as error:

@@ -1,4 +1,7 @@
-"""Answers of the Docker Engine API as values; every member is checked."""
+"""Messages of the Docker Engine API: answers as values, errors, the API version, and the credentials of a pull.
+
+Every member of an answer is checked. An answer of another form is an ImageServiceError.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import base64
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import (
     AccessDeniedError,
@@ -29,13 +32,18 @@ if TYPE_CHECKING:
 
 
 _MAX_MESSAGE: Final = 2000
-_OF_REGISTRIES: Final[dict[int, type[RegistryError]]] = {
+_REGISTRY_ERRORS: Final[dict[int, type[RegistryError]]] = {
     401: AuthenticationError,
     403: AccessDeniedError,
     404: ReferenceNotFoundError,
     429: RateLimitedError,
 }
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9:+._-]{0,199}")
+_VERSION: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
+#: The newest version that we know.
+_NEWEST: Final = (1, 56)
+#: Supports pulls for a platform; engines since 2017 have it.
+_OLDEST: Final = (1, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class EngineImage:
         id: as the engine's store identifies it.
         repo_tags, repo_digests: complete references, without ``<none>``.
         size: bytes, at least 1.
-        user: of the config, without the group; empty when not told (lists never tell).
+        user: of the config, without the group; empty if unknown, as in every list.
     """
 
     id: str
@@ -57,11 +65,7 @@ class EngineImage:
 
 
 def decode(body: bytes, what: str) -> Any:
-    """The JSON of an answer.
-
-    Raises:
-        ImageServiceError: it is none.
-    """
+    """The JSON of an answer."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -69,13 +73,13 @@ def decode(body: bytes, what: str) -> Any:
 
 
 def failure(status: int, body: bytes, what: str, *, is_registry: bool = False) -> ImageStoreError:
-    """The error that an answer with an error status means.
+    """The error for an answer with an error status.
 
     Args:
-        status: of HTTP, 300 or more.
+        status: HTTP status, 300 or more.
         body: of the answer.
         what: names the request.
-        is_registry: the status is that of a registry, passed on by the engine.
+        is_registry: the engine passes on a registry's status.
     """
     try:
         value = json.loads(body)
@@ -86,40 +90,32 @@ def failure(status: int, body: bytes, what: str, *, is_registry: bool = False) -
     message = f"{what}: {text}"
     if status == 400:
         return InvalidInputError(message)
-    kind = _OF_REGISTRIES.get(status) if is_registry else None
+    kind = _REGISTRY_ERRORS.get(status) if is_registry else None
     return kind(message, status=status) if kind else ImageServiceError(message, status=status)
 
 
 def stream_failure(code: int, message: str) -> ImageStoreError:
-    """The error that a pull's stream ends with.
+    """The error at the end of a pull's stream.
 
     Args:
-        code: ``errorDetail.code``, the status that the registry answered with; 0 where the engine gives none.
-        message: in the engine's words.
+        code: ``errorDetail.code``, the registry's HTTP status; 0 if unknown.
+        message: the engine's text.
     """
-    kind = RegistryUnavailableError if code >= 500 else _OF_REGISTRIES.get(code)
+    kind = RegistryUnavailableError if code >= 500 else _REGISTRY_ERRORS.get(code)
     return kind(message, status=code) if kind else ImageServiceError(message, status=code)
 
 
 def listed_images(value: Any, what: str) -> list[EngineImage]:
-    """``GET /images/json``.
-
-    Raises:
-        ImageServiceError: it isn't that.
-    """
+    """``GET /images/json``."""
     if not isinstance(value, list):
         raise ImageServiceError(f"{what}: expected a list of images")
     return [inspected_image(each, what) for each in value]
 
 
 def inspected_image(value: Any, what: str) -> EngineImage:
-    """``GET /images/{name}/json``.
-
-    Raises:
-        ImageServiceError: it isn't that.
-    """
+    """``GET /images/{name}/json``."""
     image_id = value.get("Id") if isinstance(value, dict) else None
-    # It becomes a part of paths.
+    # The id becomes part of URL paths.
     if not isinstance(image_id, str) or _ID.fullmatch(image_id) is None:
         raise ImageServiceError(f"{what}: expected an image with an Id")
     size = value.get("Size")
@@ -129,18 +125,14 @@ def inspected_image(value: Any, what: str) -> EngineImage:
         id=image_id,
         repo_tags=_names(value.get("RepoTags")),
         repo_digests=tuple(sorted(_names(value.get("RepoDigests")))),
-        # CRI knows no image of 0 bytes.
+        # CRI has no image of 0 bytes.
         size=max(1, size) if isinstance(size, int) and not isinstance(size, bool) else 1,
         user=user.partition(":")[0] if isinstance(user, str) else "",
     )
 
 
 def remote_digest(value: Any, what: str) -> Digest:
-    """``GET /distribution/{name}/json``: what the registry has under a name.
-
-    Raises:
-        ImageServiceError: it isn't that.
-    """
+    """``GET /distribution/{name}/json``: the digest that the registry has under a name."""
     descriptor = value.get("Descriptor") if isinstance(value, dict) else None
     text = descriptor.get("digest") if isinstance(descriptor, dict) else None
     try:
@@ -150,7 +142,7 @@ def remote_digest(value: Any, what: str) -> Digest:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """The engine shortens Docker Hub's names; ours are always complete."""
+    """Complete references: the engine shortens Docker Hub's."""
     found: dict[str, None] = {}
     for text in value if isinstance(value, list) else ():
         if not isinstance(text, str) or "<none>" in text:
@@ -162,56 +154,34 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-_FORM: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
-
-
-class ApiVersion(NamedTuple):
-    """Major and minor number.
-
-    >>> ApiVersion(1, 9) < ApiVersion(1, 41)
-    True
-    """
-
-    major: int
-    minor: int
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
-
-
-#: The newest we know.
-NEWEST: Final = ApiVersion(1, 56)
-#: Pulling for a platform came with it; engines since 2017 have it.
-OLDEST: Final = ApiVersion(1, 32)
-
-
-def negotiate(told: str | None) -> ApiVersion:
-    """The version to speak.
+def negotiate(told: str | None) -> str:
+    """The API version to use: the smaller one of the engine's and ours.
 
     Args:
-        told: the engine's ``Api-Version``.
+        told: header ``Api-Version`` of the engine's answer to the unversioned ``GET /_ping``.
 
-    Raises:
-        ImageServiceError: it tells none, or one that is too old.
+    >>> negotiate("1.41")
+    '1.41'
     """
-    found = _FORM.fullmatch(told or "")
+    found = _VERSION.fullmatch(told or "")
     if found is None:
-        raise ImageServiceError("docker engine: /_ping told no API version", hint="is something else on this socket?")
-    version = ApiVersion(int(found[1]), int(found[2]))
-    if version < OLDEST:
-        raise ImageServiceError(f"docker engine: API version {version}: expected {OLDEST} or newer")
-    return min(version, NEWEST)
+        raise ImageServiceError("docker engine: /_ping: no API version", hint="is another program on this socket?")
+    version = (int(found[1]), int(found[2]))
+    if version < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise ImageServiceError(f"docker engine: API version {told}: expected {oldest} or newer")
+    return ".".join(map(str, min(version, _NEWEST)))
 
 
-HEADER = "X-Registry-Auth"
+def registry_auth(auth: AuthConfig | None, host: str) -> dict[str, str]:
+    """The header ``X-Registry-Auth`` of a pull; nothing for an anonymous pull.
 
-
-def header(auth: AuthConfig | None, host: str) -> dict[str, str]:
-    """The header for a pull; empty for an anonymous one.
+    Rule: URL-safe base64, with padding, of a JSON object with user name and password, an identity token or a registry
+    token, and the server's address.
 
     Args:
-        auth: of the request.
-        host: registry of the image, where the credentials name no server.
+        auth: credentials of the pull.
+        host: registry of the image, if the credentials name no server.
 
     Raises:
         ConfigError: ``auth`` is no base64 of ``user:password``; quotes no secret.
@@ -230,4 +200,4 @@ def header(auth: AuthConfig | None, host: str) -> dict[str, str]:
         if not username and not password:
             return {}
         value = {"username": username, "password": password, "serveraddress": server}
-    return {HEADER: base64.urlsafe_b64encode(json.dumps(value).encode()).decode("ascii")}
+    return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(value).encode()).decode("ascii")}

@@ -1,12 +1,13 @@
-"""Which image an engine has for which runtime handler: the engine doesn't know handlers, so we remember.
+"""Which image an engine has for which runtime handler; the engine itself doesn't know handlers.
 
-A row says that a reference was pulled for a handler and led to an image id. One tag of the engine's classic store can
-only point to one platform's image; the rows still know the others by their ids. Rows are kept in a file where there is
-one, written beside and renamed; every change begins with what is in the file, so several processes may share it.
+A row means: a reference was pulled for a handler and resolved to an image id. A tag of the engine's classic store
+points to one platform's image only; the rows still have the ids of the others. The rows are kept in memory or in a file,
+which is replaced by a rename. Every change starts from the file, so several processes may share it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ from imagestore.node import state_file
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
 
 _WHAT: Final = "the handlers of images"
@@ -44,15 +45,15 @@ class HandlerTable:
         self._rows = {} if path is None else _load(path)
 
     def get(self, reference: str, handler: str) -> str | None:
-        """The id of the image that was pulled for the handler."""
+        """The id of the image that was pulled for the handler, or None."""
         return self._read().get((reference, handler))
 
     def knows(self, reference: str) -> bool:
-        """Whether the reference was pulled through us, for any handler."""
+        """Whether the table has the reference, for any handler."""
         return any(each == reference for each, _ in self._read())
 
     def of_image(self, image_id: str) -> dict[str, tuple[str, ...]]:
-        """References by handler that led to an image."""
+        """References by handler that resolved to an image."""
         found: dict[str, list[str]] = {}
         for (reference, handler), each in sorted(self._read().items()):
             if each == image_id:
@@ -60,32 +61,23 @@ class HandlerTable:
         return {handler: tuple(references) for handler, references in found.items()}
 
     def put(self, reference: str, handler: str, image_id: str) -> None:
-        """Note a pull.
+        """Record a pull.
 
         Raises:
             StoreError: it can't be written.
         """
-
-        def change(rows: _Rows) -> bool:
+        with self._changing() as rows:
             rows[reference, handler] = image_id
-            return True
-
-        self._change(change)
 
     def forget(self, image_id: str, handler: str | None = None) -> None:
-        """Drop the rows of an image, of one handler or of all.
+        """Delete the rows of an image, of one handler or of all.
 
         Raises:
             StoreError: it can't be written.
         """
-
-        def change(rows: _Rows) -> bool:
-            gone = [row for row, each in rows.items() if each == image_id and (handler is None or row[1] == handler)]
-            for row in gone:
+        with self._changing() as rows:
+            for row in [row for row, each in rows.items() if each == image_id and handler in (None, row[1])]:
                 del rows[row]
-            return bool(gone)
-
-        self._change(change)
 
     def _read(self) -> _Rows:
         with self._lock:
@@ -93,18 +85,21 @@ class HandlerTable:
                 self._signature, self._rows = found, _load(self._path)
             return self._rows
 
-    def _change(self, change: Callable[[_Rows], bool]) -> None:
-        """Change the rows, and write them if that says so."""
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[_Rows]:
+        """The rows to change; written afterwards if the block changed them."""
         with self._lock:
             if self._path is None:
-                change(self._rows)
+                yield self._rows
                 return
             with translated(f"write {_WHAT}", self._path):
                 make_directory(self._path.parent, 0o700)
             with FileLock(self._path.with_name(f"{self._path.name}.lock")) as lock:
                 lock.acquire(CancelToken())
                 rows = _load(self._path)
-                if change(rows):
+                before = dict(rows)
+                yield rows
+                if rows != before:
                     images = [[reference, handler, each] for (reference, handler), each in sorted(rows.items())]
                     state_file.write(self._path, {"version": 1, "images": images}, _WHAT)
 

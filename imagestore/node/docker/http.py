@@ -140,7 +140,7 @@ class EngineConnection:
                 body = self._whole(response)
             if response.status_code >= 300:
                 raise api.failure(response.status_code, body, f"{self.shown}: /_ping")
-            self._version = str(negotiate(response.headers.get("api-version")))
+            self._version = negotiate(response.headers.get("api-version"))
         return f"/v{self._version}{path}"
 
     @contextlib.contextmanager

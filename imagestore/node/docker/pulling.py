@@ -54,7 +54,7 @@ def pull(
         "/images/create",
         what,
         query=query,
-        headers=api.header(auth, reference.host),
+        headers=api.registry_auth(auth, reference.host),
         stall_seconds=stall_limit.seconds,
         cancel=cancel,
     ) as chunks:

@@ -129,23 +129,23 @@ def test_a_change_of_the_gate_asks_for_a_clean_up(tmp_path: Path) -> None:
     marker = GateMarker(tmp_path / "state")
     assert marker.check(OFF) is None
     change = marker.check(ON)
-    assert change == GateChange(before=False, now=True)
+    assert change == GateChange(is_on=True)
     assert len(change.steps()) == 4
     assert change.steps()[0].startswith("RuntimeClassInImageCriApi went from off to on: ")
     bed = Bed(gates=ON, policy=CollectionPolicy(90, 80, seconds(1000)))
     bed.have("used", "unused")
     bed.service.images.append(image("pinned", pinned=True))
     bed.service.in_use = [ContainerImage("c1", "used")]
-    assert not clean_up(bed.collector, marker, ON, dry_run=True).report.failed
+    assert not clean_up(bed.collector, marker, ON, dry_run=True)[0].failed
     assert bed.removed() == []
-    first = clean_up(bed.collector, marker, ON)
-    assert (bed.removed(), [use.key.image_id for use in first.left]) == (["unused"], ["used"])
+    _, left = clean_up(bed.collector, marker, ON)
+    assert (bed.removed(), [use.key.image_id for use in left]) == (["unused"], ["used"])
     assert marker.check(ON) is not None
     bed.service.in_use = []
     bed.clock.pass_seconds(1)
-    assert clean_up(bed.collector, marker, ON).left == ()
+    assert clean_up(bed.collector, marker, ON)[1] == ()
     assert marker.check(ON) is None
-    assert marker.check(OFF) == GateChange(before=True, now=False)
+    assert marker.check(OFF) == GateChange(is_on=False)
 
 
 def test_a_damaged_marker_is_told(tmp_path: Path) -> None:
