@@ -1,8 +1,8 @@
 """Which image an engine has for which runtime handler; the engine itself doesn't know handlers.
 
 A row means: a reference was pulled for a handler and resolved to an image id. A tag of the engine's classic store
-points to one platform's image only; the rows still have the ids of the others. The rows are kept in memory or in a file,
-which is replaced by a rename. Every change starts from the file, so several processes may share it.
+points to one platform's image only; the rows still have the ids of the others. The rows are kept in memory, or in a
+file that is replaced by a rename. Every change starts from the file, so several processes may share it.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def test_errors_in_the_stream_are_failures(bed: Bed, body: bytes, kind: type[Ima
 
 def test_a_pull_without_a_result_is_an_error(bed: Bed) -> None:
     bed.engine.stream = (200, b'{"status":"done"}')
-    with pytest.raises(ImageServiceError, match="doesn't have it"):
+    with pytest.raises(ImageServiceError, match="doesn't have the image"):
         bed.service.pull(ImageSpec(f"{APP}:1"))
 
 
