@@ -1,8 +1,11 @@
-"""Errors as a CRI client gets them: status code, text, and for our own client the error's data.
+"""Errors over CRI: the status code and text of an error for a client, and the error for a server's status.
 
-The kubelet shows a pull's failure by its own words only when the code is UNKNOWN and the text begins with the name of
-the reason (its ``RegistryUnavailable`` and ``SignatureValidationFailed``); every other error has the code of its
-category. Texts are cut: they travel in a header, and clients accept 8 KiB of those in all.
+The kubelet rephrases the failure of a pull only if the code is UNKNOWN and the text begins with the name of the reason
+(``RegistryUnavailable``, ``SignatureValidationFailed``); every other error has the code of its category. Texts are cut,
+since they are sent in a header, and clients accept 8 KiB of headers.
+
+In the other direction the code decides the class of the error. Our own server also sends the data of some errors, so
+that the client can raise the same error. Both come from outside: data of an unexpected form is ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-#: Trailing metadata with an error's data as JSON.
+#: Key of the trailing metadata with an error's data as JSON.
 ERROR_KEY: Final = "imagestore-error-bin"
 REGISTRY_UNAVAILABLE: Final = "RegistryUnavailable"
 SIGNATURE_VALIDATION_FAILED: Final = "SignatureValidationFailed"
@@ -56,7 +59,7 @@ def status_of(error: ImageStoreError) -> tuple[grpc.StatusCode, str]:
 
 
 def data_of(error: ImageStoreError) -> bytes:
-    """What a client of ours needs to raise the same error; empty when code and text are enough."""
+    """The data that our client needs to raise the same error; empty if code and text suffice."""
     match error:
         case UnknownRuntimeHandlerError() if len(error.handler) <= _LONGEST_HANDLER:
             data: dict[str, object] = {"handler": error.handler, "known": error.known}
@@ -65,7 +68,7 @@ def data_of(error: ImageStoreError) -> bytes:
         case ImageDeniedError():
             data = {"reference": error.reference, "verifier": error.verifier, "reason": error.reason}
         case StoreFullError():
-            data = {}  # the code alone is that of a registry's limit, too
+            data = {}  # a registry's rate limit has the same code
         case _:
             return b""
     raw = json.dumps({"kind": type(error).__name__, "hint": error.hint, **data}).encode()
@@ -99,7 +102,7 @@ def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
         return ImageServiceError(f"{endpoint}: {method} failed")
     code, details = status.code(), (status.details() or "")[:_MOST_SHOWN]
     if code is grpc.StatusCode.UNAVAILABLE:
-        # Metadata comes from servers only: one that sent some is there, and says itself what to do.
+        # Only a running server sends metadata; its text then says what to do.
         hint = "" if status.trailing_metadata() else "is the server running, and may this user open its socket?"
         return ServiceUnavailableError(f"{endpoint}: {method}: not available: {details}", hint=hint)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -115,18 +118,18 @@ def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
     if kind is not None:
         return kind(details or f"{endpoint}: {method}: {code.value[1]}")
     if code is grpc.StatusCode.UNKNOWN:
-        # As the kubelet does: these are the server's own words, and whoever compares their beginnings finds it here.
+        # The server's text without a prefix, as in the kubelet: callers compare its beginning.
         return ImageServiceError(details or f"{endpoint}: {method}: unknown error", status=code.value[0])
     return ImageServiceError(f"{endpoint}: {method}: {code.value[1]}: {details}", status=code.value[0])
 
 
 def is_unimplemented(status: object) -> bool:
-    """Whether the server doesn't offer the method."""
+    """Whether the server doesn't have the method."""
     return isinstance(status, grpc.Call) and status.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def _behind(details: str, name: str) -> str:
-    """What is said behind the name of CRI's error; all of it where that isn't a colon and a text."""
+    """The text after the name of CRI's error and a colon; the whole text if there is none."""
     reason = details.removeprefix(f"{name}: ")
     return reason or details
 

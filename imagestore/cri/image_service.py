@@ -1,8 +1,8 @@
 """``runtime.v1.ImageService`` over the store.
 
-The runtime handler decides which record is meant (KEP-4216): an unknown one is refused with INVALID_ARGUMENT before
-anything is asked or changed; an empty one leaves it to the store's rules for calls without a handler (README,
-docs/decisions/0007). Every image answered carries its handler in ``spec.runtime_handler``.
+The runtime handler selects the record (KEP-4216). An unknown handler is refused with INVALID_ARGUMENT before any
+request or change; for an empty one the store's rules for calls without a handler apply (README, docs/decisions/0007).
+Every image in an answer has its handler in ``spec.runtime_handler``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.model import ImageSpec
 from imagestore.cri.pull_queue import PullKey
 from imagestore.cri.pull_timeout import ProgressWatch
-from imagestore.cri.response_cache import FilesystemUse, ImageMessages, Statuses
+from imagestore.cri.response_cache import FilesystemUse, ImageMessageCache, StatusCache
 from imagestore.cri.runtime_service import RuntimeServicer
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.metadata.records import ListedImage
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: containerd's way to say the handler before ImageSpec could: an annotation of the pod. It still reads it, so we do.
+#: Annotation of a pod that names the handler, from before ImageSpec had one; containerd still reads it.
 HANDLER_ANNOTATION: Final = "io.containerd.cri.runtime-handler"
 _STREAM_BATCH: Final = 200
-# What is logged of a caller's words: as much as Kubernetes' names have, 63 and 253 characters, and more than its UIDs.
+# Log limits for texts of callers: Kubernetes' names have up to 63 and 253 characters; UIDs are shorter than 64.
 _LONGEST_POD: Final = 317
 _LONGEST_UID: Final = 64
 
@@ -58,24 +58,24 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
 
     Args:
         workers: the store and the threads for it.
-        pulls: runs, joins and limits pulls.
+        pulls: the queue of pulls.
     """
 
     def __init__(self, workers: StoreWorkers, pulls: PullQueue) -> None:
         self._workers = workers
         self._pulls = pulls
-        self._messages = ImageMessages()
-        self._statuses = Statuses()
+        self._messages = ImageMessageCache()
+        self._statuses = StatusCache()
         self._use = FilesystemUse(workers)
         self._fingerprint_key = secrets.token_bytes(32)
 
     async def ListImages(  # noqa: N802 - the interface's name
         self, request: api_pb2.ListImagesRequest, context: Context
     ) -> api_pb2.ListImagesResponse:
-        """Every image, or those the filter's image and handler fit."""
+        """Every image, or those that match the filter's image and handler."""
 
         def answer(store: ImageStore) -> api_pb2.ListImagesResponse:
-            found = records.listed(store, _spec(request.filter.image))
+            found = records.find_groups(store, _spec(request.filter.image))
             return api_pb2.ListImagesResponse.FromString(self._messages.listed(found, store))
 
         return await self._workers.quick(answer)
@@ -83,8 +83,8 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     async def StreamImages(  # noqa: N802 - the interface's name
         self, request: api_pb2.StreamImagesRequest, context: Context
     ) -> AsyncIterator[api_pb2.StreamImagesResponse]:
-        """The same list of one moment, in several messages; none for an empty list."""
-        found = await self._workers.quick(lambda store: records.listed(store, _spec(request.filter.image)))
+        """The same list in several messages; no message for an empty list."""
+        found = await self._workers.quick(lambda store: records.find_groups(store, _spec(request.filter.image)))
         for start in range(0, len(found), _STREAM_BATCH):
             part = found[start : start + _STREAM_BATCH]
 
@@ -97,14 +97,14 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     async def ImageStatus(  # noqa: N802 - the interface's name
         self, request: api_pb2.ImageStatusRequest, context: Context
     ) -> api_pb2.ImageStatusResponse:
-        """One image; an answer without one when it is absent."""
+        """One image; an answer without an image if it is absent."""
 
         def answer(store: ImageStore) -> api_pb2.ImageStatusResponse:
-            record = records.meant(store, _spec(request.image))
+            record = records.find_record(store, _spec(request.image))
             if record is None:
                 return api_pb2.ImageStatusResponse()
-            image = self._messages.image(records.whole(store, ListedImage.of(record)), store)
-            info = records.info(record, store) if request.verbose else {}
+            image = self._messages.image(records.all_references(store, ListedImage.of(record)), store)
+            info = records.verbose_info(record, store) if request.verbose else {}
             return api_pb2.ImageStatusResponse(image=image, info=info)
 
         state, key = self._workers.state(), (request.image.image, request.image.runtime_handler)
@@ -112,20 +112,20 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         if known is not None:
             return known
         found = await self._workers.quick(answer)
-        if not request.verbose and found.HasField("image") and self._messages.lasts(found.image):
+        if not request.verbose and found.HasField("image") and self._messages.is_permanent(found.image):
             self._statuses.put(state, key, found)
         return found
 
     async def PullImage(  # noqa: N802 - the interface's name
         self, request: api_pb2.PullImageRequest, context: Context
     ) -> api_pb2.PullImageResponse:
-        """Bring an image in; ends with the call's deadline or cancellation, unless others wait for the same pull."""
+        """Pull an image; ends with the call's deadline or cancellation, unless other calls joined the pull."""
         if not request.image.image:
             raise InvalidInputError("PullImage: expected an image reference, got none")
         reference = Reference.parse(request.image.image)
         auth = _auth(request.auth)
         explicit = explicit_source(auth, reference.host) if auth is not None else None
-        # Held also while it waits in line: a reload meanwhile must not take its handler away.
+        # Held while it waits too: a reload of the configuration must not remove its handler.
         with self._workers.hold() as held:
             # An unknown handler is refused here, before any request is sent.
             handler = held.store.config.handler(_pull_handler(request)).name
@@ -173,8 +173,8 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     ) -> api_pb2.RemoveImageResponse:
         """Remove an image with all its references, pinned or not, and free its content.
 
-        An empty name is what containerd takes it for, the beginning of every image's id: none is removed where there
-        are no images; else it is ambiguous, with containerd's code. (containerd removes the image where there is one.)
+        As in containerd an empty name is a prefix of every image's id: without images nothing is removed, otherwise it
+        is ambiguous, with containerd's code. (If there is only one image, containerd removes it.)
         """
         name, handler = request.image.image, request.image.runtime_handler or None
         if not name:
@@ -194,7 +194,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     async def ImageFsInfo(  # noqa: N802 - the interface's name
         self, request: api_pb2.ImageFsInfoRequest, context: Context
     ) -> api_pb2.ImageFsInfoResponse:
-        """One file system: what the content takes, unfinished downloads included."""
+        """One file system: the disk usage of content, including unfinished downloads."""
         return api_pb2.ImageFsInfoResponse(image_filesystems=[await self._use.usage()])
 
     def _fingerprint(self, explicit: Explicit | None) -> str:

@@ -1,7 +1,8 @@
-"""CRI's messages as the port's values, and back. A peer's answer is checked before it counts.
+"""CRI's messages as values, and back.
 
-Clients of CRI refuse an image without an id, a status with the size 0, and a version with an empty member: a server
-that answers such a thing is broken, and taking it for an image would end in a removal or a pull of the wrong one.
+As other CRI clients do, values refuse an image without an id, a status with size 0, and a version with an empty member:
+such an answer is broken, and using it could remove or pull the wrong image. Messages refuse texts that aren't UTF-8
+(from the command line, or lone surrogates from JSON) with InvalidInputError.
 """
 
 from __future__ import annotations
@@ -32,15 +33,11 @@ _MOST_NAME: Final = 4096
 
 
 def spec_message(spec: ImageSpec) -> api_pb2.ImageSpec:
-    """The port's value as a message.
-
-    Raises:
-        InvalidInputError: a text is no text (bytes of the command line that aren't UTF-8, half a pair in JSON).
-    """
+    """``runtime.v1.ImageSpec``."""
     for what, text in (("image", spec.image), ("runtime handler", spec.runtime_handler)):
-        _refuse_no_text(f"{what} {text!r}", text)
-    _refuse_no_text(f"image {spec.image!r}: annotations", *spec.annotations, *spec.annotations.values())
-    _refuse_no_text(f"image {spec.image!r}: name in the pod", spec.user_specified_image)
+        _require_utf8(f"{what} {text!r}", text)
+    _require_utf8(f"image {spec.image!r}: annotations", *spec.annotations, *spec.annotations.values())
+    _require_utf8(f"image {spec.image!r}: name in the pod", spec.user_specified_image)
     return api_pb2.ImageSpec(
         image=spec.image,
         annotations=dict(spec.annotations),
@@ -49,20 +46,16 @@ def spec_message(spec: ImageSpec) -> api_pb2.ImageSpec:
     )
 
 
-def _refuse_no_text(what: str, *texts: str) -> None:
-    # No encoding error may go on from here: it would carry the text, which may be a secret.
+def _require_utf8(what: str, *texts: str) -> None:
+    # protobuf's own error would contain the text, which may be a secret.
     if not all(map(is_utf8, texts)):
         raise InvalidInputError(f"{what}: expected UTF-8")
 
 
 def auth_message(auth: AuthConfig) -> api_pb2.AuthConfig:
-    """Credentials as a message; the only place where the client lays them open.
-
-    Raises:
-        InvalidInputError: one of them is no text.
-    """
+    """``runtime.v1.AuthConfig``; the only place where the client reveals credentials."""
     secrets = (auth.password, auth.auth, auth.identity_token, auth.registry_token)
-    _refuse_no_text("credentials", auth.username, auth.server_address, *(each.reveal() for each in secrets))
+    _require_utf8("credentials", auth.username, auth.server_address, *(each.reveal() for each in secrets))
     return api_pb2.AuthConfig(
         username=auth.username,
         password=auth.password.reveal(),
@@ -74,13 +67,9 @@ def auth_message(auth: AuthConfig) -> api_pb2.AuthConfig:
 
 
 def sandbox_message(sandbox: SandboxMetadata) -> api_pb2.PodSandboxConfig:
-    """The pod a pull is for, as a message.
-
-    Raises:
-        InvalidInputError: one of its texts is no text.
-    """
+    """The pod that a pull is for."""
     names = (sandbox.name, sandbox.uid, sandbox.namespace)
-    _refuse_no_text(f"pod {sandbox.name!r}", *names, *sandbox.annotations, *sandbox.annotations.values())
+    _require_utf8(f"pod {sandbox.name!r}", *names, *sandbox.annotations, *sandbox.annotations.values())
     return api_pb2.PodSandboxConfig(
         metadata=api_pb2.PodSandboxMetadata(name=sandbox.name, uid=sandbox.uid, namespace=sandbox.namespace),
         annotations=dict(sandbox.annotations),
@@ -93,7 +82,7 @@ def image_value(message: api_pb2.Image, endpoint: str, *, needs_size: bool = Tru
     Args:
         message: as the server sent it.
         endpoint: for errors.
-        needs_size: as the kubelet asks of a status; of a list it doesn't, or one image would hide all others.
+        needs_size: required in a status; in a list the kubelet accepts 0, so that one image can't hide the others.
 
     Raises:
         ImageServiceError: no id, or no size.
@@ -115,7 +104,7 @@ def image_value(message: api_pb2.Image, endpoint: str, *, needs_size: bool = Tru
 
 
 def version_value(message: api_pb2.VersionResponse, endpoint: str) -> ServiceVersion:
-    """Who answers.
+    """Name and version of the server.
 
     Raises:
         ImageServiceError: a member is empty.
@@ -133,7 +122,7 @@ def version_value(message: api_pb2.VersionResponse, endpoint: str) -> ServiceVer
 
 
 def filesystem_value(message: api_pb2.FilesystemUsage) -> FilesystemUsage:
-    """What images use of one file system."""
+    """Disk usage of images on one file system."""
     has_inodes = message.HasField("inodes_used")
     return FilesystemUsage(
         mountpoint=message.fs_id.mountpoint[:_MOST_NAME],
@@ -148,7 +137,7 @@ def container_value(message: api_pb2.Container, status: api_pb2.ContainerStatus 
 
     Args:
         message: from the list.
-        status: of the container; None when it is gone meanwhile.
+        status: of the container; None if it is gone.
     """
     mounted = [mount.image.image for mount in status.mounts if mount.image.image] if status is not None else []
     # image_id exists since 1.30; before, image_ref was the id or a reference with a digest.

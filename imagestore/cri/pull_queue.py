@@ -1,12 +1,15 @@
-"""Pulls in progress: identical ones are one, a few work at a time, the others wait in line (``pull_places.py``).
+"""The queue of pulls: identical pulls are joined, a limited number runs at a time, the others wait.
 
-Two requests are identical when they ask the same store for the same reference, for the same runtime handler, and show
-the same credentials. With other credentials a request goes its own way: the registry has to judge them. (It then finds
-the blobs that the other pull brought: access to an image is decided at its manifest.) Who joins shares the outcome. Who
-leaves (a deadline, a cancelled call) takes nothing from the others; when the last one has left, the pull is cancelled,
-and what it had downloaded waits as an ingest for whoever comes next.
+Two requests are identical if they have the same store, reference, runtime handler and credentials. A request with
+other credentials is a pull of its own, since the registry must judge them; it still uses blobs that the other pull
+downloaded, because access to an image is decided at its manifest. Joined requests share the result. A caller that
+leaves (deadline, cancelled call) doesn't affect the others; when the last one has left, the pull is cancelled, and its
+unfinished downloads stay as ingests for the next pull.
 
-Everything here runs on one event loop; only the work itself has a thread.
+A registry gets a further slot only while at least as many slots are free as it holds. So one slow registry gets about
+half of the slots, a second one half of the rest, and a registry without a slot gets the next free one.
+
+Everything here runs on one event loop; only the work of a pull runs in a thread.
 """
 
 from __future__ import annotations
@@ -31,21 +34,21 @@ if TYPE_CHECKING:
 
     Work = Callable[[CancelToken, Observer], Awaitable[str]]
 
-#: Pulls that work at a time; each has threads of its own for its blobs.
+#: Running pulls; each has threads for its blobs.
 PULLS_AT_ONCE: Final = 16
-#: Pulls in the line; a node has a few hundred pods at most.
+#: Waiting pulls; a node has a few hundred pods at most.
 MOST_WAITING: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class PullKey:
-    """What makes two pulls the same.
+    """The identity of a pull.
 
     Attributes:
-        store: identity of the store object (another configuration is another object).
+        store: identity of the store object (a reloaded configuration is another object).
         reference: canonical text.
         handler: resolved name of the runtime handler.
-        fingerprint: of the credentials shown; empty when none were.
+        fingerprint: of the request's credentials; empty without any.
     """
 
     store: int
@@ -54,38 +57,147 @@ class PullKey:
     fingerprint: str
 
 
-class _Tally:
-    """Adds up what came over the network, of blobs that weren't finished too; called from several threads.
+class PullOutcome(enum.Enum):
+    """The result of a pull."""
 
-    No lock is needed: the events of one blob come one after the other, and each step on a table is one of the
-    interpreter's.
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+
+
+class PullMeter(Protocol):
+    """Counts pulls; the port keeps Prometheus' library out of servers without metrics.
+
+    Called from the event loop and from worker threads; must return quickly. Handlers are configured ones, so few. A
+    pull that joins another one is counted as joined only.
+    """
+
+    def pulls_waiting(self, count: int) -> None:
+        """This many pulls are waiting."""
+
+    def pull_joined(self, handler: str) -> None:
+        """A caller joined a running pull."""
+
+    def pull_began(self, handler: str) -> None:
+        """A pull got its slot and starts."""
+
+    def pull_ended(self, handler: str, *, outcome: PullOutcome, bytes_fetched: int, seconds: float) -> None:
+        """A started pull has ended.
+
+        Args:
+            handler: name of the runtime handler.
+            outcome: its result.
+            bytes_fetched: received from the network.
+            seconds: its duration without waiting.
+        """
+
+
+class NoPullMeter:
+    """Counts nothing."""
+
+    def pulls_waiting(self, count: int) -> None:
+        """See PullMeter."""
+
+    def pull_joined(self, handler: str) -> None:
+        """See PullMeter."""
+
+    def pull_began(self, handler: str) -> None:
+        """See PullMeter."""
+
+    def pull_ended(self, handler: str, *, outcome: PullOutcome, bytes_fetched: int, seconds: float) -> None:
+        """See PullMeter."""
+
+
+class FairSlots:
+    """Slots for running pulls, granted in the order of requests as far as the registries' shares allow.
+
+    Args:
+        limit: number of slots.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+        self._held: Counter[str] = Counter()
+        # In the order of requests.
+        self._waiting: dict[asyncio.Future[None], str] = {}
+
+    def try_acquire(self, host: str) -> bool:
+        """Acquire a slot if that is possible at once."""
+        if not self._may_acquire(host):
+            return False
+        self._grant(host)
+        return True
+
+    async def acquire(self, host: str) -> None:
+        """Wait for a slot; a cancelled wait takes none.
+
+        Args:
+            host: registry of the pull.
+        """
+        if self.try_acquire(host):
+            return
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting[granted] = host
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if self._waiting.pop(granted, None) is None and not granted.cancelled():
+                # The slot was granted in the same moment.
+                self.release(host)
+            raise
+
+    def release(self, host: str) -> None:
+        """Free a slot for the first waiting pull that may have it."""
+        self._free += 1
+        self._held[host] -= 1
+        if not self._held[host]:
+            del self._held[host]
+        for granted, waiting in list(self._waiting.items()):
+            if self._may_acquire(waiting):
+                del self._waiting[granted]
+                if not granted.done():
+                    self._grant(waiting)
+                    granted.set_result(None)
+
+    def _may_acquire(self, host: str) -> bool:
+        return self._free > 0 and self._free >= self._held[host]
+
+    def _grant(self, host: str) -> None:
+        self._free -= 1
+        self._held[host] += 1
+
+
+class _FetchedBytes:
+    """Adds up the bytes received from the network, also of unfinished blobs; called from several threads.
+
+    No lock is needed: the events of one blob are sequential, and each operation on a dict is atomic.
     """
 
     def __init__(self) -> None:
         self._fetched: dict[Digest, int] = {}
-        #: What is taken off the bytes that are here to know those that were fetched: what was here before.
+        #: Bytes that were present before; subtracted from the present ones.
         self._bases: dict[Digest, int] = {}
 
     def __call__(self, event: Event) -> None:
         match event:
             case BlobStarted(descriptor, offset):
-                # What came damaged before was fetched, too.
+                # Bytes of a damaged earlier attempt were fetched too.
                 self._bases[descriptor.digest] = offset - self._fetched.get(descriptor.digest, 0)
             case BlobAdvanced(digest, received):
                 self._fetched[digest] = received - self._bases.get(digest, 0)
             case BlobDone(descriptor, fetched):
-                # 0 when it is asked for again, as documents are.
+                # 0 if it is requested again, as documents are.
                 self._fetched[descriptor.digest] = max(fetched, self._fetched.get(descriptor.digest, 0))
 
     @property
     def total(self) -> int:
-        """Up to the last event; one of an unfinished blob is 0.05 s old at most."""
+        """Up to the last event, which is at most 0.05 s old."""
         return sum(list(self._fetched.values()))
 
 
 @dataclass(slots=True, eq=False)
-class _Shared:
-    """A pull and how many callers wait for it."""
+class _SharedPull:
+    """A pull and the number of its callers."""
 
     token: CancelToken
     callers: int = 0
@@ -96,34 +208,36 @@ class PullQueue:
     """Runs pulls; made and used on one event loop.
 
     Args:
-        limit: pulls that work at a time.
-        waiting: pulls that may stand in the line; further ones are refused.
-        meter: hears of every pull.
+        limit: pulls that run at a time.
+        waiting: pulls that may wait; further ones are refused.
+        meter: counts pulls.
     """
 
-    def __init__(self, *, limit: int = PULLS_AT_ONCE, waiting: int = MOST_WAITING, meter: Meter | None = None) -> None:
-        self._places = PullPlaces(limit)
+    def __init__(
+        self, *, limit: int = PULLS_AT_ONCE, waiting: int = MOST_WAITING, meter: PullMeter | None = None
+    ) -> None:
+        self._slots = FairSlots(limit)
         self._limit = limit
         self._most_waiting = waiting
-        self._meter = meter or NoMeter()
+        self._meter = meter or NoPullMeter()
         self._waiting = 0
-        self._shared: dict[PullKey, _Shared] = {}
+        self._shared: dict[PullKey, _SharedPull] = {}
         self._tasks: set[asyncio.Task[str]] = set()
 
     @property
     def in_progress(self) -> int:
-        """Pulls that work or stand in the line, those already cancelled too while they end."""
+        """Running and waiting pulls, including cancelled ones until they end."""
         return len(self._tasks)
 
     async def pull(self, key: PullKey, work: Work) -> str:
-        """Run a pull, or join the identical one that goes on.
+        """Run a pull, or join the identical one that is running.
 
         Args:
-            key: tells which pulls are identical.
-            work: pulls with a token and an observer and returns the image id; unused when joining.
+            key: identity of the pull.
+            work: pulls, with a token and an observer, and returns the image id; unused when joining.
 
         Raises:
-            StoreBusyError: the line is full.
+            StoreBusyError: too many pulls wait.
             ImageStoreError: the pull's.
         """
         shared = self._shared.get(key)
@@ -138,25 +252,25 @@ class PullQueue:
         finally:
             shared.callers -= 1
             if not shared.callers and not shared.task.done():
-                # Nobody new may join what is being given up.
+                # No caller may join a pull that is being cancelled.
                 self._forget(key, shared)
-                shared.token.cancel("everyone who asked for this pull went away")
+                shared.token.cancel("every caller of this pull has left")
 
     async def close(self) -> None:
-        """Cancel every pull and wait until the last one has let go of the store."""
+        """Cancel every pull and wait until the last one has released the store."""
         for shared in list(self._shared.values()):
             shared.token.cancel("the server is being stopped")
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    def _begin(self, key: PullKey, work: Work) -> _Shared:
+    def _begin(self, key: PullKey, work: Work) -> _SharedPull:
         waiting = len(self._tasks) - self._limit
         if waiting >= self._most_waiting:
             raise StoreBusyError(
-                f"{key.reference}: expected a place in the line of pulls, but {waiting} wait already",
+                f"{key.reference}: too many pulls, {waiting} are waiting already",
                 hint="try again later",
             )
-        shared = _Shared(CancelToken())
+        shared = _SharedPull(CancelToken())
         shared.task = asyncio.get_running_loop().create_task(self._run(key, work, shared.token))
         self._shared[key] = shared
         self._tasks.add(shared.task)
@@ -165,38 +279,38 @@ class PullQueue:
             self._tasks.discard(task)
             self._forget(key, shared)
             if not task.cancelled():
-                task.exception()  # seen, even when everyone has left
+                task.exception()  # retrieved, also if every caller has left
 
         shared.task.add_done_callback(over)
         return shared
 
-    def _forget(self, key: PullKey, shared: _Shared) -> None:
+    def _forget(self, key: PullKey, shared: _SharedPull) -> None:
         if self._shared.get(key) is shared:
             del self._shared[key]
 
     async def _run(self, key: PullKey, work: Work, token: CancelToken) -> str:
         host = Reference.parse(key.reference).host
-        await self._take_place(host, token)
-        began_at, tally, outcome = time.monotonic(), _Tally(), PullOutcome.FAILURE
+        await self._acquire_slot(host, token)
+        began_at, fetched, outcome = time.monotonic(), _FetchedBytes(), PullOutcome.FAILURE
         self._meter.pull_began(key.handler)
         try:
-            image_id = await work(token, tally)
+            image_id = await work(token, fetched)
             outcome = PullOutcome.SUCCESS
             return image_id
         except (OperationCancelledError, asyncio.CancelledError):
             outcome = PullOutcome.CANCELLED
             raise
         finally:
-            self._places.give_back(host)
+            self._slots.release(host)
             seconds = time.monotonic() - began_at
-            self._meter.pull_ended(key.handler, outcome=outcome, bytes_fetched=tally.total, seconds=seconds)
+            self._meter.pull_ended(key.handler, outcome=outcome, bytes_fetched=fetched.total, seconds=seconds)
 
-    async def _take_place(self, host: str, token: CancelToken) -> None:
-        """Wait for a place in turn, but not once everyone who asked has left."""
-        if self._places.try_take(host):
+    async def _acquire_slot(self, host: str, token: CancelToken) -> None:
+        """Wait for a slot, until every caller has left."""
+        if self._slots.try_acquire(host):
             return
         loop = asyncio.get_running_loop()
-        waiter = asyncio.ensure_future(self._places.take(host))
+        waiter = asyncio.ensure_future(self._slots.acquire(host))
 
         def leave_line() -> None:
             loop.call_soon_threadsafe(waiter.cancel)
@@ -214,109 +328,3 @@ class PullQueue:
     def _count(self, change: int) -> None:
         self._waiting += change
         self._meter.pulls_waiting(self._waiting)
-
-
-class PullOutcome(enum.Enum):
-    """How a pull ended."""
-
-    SUCCESS = "success"
-    FAILURE = "failure"
-    CANCELLED = "cancelled"
-
-
-class Meter(Protocol):
-    """Hears of every pull. A pull that joins another one is that other one, and is counted as joined only."""
-
-    def pulls_waiting(self, count: int) -> None:
-        """So many pulls stand in the line now."""
-
-    def pull_joined(self, handler: str) -> None:
-        """A caller shares a pull that goes on already."""
-
-    def pull_began(self, handler: str) -> None:
-        """A pull got its place and begins to work."""
-
-    def pull_ended(self, handler: str, *, outcome: PullOutcome, bytes_fetched: int, seconds: float) -> None:
-        """A pull that began is over.
-
-        Args:
-            handler: name of the runtime handler.
-            outcome: how it ended.
-            bytes_fetched: what came over the network for it.
-            seconds: how long it worked, without its time in the line.
-        """
-
-
-class NoMeter:
-    """Nobody counts."""
-
-    def pulls_waiting(self, count: int) -> None:
-        """See Meter."""
-
-    def pull_joined(self, handler: str) -> None:
-        """See Meter."""
-
-    def pull_began(self, handler: str) -> None:
-        """See Meter."""
-
-    def pull_ended(self, handler: str, *, outcome: PullOutcome, bytes_fetched: int, seconds: float) -> None:
-        """See Meter."""
-
-
-class PullPlaces:
-    """Hands out places in the order in which they were asked for, as far as the registries' shares allow.
-
-    Args:
-        limit: places in all.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._free = limit
-        self._held: Counter[str] = Counter()
-        # In the order in which they came.
-        self._waiting: dict[asyncio.Future[None], str] = {}
-
-    def try_take(self, host: str) -> bool:
-        """Take a place if that is possible at once."""
-        if not self._may_take(host):
-            return False
-        self._take(host)
-        return True
-
-    async def take(self, host: str) -> None:
-        """Wait for a place; cancelling the wait leaves the line.
-
-        Args:
-            host: the registry that the pull goes to.
-        """
-        if self.try_take(host):
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = host
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if self._waiting.pop(turn, None) is None and not turn.cancelled():
-                # The place was handed over in the same moment.
-                self.give_back(host)
-            raise
-
-    def give_back(self, host: str) -> None:
-        """Free a place, for the first in the line that may have it."""
-        self._free += 1
-        self._held[host] -= 1
-        if not self._held[host]:
-            del self._held[host]
-        for turn, waiting in list(self._waiting.items()):
-            if self._may_take(waiting):
-                del self._waiting[turn]
-                if not turn.done():
-                    self._take(waiting)
-                    turn.set_result(None)
-
-    def _may_take(self, host: str) -> bool:
-        return self._free > 0 and self._free >= self._held[host]
-
-    def _take(self, host: str) -> None:
-        self._free -= 1
-        self._held[host] += 1

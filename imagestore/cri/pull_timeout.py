@@ -1,8 +1,8 @@
-"""containerd's ``image_pull_progress_timeout``: a pull that receives nothing for so long is cancelled.
+"""containerd's ``image_pull_progress_timeout``: a pull that receives nothing for this long is cancelled.
 
-The rule is that of containerd's ``pullProgressReporter``: the clock runs only while something is being received, not
-while the pull waits in line, for another pull of the same blob, for a registry's Retry-After, or for the disk. The look
-is every 10 seconds, or after half the timeout where that is shorter. Manifests have the registry client's own limits.
+Rule: containerd's ``pullProgressReporter``. Time counts only while a blob is being received, not while the pull waits
+for a slot, for another pull of the same blob, for a registry's Retry-After, or for the disk. The check runs every 10
+seconds, or twice per timeout if that is shorter. Manifests have the limits of the registry client.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Event, Observer
     from imagestore.util.cancel import CancelToken
 
-_LOOK_SECONDS: Final = 10.0
+_CHECK_SECONDS: Final = 10.0
 
 
 class ProgressWatch:
-    """Follows the events of one pull, which come from several threads.
+    """Watches the events of one pull, which come from several threads.
 
-    No lock is needed: each step on the set and on the time is one of the interpreter's.
+    No lock is needed: each operation on the set and on the time is atomic.
 
     Args:
-        observer: gets every event too.
-        limit_seconds: without a byte; more than 0.
+        observer: receives every event too.
+        limit_seconds: maximal time without a byte; more than 0.
         clock: in seconds.
     """
 
@@ -42,7 +42,7 @@ class ProgressWatch:
         self._since = clock()
 
     def __call__(self, event: Event) -> None:
-        """Take an event in."""
+        """Process an event."""
         match event:
             case BlobStarted(descriptor, _):
                 self._since = self._clock()
@@ -50,7 +50,7 @@ class ProgressWatch:
             case BlobAdvanced(_, _):
                 self._since = self._clock()
             case BlobVerifying(descriptor) | BlobAwaited(descriptor) | BlobDone(descriptor, _):
-                # What else is received goes on; its clock is no older than this.
+                # Other blobs continue; their time without a byte began no earlier.
                 self._since = self._clock()
                 self._receiving.discard(descriptor.digest)
             case Waiting(_, seconds, _):
@@ -59,11 +59,11 @@ class ProgressWatch:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether something is being received and nothing came for longer than the limit."""
+        """Whether a blob is being received, but no byte came for longer than the limit."""
         return bool(self._receiving) and self._clock() - self._since > self._limit
 
     async def guard(self, token: CancelToken) -> None:
-        """Cancel the pull once it is stalled; runs until cancelled itself."""
+        """Cancel the pull when it stalls; runs until it is cancelled itself."""
         while not self.is_stalled:
-            await asyncio.sleep(min(_LOOK_SECONDS, self._limit / 2))
+            await asyncio.sleep(min(_CHECK_SECONDS, self._limit / 2))
         token.cancel(f"nothing was received for {self._limit:g} s (image_pull_progress_timeout)")

@@ -1,8 +1,12 @@
 """The store's images as CRI lists them: one entry for each (image id, runtime handler).
 
-An entry gathers every reference under which a handler has an image. Tags become ``repo_tags``; each repository's target
-digest becomes a ``repo_digests`` entry, so that a caller can ask again for exactly what was pulled. A reference with a
-digest has no tag in CRI's eyes, as in containerd. The CRI face and the embedded image service answer with these.
+An entry has every reference under which a handler has the image. Tags become ``repo_tags``; each repository's target
+digest becomes an item of ``repo_digests``, so that a caller can request exactly what was pulled. As in containerd, a
+reference with a digest has no tag in CRI. The CRI service and the embedded image service answer with these entries.
+
+A verbose status adds two JSON objects. ``info`` has the members of containerd's CRI plugin: ``chainID`` (image-spec,
+config.md, "Layer ChainID") and ``imageSpec``, the unchanged image config. ``imagestore`` has what only this store
+knows: handler, platforms, manifest, warnings.
 """
 
 from __future__ import annotations
@@ -49,8 +53,8 @@ _MOST_USERS: Final = 20_000
 _LONGEST_USER: Final = 1024
 
 
-class Users:
-    """Whom images start as, remembered by image id: the config under an id never changes. Thread-safe."""
+class ImageUsers:
+    """The users of images, cached by image id, since the config under an id never changes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +66,7 @@ class Users:
             return image_id in self._known
 
     def of(self, image_id: Digest, content: ContentStore) -> str:
-        """The config's user without its group; empty when it has none, or the content is damaged or no image config."""
+        """The config's user without its group; empty if there is none, or the content is damaged or no image config."""
         with self._lock:
             known = self._known.get(image_id)
         if known is not None:
@@ -70,7 +74,7 @@ class Users:
         try:
             raw = content.read(image_id, limit_bytes=MAX_DOCUMENT_BYTES)
         except (ContentNotFoundError, IntegrityError):
-            # A check of the store reports that; the image must stay listed so that it can be removed.
+            # `check` reports the damage; the image must stay listed so that it can be removed.
             return ""
         user = _user(raw)
         with self._lock:
@@ -80,8 +84,8 @@ class Users:
         return user
 
 
-def meant(store: ImageStore, spec: ImageSpec) -> ImageRecord | None:
-    """The record that a caller means; None when it is absent, or no image is named.
+def find_record(store: ImageStore, spec: ImageSpec) -> ImageRecord | None:
+    """The record for a spec; None if it is absent, or the spec names no image.
 
     Raises:
         UnknownRuntimeHandlerError, InvalidInputError: handler or image can't be read.
@@ -94,17 +98,17 @@ def meant(store: ImageStore, spec: ImageSpec) -> ImageRecord | None:
         return None
 
 
-def whole(store: ImageStore, line: ListedImage) -> Group:
-    """Every reference of an image; the given one alone when it was removed a moment ago."""
+def all_references(store: ImageStore, line: ListedImage) -> Group:
+    """All references of an image; only the given one if it was just removed."""
     return store.metadata.list_images(image_id=line.image_id, handler=line.handler) or (line,)
 
 
-def listed(store: ImageStore, spec: ImageSpec) -> list[Group]:
-    """The images a filter lets through, each with all its references, in the order of their first ones.
+def find_groups(store: ImageStore, spec: ImageSpec) -> list[Group]:
+    """The images that match a filter, each with all its references, in the order of their first ones.
 
     Args:
-        store: has them.
-        spec: an empty image or handler lets all through.
+        store: to search.
+        spec: an empty image or handler matches all.
 
     Raises:
         UnknownRuntimeHandlerError, InvalidInputError: handler or image can't be read.
@@ -117,22 +121,22 @@ def listed(store: ImageStore, spec: ImageSpec) -> list[Group]:
     groups: dict[tuple[str, str], list[ListedImage]] = {}
     for line in lines:
         groups.setdefault((line.image_id, line.handler), []).append(line)
-    return [whole(store, group[0]) if spec.image else group for group in groups.values()]
+    return [all_references(store, group[0]) if spec.image else group for group in groups.values()]
 
 
-def served(groups: Iterable[Group], store: ImageStore, users: Users) -> list[ServedImage]:
-    """Entries.
+def served_images(groups: Iterable[Group], store: ImageStore, users: ImageUsers) -> list[ServedImage]:
+    """The entries as CRI lists them.
 
     Args:
-        groups: for each entry its references.
-        store: has the content and names the pinned images.
-        users: whom images start as.
+        groups: the references of each entry.
+        store: for the content and the pinned images.
+        users: cache of the images' users.
     """
     pinned = record_lookup.pinned_by(store.config)
     return [_entry(records, pinned, store.content, users) for records in groups]
 
 
-def _entry(records: Group, pinned: Set[str], content: ContentStore, users: Users) -> ServedImage:
+def _entry(records: Group, pinned: Set[str], content: ContentStore, users: ImageUsers) -> ServedImage:
     first = records[0]
     tags, digests = _names(records)
     user = users.of(_digest(first.image_id), content)
@@ -157,7 +161,7 @@ def _digest(text: str) -> Digest:
 
 
 def _uid(user: str) -> int | None:
-    """The number that a user is, as Go's ``strconv.ParseInt`` reads it; None where it is a name."""
+    """A numeric user, read as Go's ``strconv.ParseInt`` does; None for a name."""
     if not _NUMBER.fullmatch(user):
         return None
     number = int(user)
@@ -165,7 +169,7 @@ def _uid(user: str) -> int | None:
 
 
 def _names(records: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tags and the digest references of one image, each once; sorted, as containerd's are."""
+    """The tags and the digest references of one image; unique and sorted, as in containerd."""
     tags: set[str] = set()
     digests: set[str] = set()
     for record in records:
@@ -177,7 +181,7 @@ def _names(records: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _user(raw: bytes) -> str:
-    # Validated when it entered the store, where it is an image config at all: an artifact's config may be anything.
+    # An artifact's config may be anything; an image config was validated when it was ingested.
     try:
         document: Any = json.loads(raw)
         settings = document["config"]
@@ -185,15 +189,15 @@ def _user(raw: bytes) -> str:
         return ""
     if not isinstance(settings, dict):
         return ""
-    # In any case, and the last one counts: so it is read by who starts the container.
+    # Names are not case-sensitive and the last one counts, as for the runtime that starts the container.
     user = next((value for name, value in reversed(settings.items()) if name.casefold() == "user"), "")
     name = user.partition(":")[0] if isinstance(user, str) else ""
-    # What no system could start as must not spoil a whole list: messages are UTF-8, and have a limit.
+    # An impossible user must not break a whole list: messages are UTF-8 and limited.
     return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""
 
 
 def chain_id(diff_ids: Sequence[Digest]) -> str:
-    """Identity of the layers applied on top of each other; empty without layers.
+    """Identity of stacked layers; empty without layers.
 
     >>> from imagestore.oci.digest import Digest
     >>> chain_id([Digest.of(b"base")]) == str(Digest.of(b"base"))
@@ -205,15 +209,10 @@ def chain_id(diff_ids: Sequence[Digest]) -> str:
     return chain
 
 
-def info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
-    """Texts by key.
+def verbose_info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
+    """The ``info`` of a verbose status: JSON texts by key.
 
-    Args:
-        record: the record that was asked for.
-        store: has its content.
-
-    Returns:
-        Both keys; ``info`` is missing for an artifact, and where the store was damaged, which ``damage`` then tells.
+    ``info`` is missing for an artifact and for damaged content, which ``imagestore`` then reports as ``damage``.
     """
     own: dict[str, object] = {
         "reference": record.reference,

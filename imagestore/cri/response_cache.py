@@ -1,4 +1,4 @@
-"""Entries of a list as CRI's messages; each is serialised once, and kept with all that it was made from."""
+"""Answers that are kept between CRI calls: serialized list entries, image statuses, and the disk usage of content."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from imagestore.store.workers import StoreWorkers
 
 
-#: A thousand take some 0.7 MB.
+#: A thousand entries take about 0.7 MB.
 _MOST_ENTRIES: Final = 20_000
 
 
-class ImageMessages:
-    """Entries as serialised messages, from memory where they were made before. Thread-safe.
+class ImageMessageCache:
+    """Serialized list entries. Thread-safe.
 
-    The key is what an entry shows, read from the store each time: a change of a record, in whichever process, is
-    another key. Only the user comes from elsewhere, the config, which never changes under its id.
+    The key is everything that an entry shows, read from the store each time, so a change of a record in any process is
+    another key. Only the user comes from the image config, which never changes under its id.
     """
 
     def __init__(self) -> None:
-        self._users = records.Users()
+        self._users = records.ImageUsers()
         self._lock = threading.Lock()
         self._known: dict[tuple[tuple[ListedImage, ...], bool], bytes] = {}
 
     def listed(self, groups: Iterable[Group], store: ImageStore) -> bytes:
-        """A serialised ``ListImagesResponse``: messages of a repeated field put together are all of the field.
+        """A serialized ``ListImagesResponse``: concatenated messages add up the items of a repeated field.
 
         Args:
-            groups: for each entry its references.
-            store: has the content and names the pinned images.
+            groups: the references of each entry.
+            store: for the content and the pinned images.
         """
         pinned = record_lookup.pinned_by(store.config)
         return b"".join([self._entry(tuple(group), pinned, store) for group in groups])
@@ -54,8 +54,8 @@ class ImageMessages:
         """The message of one entry."""
         return api_pb2.ListImagesResponse.FromString(self.listed([group], store)).images[0]
 
-    def lasts(self, image: api_pb2.Image) -> bool:
-        """Whether a message stands as long as the records do: a config that can't be read may be repaired."""
+    def is_permanent(self, image: api_pb2.Image) -> bool:
+        """Whether a message is valid as long as the records are: an unreadable config may be repaired."""
         return self._users.knows(Digest.parse(image.id))
 
     def _entry(self, group: tuple[ListedImage, ...], pinned: frozenset[str], store: ImageStore) -> bytes:
@@ -63,10 +63,10 @@ class ImageMessages:
         known = self._known.get(key)
         if known is not None:
             return known
-        (entry,) = records.served([group], store, self._users)
+        (entry,) = records.served_images([group], store, self._users)
         image = image_message(entry)
         made = api_pb2.ListImagesResponse(images=[image]).SerializeToString()
-        if self.lasts(image):
+        if self.is_permanent(image):
             with self._lock:
                 self._known[key] = made
                 if len(self._known) > _MOST_ENTRIES:
@@ -74,19 +74,19 @@ class ImageMessages:
         return made
 
 
-class Statuses:
-    """Answers of ``ImageStatus``, from memory while no record changes; for one event loop."""
+class StatusCache:
+    """Answers of ``ImageStatus``, kept until a record changes; for one event loop."""
 
     def __init__(self) -> None:
         self._state: tuple[int, int] | None = None
         self._known: dict[tuple[str, str], api_pb2.ImageStatusResponse] = {}
 
     def get(self, state: tuple[int, int] | None, key: tuple[str, str]) -> api_pb2.ImageStatusResponse | None:
-        """The answer to a name and a handler in a state of the store; None where it isn't known."""
+        """The answer for a name and a handler in a state of the store; None if it isn't cached."""
         return self._known.get(key) if state is not None and state == self._state else None
 
     def put(self, state: tuple[int, int] | None, key: tuple[str, str], answer: api_pb2.ImageStatusResponse) -> None:
-        """Remember an answer; the state was read before it was made."""
+        """Keep an answer; the state must have been read before it was made."""
         if state is None:
             return
         if state != self._state or len(self._known) >= _MOST_ENTRIES:
@@ -111,12 +111,16 @@ def image_message(entry: ServedImage) -> api_pb2.Image:
     return message
 
 
-#: A walk through 50,000 blobs takes half a second, and kubelets ask every 10 s.
+#: Reading the sizes of 50,000 blobs takes half a second, and kubelets ask every 10 s.
 KEPT_SECONDS: Final = 10.0
 
 
 class FilesystemUse:
-    """Adds up what content takes, once for all who ask within some seconds; for one event loop.
+    """The disk usage of content as ``ImageFsInfo`` reports it; for one event loop.
+
+    The sum over all blobs is as old as containerd lets its numbers become, and carries its time. It is renewed after a
+    change of records in any process and after a collection in this one. The kubelet doesn't use it: eviction and image
+    collection look at the free bytes of the disk, and only need its mountpoint.
 
     Args:
         workers: the store and the threads for it.
@@ -131,7 +135,7 @@ class FilesystemUse:
         self._belongs_to: tuple[object, int] = (None, 0)
 
     def forget(self) -> None:
-        """A call has brought or removed something, which whoever asks next should see."""
+        """A call has added or removed content: measure again for the next caller."""
         self._sum = None
 
     async def usage(self) -> api_pb2.FilesystemUsage:
@@ -147,7 +151,7 @@ class FilesystemUse:
             current = self._sum = asyncio.create_task(self._workers.quick(_measured))
             self._until = self._clock() + KEPT_SECONDS
         try:
-            # Others may wait for it, so who leaves doesn't end it.
+            # Shielded, because other callers may wait for it too.
             return await asyncio.shield(current)
         except Exception:
             if self._sum is current:

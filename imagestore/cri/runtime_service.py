@@ -1,8 +1,8 @@
-"""The part of ``runtime.v1.RuntimeService`` that clients of images ask; everything else is UNIMPLEMENTED.
+"""The part of ``runtime.v1.RuntimeService`` that image clients use; every other method is UNIMPLEMENTED.
 
-An image server runs nothing: lists of sandboxes and containers are empty, which is what a client that spares the images
-of running containers has to hear. Status names the handlers that image calls may use, the default one a second time
-under the empty name, as containerd does.
+An image server runs no containers: lists of sandboxes and containers are empty, as a client needs to know that spares
+images of running containers. Status names the handlers for image calls; as in containerd the default handler is listed
+twice, by its name and by the empty name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
-#: What containerd answers as the version of the interface between kubelet and runtime; clients only want it non-empty.
+#: containerd's version of the kubelet-runtime interface; clients only need it to be non-empty.
 KUBELET_INTERFACE_VERSION: Final = "0.1.0"
 API_VERSION: Final = "v1"
 RUNTIME_NAME: Final = "imagestore"
@@ -34,7 +34,7 @@ _SYSTEMD_FOLDER: Final = "/run/systemd/system"
 
 
 class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
-    """Answers who serves, and with which handlers.
+    """Answers version, status and handlers; has no containers.
 
     Args:
         workers: the store and the threads for it.
@@ -46,7 +46,7 @@ class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
     async def Version(  # noqa: N802 - the interface's name
         self, request: api_pb2.VersionRequest, context: Context
     ) -> api_pb2.VersionResponse:
-        """Names and versions; answers whatever version the client says."""
+        """Names and versions, for any version of the client."""
         return api_pb2.VersionResponse(
             version=KUBELET_INTERFACE_VERSION,
             runtime_name=RUNTIME_NAME,
@@ -63,7 +63,6 @@ class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
             status = api_pb2.RuntimeStatus(
                 conditions=[api_pb2.RuntimeCondition(type=name, status=True) for name in ready]
             )
-            # The default handler is known twice, by its name and by no name.
             handlers = [api_pb2.RuntimeHandler(name=name) for name in ("", *sorted(store.config.handlers))]
             for handler in handlers:
                 handler.features.SetInParent()
@@ -112,7 +111,7 @@ class RuntimeServicer(api_pb2_grpc.RuntimeServiceServicer):
     async def ContainerStatus(  # noqa: N802 - the interface's name
         self, request: api_pb2.ContainerStatusRequest, context: Context
     ) -> NoReturn:
-        """There are no containers, and none can be made here."""
+        """There are no containers."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ContainerStatus: this server keeps images, it runs nothing")
 
 
@@ -128,7 +127,7 @@ def uses_systemd(config: Config, *, is_systemd_host: bool) -> bool:
 
 
 def _info(store: ImageStore) -> dict[str, str]:
-    """What crictl info shows beside: root, files, and each handler's platform."""
+    """The additional output of ``crictl info``: root, files, and each handler's platform."""
     handlers = {
         name: {
             "platform": platforms.format_all(store.config.handler_platform(name, host=store.host).platform),

@@ -42,7 +42,7 @@ class EmbeddedImageService:
     def __init__(self, store: ImageStore, *, containers: Callable[[], Sequence[ContainerImage]] | None = None) -> None:
         self._store = store
         self._containers = containers
-        self._users = records.Users()
+        self._users = records.ImageUsers()
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
@@ -50,18 +50,18 @@ class EmbeddedImageService:
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService."""
-        groups = records.listed(self._store, spec or ImageSpec(""))
-        return records.served(groups, self._store, self._users)
+        groups = records.find_groups(self._store, spec or ImageSpec(""))
+        return records.served_images(groups, self._store, self._users)
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""
-        record = records.meant(self._store, spec)
+        record = records.find_record(self._store, spec)
         return None if record is None else self._served(record)
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
         """See ImageService. The details are those of the CRI service."""
-        record = records.meant(self._store, spec)
-        return None if record is None else ImageDetails(self._served(record), records.info(record, self._store))
+        record = records.find_record(self._store, spec)
+        return None if record is None else ImageDetails(self._served(record), records.verbose_info(record, self._store))
 
     def pull(
         self,
@@ -104,4 +104,6 @@ class EmbeddedImageService:
         """See ImageService; the store stays open."""
 
     def _served(self, record: ImageRecord) -> ServedImage:
-        return records.served([records.whole(self._store, ListedImage.of(record))], self._store, self._users)[0]
+        return records.served_images(
+            [records.all_references(self._store, ListedImage.of(record))], self._store, self._users
+        )[0]

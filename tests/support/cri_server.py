@@ -24,7 +24,7 @@ from imagestore.store.workers import StoreWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from imagestore.cri.pull_queue import Meter
+    from imagestore.cri.pull_queue import PullMeter
     from imagestore.store.image_store import ImageStore
 
 _OPTIONS = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
@@ -64,7 +64,7 @@ def cri_server(
     *,
     limit: int = 16,
     waiting: int = 1000,
-    meter: Meter | None = None,
+    meter: PullMeter | None = None,
     has_containerd: bool = False,
 ) -> Iterator[CriServer]:
     """Serve a store while the block runs, with containerd's services if wanted, and close it."""

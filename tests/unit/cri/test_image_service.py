@@ -14,7 +14,7 @@ import pytest
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, SandboxMetadata
-from imagestore.cri.records import Users
+from imagestore.cri.records import ImageUsers
 from imagestore.errors import (
     InvalidInputError,
     UnknownRuntimeHandlerError,
@@ -123,7 +123,7 @@ class Raw:
     ],
 )
 def test_a_config_of_any_shape_has_at_most_no_user(text: str) -> None:
-    assert Users().of(Digest.of(text.encode()), Raw(text)) == ""  # type: ignore[arg-type]
+    assert ImageUsers().of(Digest.of(text.encode()), Raw(text)) == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_config_of_any_shape_has_at_most_no_user(text: str) -> None:
 def test_the_user_is_the_one_that_a_container_starts_as(settings: str, user: str) -> None:
     """Go's decoder takes any case, and the last one: a node that hears another number lets root through."""
     text = f'{{"config": {settings}}}'
-    assert Users().of(Digest.of(text.encode()), Raw(text)) == user  # type: ignore[arg-type]
+    assert ImageUsers().of(Digest.of(text.encode()), Raw(text)) == user  # type: ignore[arg-type]
 
 
 def test_an_artifact_is_an_image_without_user_and_config(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from imagestore.cri.pull_queue import PullKey, PullOutcome, PullPlaces, PullQueue
+from imagestore.cri.pull_queue import FairSlots, PullKey, PullOutcome, PullQueue
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError, StoreBusyError
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
@@ -218,7 +218,7 @@ def test_a_slow_registry_leaves_places_for_others(slow_hosts: int) -> None:
         callers = [asyncio.create_task(queue.pull(replace(KEY, reference=name), job)) for name, job in stuck]
         await soon(lambda: queue.in_progress == len(stuck))
         await asyncio.sleep(0.01)
-        # Each of them works, and none of them holds all places.
+        # Each of them works, and none of them holds all slots.
         for host in range(slow_hosts):
             working = [job.runs for name, job in stuck if name.startswith(f"slow{host}.")]
             assert 0 < sum(working) < 16
@@ -237,25 +237,25 @@ def test_a_slow_registry_leaves_places_for_others(slow_hosts: int) -> None:
 
 def test_places_are_handed_out_in_turn_and_never_lost() -> None:
     async def scenario() -> None:
-        places = PullPlaces(2)
-        assert places.try_take("a.example")
-        assert places.try_take("a.example")
-        assert not places.try_take("b.example")
-        waits = [asyncio.create_task(places.take(host)) for host in ("a.example", "b.example", "c.example")]
+        slots = FairSlots(2)
+        assert slots.try_acquire("a.example")
+        assert slots.try_acquire("a.example")
+        assert not slots.try_acquire("b.example")
+        waits = [asyncio.create_task(slots.acquire(host)) for host in ("a.example", "b.example", "c.example")]
         await asyncio.sleep(0)
         # The last one leaves the line in the moment in which a place becomes free for another.
         waits[0].cancel()
-        places.give_back("a.example")
+        slots.release("a.example")
         await asyncio.wait(waits, timeout=0.05)
         assert [wait.cancelled() for wait in waits[:1]] == [True]
         assert waits[1].done()
         assert not waits[2].done()
-        places.give_back("a.example")
+        slots.release("a.example")
         await waits[2]
-        places.give_back("b.example")
-        places.give_back("c.example")
-        assert places.try_take("d.example")
-        assert places.try_take("d.example")
+        slots.release("b.example")
+        slots.release("c.example")
+        assert slots.try_acquire("d.example")
+        assert slots.try_acquire("d.example")
 
     asyncio.run(scenario())
 
@@ -269,7 +269,7 @@ def test_who_gives_up_in_the_line_frees_the_place_there() -> None:
         waiter = asyncio.create_task(queue.pull(replace(KEY, reference="waiting"), waiting))
         await soon(lambda: queue.in_progress == 2)
         await asyncio.sleep(0.01)
-        with pytest.raises(StoreBusyError, match="1 wait already"):
+        with pytest.raises(StoreBusyError, match="1 are waiting already"):
             await queue.pull(replace(KEY, reference="third"), third)
         waiter.cancel()
         await soon(lambda: queue.in_progress == 1)

@@ -191,9 +191,9 @@ def test_a_record_whose_digest_is_none_is_damage(tmp_path: Path) -> None:
         here.store.pull(APP)
         with contextlib.closing(sqlite3.connect(tmp_path / "metadata.db")) as database, database:
             database.execute("""UPDATE image SET target = '["application/json", "sha256:none", 1]'""")
-        groups = records.listed(here.store, ImageSpec(""))
+        groups = records.find_groups(here.store, ImageSpec(""))
         with pytest.raises(StoreCorruptError, match="sha256:none"):
-            records.served(groups, here.store, records.Users())
+            records.served_images(groups, here.store, records.ImageUsers())
 
 
 def test_what_lists_show_is_what_records_say(tmp_path: Path) -> None:
