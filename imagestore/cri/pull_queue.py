@@ -129,11 +129,7 @@ class FairSlots:
         return True
 
     async def acquire(self, host: str) -> None:
-        """Wait for a slot; a cancelled wait takes none.
-
-        Args:
-            host: registry of the pull.
-        """
+        """Wait for a slot; a cancelled wait takes none."""
         if self.try_acquire(host):
             return
         granted = asyncio.get_running_loop().create_future()

@@ -125,13 +125,7 @@ def find_groups(store: ImageStore, spec: ImageSpec) -> list[Group]:
 
 
 def served_images(groups: Iterable[Group], store: ImageStore, users: ImageUsers) -> list[ServedImage]:
-    """The entries as CRI lists them.
-
-    Args:
-        groups: the references of each entry.
-        store: for the content and the pinned images.
-        users: cache of the images' users.
-    """
+    """The entries as CRI lists them."""
     pinned = record_lookup.pinned_by(store.config)
     return [_entry(records, pinned, store.content, users) for records in groups]
 

@@ -41,12 +41,7 @@ class ImageMessageCache:
         self._known: dict[tuple[tuple[ListedImage, ...], bool], bytes] = {}
 
     def listed(self, groups: Iterable[Group], store: ImageStore) -> bytes:
-        """A serialized ``ListImagesResponse``: concatenated messages add up the items of a repeated field.
-
-        Args:
-            groups: the references of each entry.
-            store: for the content and the pinned images.
-        """
+        """A serialized ``ListImagesResponse``: concatenated messages add up the items of a repeated field."""
         pinned = record_lookup.pinned_by(store.config)
         return b"".join([self._entry(tuple(group), pinned, store) for group in groups])
 

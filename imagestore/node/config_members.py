@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 
 
 class Members:
-    """One object of a configuration.
-
-    Args:
-        value: decoded; None counts as empty.
-        path: of the object, for errors.
-
-    Raises:
-        ConfigError: it is no object.
-    """
+    """One object of a configuration; None counts as empty. Every method raises ConfigError with the member's path."""
 
     def __init__(self, value: object, path: str) -> None:
         if value is not None and not isinstance(value, dict):
@@ -106,11 +98,7 @@ class Members:
 
 
 def positive(timeout: Duration, what: str) -> Duration:
-    """A time limit, if it is above zero.
-
-    Raises:
-        ConfigError: it isn't.
-    """
+    """The time limit; ConfigError if it isn't above zero."""
     if timeout.nanoseconds <= 0:
         raise ConfigError(f"{what}: expected more than zero, found {timeout}")
     return timeout
@@ -141,11 +129,7 @@ def endpoint_url(text: str) -> str:
 
 
 def socket_path(text: str) -> str:
-    """Path of the unix socket of an endpoint.
-
-    Raises:
-        ConfigError: as endpoint_url(); it is no unix socket, or longer than the system allows.
-    """
+    """Path of the unix socket of an endpoint; ConfigError if it is no socket, or longer than the system allows."""
     url = endpoint_url(text)
     if not url.startswith("unix://"):
         raise ConfigError(f"endpoint {url[:200]!r}: only support unix socket endpoint")

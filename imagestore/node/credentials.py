@@ -119,11 +119,7 @@ class EntriesKeyring:
 
 
 class NodeKeyring:
-    """The node's own logins, from the files and helpers of `imagestore pull`; at most one credential.
-
-    Args:
-        credentials: looks logins up.
-    """
+    """The node's own logins, from the files and helpers of `imagestore pull`; at most one credential."""
 
     def __init__(self, credentials: CredentialLookup) -> None:
         self._credentials = credentials
@@ -146,11 +142,7 @@ class NodeKeyring:
 
 
 class ChainedKeyring:
-    """Several keyrings; the credentials of all are used, in order.
-
-    Args:
-        keyrings: in order.
-    """
+    """Several keyrings; the credentials of all are used, in order."""
 
     def __init__(self, *keyrings: Keyring) -> None:
         self._keyrings = keyrings

@@ -65,9 +65,5 @@ class FeatureGates:
         )
 
     def overridden(self, values: Mapping[str, object]) -> Self:
-        """With other values for some gates, as the kubelet's command line overrides its file.
-
-        Raises:
-            ConfigError: as parse().
-        """
+        """With other values for some gates, as the kubelet's command line overrides its file."""
         return self.parse({**self.given, **values})

@@ -64,6 +64,8 @@ class GateMarker:
 
     Args:
         folder: the agent's state; created if missing.
+
+    Every method raises StoreCorruptError if the file is damaged, StoreError if it can't be read or written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,25 +73,11 @@ class GateMarker:
 
     @property
     def is_noted(self) -> bool:
-        """Whether a value was recorded.
-
-        Raises:
-            StoreCorruptError: the marker is damaged.
-            StoreError: it can't be read.
-        """
+        """Whether a value was recorded."""
         return self._read() is not None
 
     def check(self, gates: FeatureGates, *, dry_run: bool = False) -> GateChange | None:
-        """Whether the gate has changed; the first call on a node records its value.
-
-        Args:
-            gates: as they are now.
-            dry_run: only look.
-
-        Raises:
-            StoreCorruptError: the marker is damaged.
-            StoreError: it can't be read, or written though there is space.
-        """
+        """Whether the gate has changed; the first call on a node records its value, except in a dry run."""
         before = self._read()
         now = gates.runtime_class_in_image_cri
         if before is None and not dry_run:
@@ -99,11 +87,7 @@ class GateMarker:
         return GateChange(now) if before not in (None, now) else None
 
     def note(self, gates: FeatureGates) -> None:
-        """Write the gate's value.
-
-        Raises:
-            StoreError: it can't be written.
-        """
+        """Write the gate's value."""
         value = {RUNTIME_CLASS_IN_IMAGE_CRI_API: gates.runtime_class_in_image_cri}
         state_file.write(self._path, value, _WHAT)
 

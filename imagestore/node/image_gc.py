@@ -304,14 +304,7 @@ def _by_handler(records: Iterable[ImageUse]) -> dict[str, int]:
 
 
 class CollectionLoop:
-    """Runs rounds regularly.
-
-    Args:
-        collector: to run.
-        recorder: receives ImageGCFailed.
-        node: the object of the events.
-        period: from the end of a round to the next.
-    """
+    """Runs rounds regularly."""
 
     def __init__(
         self,

@@ -151,17 +151,15 @@ class CollectorState:
     Attributes:
         began: time of the first detection.
         uses: one record for each image.
+
+    Both load() and save() raise StoreError if the file can't be used, load() StoreCorruptError if it is damaged.
     """
 
     began: int
     uses: tuple[ImageUse, ...] = field(default=())
 
     def now(self, clock: int) -> int:
-        """The time now: the clock's, or the latest recorded one if the clock is impossible.
-
-        Args:
-            clock: nanoseconds since 1970.
-        """
+        """The time now by a clock in nanoseconds since 1970; the latest recorded time if the clock is impossible."""
         if clock >= EARLIEST:
             return clock
         moments = (moment for use in self.uses for moment in (use.first_detected, use.last_used) if moment is not None)
@@ -169,12 +167,7 @@ class CollectorState:
 
     @classmethod
     def load(cls, folder: Path, *, now: int) -> Self:
-        """Read the file; without one the state begins now.
-
-        Raises:
-            StoreCorruptError: the file is damaged.
-            StoreError: it can't be read.
-        """
+        """Read the file; without one the state begins now."""
         path = folder / _FILE
         value = state_file.read(path, _MAX_BYTES, _WHAT)
         if value is None:
@@ -187,11 +180,7 @@ class CollectorState:
             raise state_file.corrupt(path, _WHAT) from error
 
     def save(self, folder: Path, uses: Iterable[ImageUse]) -> None:
-        """Write the file with the present records, unless the clock is impossible.
-
-        Raises:
-            StoreError: it can't be written.
-        """
+        """Write the file with the present records, unless the clock is impossible."""
         if time.time_ns() < EARLIEST:
             _LOGGER.warning("%s: the clock shows a time before 2026, so nothing is recorded", folder / _FILE)
             return

@@ -176,11 +176,7 @@ class KubeletImageSettings:
             yield f"{_INVALID}invalid image pattern in `{_ALLOWLIST}`: {fault}"
 
     def check(self) -> None:
-        """Refuse values that the kubelet would refuse.
-
-        Raises:
-            ConfigError: with every fault.
-        """
+        """Refuse values that the kubelet would refuse."""
         faults = self.faults()
         if faults:
             raise ConfigError(aggregate(faults))
@@ -279,10 +275,6 @@ _KEYS: Final = {
 
 def unknown_members(value: Mapping[str, object], *, path: str = "") -> Iterator[str]:
     """A warning for each member that no kubelet knows, on every level, and for each key that prevents its start.
-
-    Args:
-        value: a decoded KubeletConfiguration.
-        path: of the object in its file.
 
     >>> [*unknown_members({"imageGCHighThreshold": 50})]
     ['unknown member imageGCHighThreshold: no kubelet reads it; did you mean imageGCHighThresholdPercent?']

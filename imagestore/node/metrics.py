@@ -118,10 +118,6 @@ class MeasuredGauge:
     """A gauge that is registered by its first value.
 
     Several commands may each write a metrics file; a collector refuses files that contain the same metric.
-
-    Args:
-        gauge: not registered yet.
-        registry: to register it with.
     """
 
     def __init__(self, gauge: Gauge, registry: CollectorRegistry) -> None:

@@ -109,12 +109,7 @@ class PodPlan:
 
 
 def refusal(pod: Pod, target: Target) -> str:
-    """Why a kubelet there would not run the pod; empty when it would.
-
-    Args:
-        pod: as its author wrote it.
-        target: for whom the numbers are.
-    """
+    """Why a kubelet on the target would refuse the pod; empty if it would run it."""
     if not pod.os or pod.os == target.os:
         return ""
     reason = _REFUSALS.get(pod.os_source, "PodOSNotSupported")
@@ -176,14 +171,7 @@ def plan(
 
 
 def check_oci(document: Json) -> Json:
-    """The document, if it is what the OCI runtime specification allows for resources.
-
-    Args:
-        document: ``{"linux": {"resources": …}}`` or ``{"windows": {"resources": …}}``.
-
-    Raises:
-        DocumentError: lists the faults.
-    """
+    """The document, if it is what the OCI runtime specification allows for resources."""
     from imagestore.oci.decode import validate
 
     validate(document, "oci-resources", "OCI resources")

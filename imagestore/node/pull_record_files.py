@@ -50,12 +50,7 @@ V = TypeVar("V")
 
 
 class RecentlyUsed(Generic[V]):
-    """A bounded cache; the least recently used values are dropped.
-
-    Args:
-        capacity: how many values are kept.
-        show_usage: receives the usage in percent after each change.
-    """
+    """A bounded cache that drops the least recently used values; reports its usage in percent after each change."""
 
     def __init__(self, capacity: int, show_usage: Callable[[float], None] | None) -> None:
         self._capacity = capacity
@@ -87,7 +82,7 @@ class RecentlyUsed(Generic[V]):
 
 
 class PullRecordFiles:
-    """Reads and writes intents and records below one folder.
+    """Reads and writes intents and records below one folder; every method raises StoreError if that fails.
 
     Args:
         root: folder of the kubelet or of the node agent.
@@ -118,9 +113,6 @@ class PullRecordFiles:
 
         Returns:
             A lock for end(), held while the pull runs: it shows other processes that the pull was not interrupted.
-
-        Raises:
-            StoreError: it can't be written.
         """
         lock = SharedLock(self._locks / file_name(image))
         lock.acquire()
@@ -133,15 +125,7 @@ class PullRecordFiles:
         return lock
 
     def end(self, image: str, lock: SharedLock) -> None:
-        """Delete an intent, unless another process pulls the image.
-
-        Args:
-            image: as for begin().
-            lock: returned by begin(); it is released in any case.
-
-        Raises:
-            StoreError: it can't be deleted.
-        """
+        """Delete an intent, unless another process pulls the image; the lock of begin() is released in any case."""
         with lock.released() as is_last:
             if is_last:
                 self.delete_intent(image)
@@ -158,11 +142,7 @@ class PullRecordFiles:
             self._intents.put(image, seen)
 
     def has_intent(self, image: str) -> bool:
-        """Whether a pull of the image is running or was interrupted.
-
-        Raises:
-            StoreError: the intent can't be read.
-        """
+        """Whether a pull of the image is running or was interrupted."""
         path = self._pulling / file_name(image)
         seen = signature(path)
         if seen is not None and self._intents.get(image) == seen:
@@ -180,11 +160,7 @@ class PullRecordFiles:
         return _parsed(self._pulling, "pull intent", pull_records.parse_intent)
 
     def read(self, image_ref: str) -> PulledRecord | None:
-        """The record of an image, or None.
-
-        Raises:
-            StoreError: it can't be read.
-        """
+        """The record of an image, or None."""
         path = self._pulled / file_name(image_ref)
         seen = signature(path)
         cached = self._cache.get(image_ref)
@@ -205,11 +181,7 @@ class PullRecordFiles:
         return _parsed(self._pulled, "pulled record", pull_records.parse_record)
 
     def write(self, record: PulledRecord) -> None:
-        """Write or replace a record.
-
-        Raises:
-            StoreError: it can't be written.
-        """
+        """Write or replace a record."""
         _replace(self._pulled / file_name(record.image_ref), pull_records.record_json(record))
 
     def delete(self, image_ref: str) -> None:
@@ -221,9 +193,6 @@ class PullRecordFiles:
         """Rewrite files of older versions in today's; unreadable files stay as they are.
 
         Temporary files that dead processes left are deleted.
-
-        Raises:
-            StoreError: one can't be written.
         """
         for folder in (self._pulling, self._pulled):
             _delete_leftovers(folder)

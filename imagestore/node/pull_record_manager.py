@@ -97,12 +97,9 @@ class PullManager:
         self._lock = threading.RLock()
 
     def start(self, images: Iterable[ServedImage]) -> None:
-        """At start-up: the intent of an interrupted pull whose image is present becomes a record without credentials.
+        """At start-up: the intent of an interrupted pull whose image is listed becomes a record without credentials.
 
         Files of older versions are rewritten, as a kubelet does when it starts.
-
-        Args:
-            images: as the image service lists them.
         """
         with self._lock:
             try:
@@ -177,12 +174,7 @@ class PullManager:
         return verdict
 
     def prune(self, present: Iterable[str], *, before: float) -> None:
-        """After a collection: delete the records of images that are gone. Failures are only logged.
-
-        Args:
-            present: ids of all present images, in use or not.
-            before: seconds since 1970; newer records belong to pulls during the collection and stay.
-        """
+        """After a collection: delete records of absent images that are older than its start; failures are logged."""
         # Records have whole seconds: one of the second in which the collection began may be newer than its beginning.
         second = math.floor(before)
         with self._lock:

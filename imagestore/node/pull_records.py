@@ -137,22 +137,14 @@ def _dumped(value: Mapping[str, object]) -> bytes:
 
 
 def parse_intent(data: bytes, what: str) -> str:
-    """The image of an intent.
-
-    Raises:
-        StoreCorruptError: it is no intent.
-    """
+    """The image of an intent; StoreCorruptError if it is none."""
     value = _object(data, what, "ImagePullIntent")
     _known(value, {"image"}, what)
     return _text(value, "image", what)
 
 
 def parse_record(data: bytes, what: str) -> PulledRecord:
-    """A pulled record.
-
-    Raises:
-        StoreCorruptError: it is none.
-    """
+    """A pulled record; StoreCorruptError if it is none."""
     value = _object(data, what, "ImagePulledRecord")
     _known(value, {"lastUpdatedTime", "imageRef", "credentialMapping"}, what)
     mapping = value.get("credentialMapping")

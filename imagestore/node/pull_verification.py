@@ -62,12 +62,9 @@ class CredentialVerification:
         return cls(known, tuple(allowlist))
 
     def is_required(self, image: str, *, is_known_pulled: bool) -> bool:
-        """Whether a present image needs verified credentials.
+        """Whether a present image, named as in the pod, needs verified credentials.
 
-        Args:
-            image: as written in the pod.
-            is_known_pulled: this node has a record, or an intent, of pulling it.
-        """
+        is_known_pulled: this node has a record or an intent of pulling it."""
         match self.policy:
             case VerificationPolicy.NEVER_VERIFY:
                 return False

@@ -47,9 +47,6 @@ class RuntimeClass:
 def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
     """Read a RuntimeClass object.
 
-    Args:
-        document: decoded YAML or JSON.
-
     Raises:
         ConfigError: it is another kind of object, or has no name or handler.
     """
@@ -66,9 +63,6 @@ def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
 def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[RuntimeClass]:
     """Read RuntimeClass objects, and lists of them as ``kubectl get -o yaml`` prints.
 
-    Args:
-        documents: decoded YAML or JSON.
-
     Raises:
         ConfigError: as parse_runtime_class().
     """
@@ -84,10 +78,6 @@ def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[Run
 
 def handler_of(name: str | None, classes: Iterable[RuntimeClass]) -> str:
     """The runtime handler for a pod.
-
-    Args:
-        name: ``runtimeClassName`` of the pod.
-        classes: of the cluster.
 
     Raises:
         RuntimeClassNotFoundError: no class has this name.

@@ -43,11 +43,7 @@ def read(path: Path, limit_bytes: int, what: str) -> dict[str, Any] | None:
 
 
 def write(path: Path, value: Any, what: str) -> None:
-    """Replace a file by a value as JSON; its folder is created if missing.
-
-    Raises:
-        StoreError: it can't be written.
-    """
+    """Replace a file by a value as JSON; its folder is created if missing; raises StoreError."""
     with translated(f"write {what}", path):
         make_directory(path.parent, 0o700)
         replace(path, json.dumps(value).encode() + b"\n")

@@ -61,20 +61,12 @@ class HandlerTable:
         return {handler: tuple(references) for handler, references in found.items()}
 
     def put(self, reference: str, handler: str, image_id: str) -> None:
-        """Record a pull.
-
-        Raises:
-            StoreError: it can't be written.
-        """
+        """Record a pull."""
         with self._changing() as rows:
             rows[reference, handler] = image_id
 
     def forget(self, image_id: str, handler: str | None = None) -> None:
-        """Delete the rows of an image, of one handler or of all.
-
-        Raises:
-            StoreError: it can't be written.
-        """
+        """Delete the rows of an image, of one handler or of all."""
         with self._changing() as rows:
             for row in [row for row, each in rows.items() if each == image_id and handler in (None, row[1])]:
                 del rows[row]

@@ -252,12 +252,7 @@ class DockerImageService:
         return True
 
     def _remote_digest(self, reference: Reference, auth: AuthConfig | None) -> Digest:
-        """The digest that the registry has under the tag, resolved by the engine.
-
-        Raises:
-            ReferenceNotFoundError, AuthenticationError, AccessDeniedError: the registry's answer.
-            ImageServiceError: the engine failed.
-        """
+        """The digest that the registry has under the tag, resolved by the engine."""
         what, headers = str(reference), api.registry_auth(auth, reference.host)
         value = self._connection.json(f"/distribution/{_escaped(what)}/json", what, headers=headers, is_registry=True)
         return api.remote_digest(value, what)

@@ -72,9 +72,6 @@ def interpret(value: Mapping[str, object], *, what: str = "edged configuration")
     Args:
         value: the object.
         what: names it in errors.
-
-    Raises:
-        ConfigError, UnsupportedRuntimeTypeError: as load().
     """
     top = respelled(value)
     kind, version = top.get("kind"), top.get("apiVersion")

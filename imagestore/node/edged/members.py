@@ -62,15 +62,7 @@ _EDGED_PATH: Final = "modules.edged"
 
 
 def respelled(value: Mapping[str, object], version: str = "") -> dict[str, object]:
-    """An object with its names in KubeEdge's spelling.
-
-    Args:
-        value: decoded.
-        version: ``v1alpha1`` or ``v1alpha2``; if empty only the topmost names are changed.
-
-    Raises:
-        ConfigError: a name occurs in two spellings.
-    """
+    """An object with its names in KubeEdge's spelling; without a version only the topmost names."""
     edged = _EDGED.get(version)
     modules: Table = {**_MODULES, "edged": edged}
     return _respelled(value, {**_TOP, "modules": modules if edged is not None else None}, "")
@@ -93,15 +85,7 @@ def _respelled(value: Mapping[str, object], table: Table, path: str) -> dict[str
 
 
 def check_placement(value: Mapping[str, object], what: str) -> None:
-    """Refuse a file with ``edged`` where KubeEdge ignores it: every member would have its default.
-
-    Args:
-        value: respelled.
-        what: names it in errors.
-
-    Raises:
-        ConfigError: ``edged`` is at the top and not in ``modules``.
-    """
+    """Refuse a file with ``edged`` only at the top, where KubeEdge ignores it: every member would have its default."""
     modules = value.get("modules")
     misplaced = next((name for name in value if name.lower() == "edged"), None)
     if misplaced is not None and not (isinstance(modules, dict) and modules.get("edged") is not None):
@@ -112,12 +96,7 @@ def check_placement(value: Mapping[str, object], what: str) -> None:
 
 
 def unknown_edged_members(value: Mapping[str, object], version: str) -> Iterator[str]:
-    """A warning for each member that edgecore ignores, except in the kubelet's configuration.
-
-    Args:
-        value: respelled.
-        version: ``v1alpha1`` or ``v1alpha2``.
-    """
+    """A warning for each member that edgecore ignores, except in the kubelet's configuration."""
     modules = value.get("modules")
     edged = modules.get("edged") if isinstance(modules, dict) else None
     levels: tuple[tuple[object, str, Table], ...] = (
