@@ -14,10 +14,10 @@ from imagestore.cli.node.services import (
     clean_up_command,
     connected,
     metrics_for,
-    naming,
     service_options,
     write_metrics,
 )
+from imagestore.cli.node.settings import naming
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.oci.digest import Digest
 from imagestore.util import files
