@@ -1,25 +1,29 @@
-"""Which pull records go after a collection, and what becomes of files that were being written."""
+"""The files of pull records: their form, their caches, damaged ones, and which a collection deletes."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import threading
 from typing import TYPE_CHECKING
 
-from imagestore.errors import StoreError
+import pytest
+
+from imagestore.errors import StoreCorruptError, StoreError
+from imagestore.node import pull_records
 from imagestore.node.metrics import NodeMetrics
 from imagestore.node.pull_record_files import PullRecordFiles, file_name
 from imagestore.node.pull_record_manager import PullManager
-from imagestore.node.pull_records import PulledRecord
+from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
 from imagestore.node.pull_verification import CredentialVerification
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 IMAGE = "registry.example/team/app:1"
+REF = "sha256:1"
 NOW = 1_700_000_000
 
 
@@ -132,3 +136,92 @@ def test_at_start_what_ended_processes_left_is_deleted(tmp_path: Path) -> None:
     os.utime(left, (NOW, NOW))
     keeper.start(())
     assert (left.exists(), fresh.exists()) == (False, True)
+
+
+def test_files_are_named_and_written_as_the_kubelets(tmp_path: Path) -> None:
+    secret = RecordedSecret("default", "pull-secret", "uid", "hash")
+    account = RecordedServiceAccount("default", "robot", "uid")
+    files = PullRecordFiles(tmp_path)
+    files.begin("busybox").release()
+    files.write(
+        PulledRecord(
+            "ref",
+            NOW,
+            {"b": PullCredentials(is_node_accessible=True), "a": PullCredentials(False, (secret,), (account,))},
+        )
+    )
+    intent = tmp_path / "image_manager/pulling" / file_name("busybox")
+    assert intent.name == "sha256-" + hashlib.sha256(b"busybox").hexdigest()
+    assert json.loads(intent.read_text()) == {
+        "kind": "ImagePullIntent",
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "image": "busybox",
+    }
+    text = (tmp_path / "image_manager/pulled" / file_name("ref")).read_text()
+    assert text == (
+        '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
+        '"lastUpdatedTime":"2023-11-14T22:13:20Z","imageRef":"ref","credentialMapping":{'
+        '"a":{"kubernetesSecrets":[{"uid":"uid","namespace":"default","name":"pull-secret","credentialHash":"hash"}],'
+        '"kubernetesServiceAccounts":[{"uid":"uid","namespace":"default","name":"robot"}]},'
+        '"b":{"nodePodsAccessible":true}}}\n'
+    )
+    assert (intent.stat().st_mode & 0o777, intent.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_the_memory_of_intents_sees_new_files(tmp_path: Path) -> None:
+    usage: list[float] = []
+    one, other = PullRecordFiles(tmp_path, show_intents_usage=usage.append), PullRecordFiles(tmp_path)
+    one.begin(IMAGE).release()
+    assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage) == (True, True, [1])
+    other.delete_intent(IMAGE)
+    assert not one.has_intent(IMAGE)
+    other.begin(IMAGE).release()
+    assert one.has_intent(IMAGE)
+    one.delete_intent(IMAGE)
+    assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage[-1]) == (False, False, 0)
+
+
+def test_the_memory_of_records_sees_new_files(tmp_path: Path) -> None:
+    usage: list[float] = []
+    one, other = PullRecordFiles(tmp_path, show_usage=usage.append), PullRecordFiles(tmp_path)
+    other.write(PulledRecord(REF, 1, {}))
+    assert one.read(REF) == one.read(REF) == PulledRecord(REF, 1, {})
+    other.write(PulledRecord(REF, 2, {}))
+    assert one.read(REF) == PulledRecord(REF, 2, {})
+    other.delete(REF)
+    assert one.read(REF) is None
+    one.delete(REF)
+    assert usage[-1] == 0
+
+
+HEAD = '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"kind":"ImagePullIntent","apiVersion":"kubelet.config.k8s.io/v1beta1"}',
+        '{"kind":"ImagePulledRecord","apiVersion":"other/v1"}',
+        HEAD + ',"more":1}',
+        HEAD + ',"lastUpdatedTime":"yesterday"}',
+        HEAD + ',"lastUpdatedTime":"2026-13-45T00:00:00Z"}',
+        HEAD + ',"lastUpdatedTime":"9999-12-31T23:59:59-23:00"}',
+        HEAD + ',"lastUpdatedTime":"0001-01-01T00:00:00+01:00"}',
+        HEAD + ',"credentialMapping":{"a":[]}}',
+        HEAD + ',"credentialMapping":{"a":{"x":1}}}',
+        HEAD + ',"credentialMapping":{"a":{"kubernetesSecrets":[{"uid":1}]}}}',
+        HEAD + ',"credentialMapping":{"a":{"kubernetesSecrets":{}}}}',
+    ],
+)
+def test_damaged_records_are_told(tmp_path: Path, text: str) -> None:
+    with pytest.raises(StoreCorruptError):
+        pull_records.parse_record(text.encode(), "record")
+    folder = tmp_path / "image_manager" / "pulled"
+    files = PullRecordFiles(tmp_path)
+    (folder / file_name("x")).write_text(text)
+    (folder / "other").write_text(text)
+    (folder / (file_name("y") + ".tmp")).write_text(text)
+    found, faults = files.records()
+    assert (found, len(faults)) == ([], 1)

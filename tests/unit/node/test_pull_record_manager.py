@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from imagestore.cri.model import ServedImage
 from imagestore.errors import ConfigError, StoreCorruptError
-from imagestore.node import pull_records
 from imagestore.node.credentials import SecretSource, ServiceAccountSource, TrackedCredential
 from imagestore.node.metrics import NodeMetrics
 from imagestore.node.pull_record_files import PullRecordFiles, file_name
 from imagestore.node.pull_record_manager import MOST_SECRETS_LEARNED, PullManager
-from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
+from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret
 from imagestore.node.pull_verification import CredentialVerification
 from imagestore.registry.credentials.cri import AuthConfig
 
@@ -282,166 +277,3 @@ def test_pruning_spares_what_is_there_and_what_is_new(tmp_path: Path) -> None:
         files.write(PulledRecord(ref, moment, {}))
     manager(tmp_path).prune({"there"}, before=20)
     assert sorted(record.image_ref for record in files.records()[0]) == ["new", "there"]
-
-
-def test_files_are_named_and_written_as_the_kubelets(tmp_path: Path) -> None:
-    secret = RecordedSecret("default", "pull-secret", "uid", "hash")
-    account = RecordedServiceAccount("default", "robot", "uid")
-    files = PullRecordFiles(tmp_path)
-    files.begin("busybox").release()
-    files.write(
-        PulledRecord(
-            "ref",
-            NOW,
-            {"b": PullCredentials(is_node_accessible=True), "a": PullCredentials(False, (secret,), (account,))},
-        )
-    )
-    intent = tmp_path / "image_manager/pulling" / file_name("busybox")
-    assert intent.name == "sha256-" + hashlib.sha256(b"busybox").hexdigest()
-    assert json.loads(intent.read_text()) == {
-        "kind": "ImagePullIntent",
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "image": "busybox",
-    }
-    text = (tmp_path / "image_manager/pulled" / file_name("ref")).read_text()
-    assert text == (
-        '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
-        '"lastUpdatedTime":"2023-11-14T22:13:20Z","imageRef":"ref","credentialMapping":{'
-        '"a":{"kubernetesSecrets":[{"uid":"uid","namespace":"default","name":"pull-secret","credentialHash":"hash"}],'
-        '"kubernetesServiceAccounts":[{"uid":"uid","namespace":"default","name":"robot"}]},'
-        '"b":{"nodePodsAccessible":true}}}\n'
-    )
-    assert (intent.stat().st_mode & 0o777, intent.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-
-
-def test_the_memory_of_intents_sees_new_files(tmp_path: Path) -> None:
-    usage: list[float] = []
-    one, other = PullRecordFiles(tmp_path, show_intents_usage=usage.append), PullRecordFiles(tmp_path)
-    one.begin(IMAGE).release()
-    assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage) == (True, True, [1])
-    other.delete_intent(IMAGE)
-    assert not one.has_intent(IMAGE)
-    other.begin(IMAGE).release()
-    assert one.has_intent(IMAGE)
-    one.delete_intent(IMAGE)
-    assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage[-1]) == (False, False, 0)
-
-
-def test_the_memory_of_records_sees_new_files(tmp_path: Path) -> None:
-    usage: list[float] = []
-    one, other = PullRecordFiles(tmp_path, show_usage=usage.append), PullRecordFiles(tmp_path)
-    other.write(PulledRecord(REF, 1, {}))
-    assert one.read(REF) == one.read(REF) == PulledRecord(REF, 1, {})
-    other.write(PulledRecord(REF, 2, {}))
-    assert one.read(REF) == PulledRecord(REF, 2, {})
-    other.delete(REF)
-    assert one.read(REF) is None
-    one.delete(REF)
-    assert usage[-1] == 0
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        '{"kind":"ImagePullIntent","apiVersion":"kubelet.config.k8s.io/v1beta1"}',
-        '{"kind":"ImagePulledRecord","apiVersion":"other/v1"}',
-        '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","more":1}',
-        '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":"yesterday"}',
-        (
-            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
-            '"lastUpdatedTime":"2026-13-45T00:00:00Z"}'
-        ),
-        (
-            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
-            '"lastUpdatedTime":"9999-12-31T23:59:59-23:00"}'
-        ),
-        (
-            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
-            '"lastUpdatedTime":"0001-01-01T00:00:00+01:00"}'
-        ),
-        '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","credentialMapping":{"a":[]}}',
-        '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","credentialMapping":{"a":{"x":1}}}',
-        (
-            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
-            '"credentialMapping":{"a":{"kubernetesSecrets":[{"uid":1}]}}}'
-        ),
-        (
-            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
-            '"credentialMapping":{"a":{"kubernetesSecrets":{}}}}'
-        ),
-    ],
-)
-def test_damaged_records_are_told(tmp_path: Path, text: str) -> None:
-    with pytest.raises(StoreCorruptError):
-        pull_records.parse_record(text.encode(), "record")
-    folder = tmp_path / "image_manager" / "pulled"
-    files = PullRecordFiles(tmp_path)
-    (folder / file_name("x")).write_text(text)
-    (folder / "other").write_text(text)
-    (folder / (file_name("y") + ".tmp")).write_text(text)
-    found, faults = files.records()
-    assert (found, len(faults)) == ([], 1)
-
-
-@pytest.mark.parametrize("time", ["0001-01-02T00:00:00Z", "0999-12-31T23:59:59Z", "9999-12-31T23:59:59Z"])
-def test_a_time_far_away_is_written_as_it_was_read(time: str) -> None:
-    text = f'{{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":"{time}"}}'
-    record = pull_records.parse_record(text.encode(), "record")
-    written = pull_records.record_json(record)
-    assert json.loads(written)["lastUpdatedTime"] == time
-    assert pull_records.parse_record(written, "record") == record
-
-
-def test_the_kubelets_older_records_are_read() -> None:
-    text = (
-        '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1alpha1",'
-        '"lastUpdatedTime":"2024-10-21T12:26:40Z","imageRef":"test-brokenhash","credentialMapping":'
-        '{"docker.io/testing/test":{"kubernetesSecrets":[{"uid":"testsecretuid","namespace":"default",'
-        '"name":"pull-secret","credentialHash":""}]}}}'
-    )
-    record = pull_records.parse_record(text.encode(), "record")
-    assert (record.image_ref, record.updated_at) == ("test-brokenhash", 1729513600)
-    assert record.credentials["docker.io/testing/test"].secrets[0].coordinates == (
-        "default",
-        "pull-secret",
-        "testsecretuid",
-    )
-
-
-NAMES = st.sampled_from(["a", "b", "c"])
-SECRETS = st.builds(RecordedSecret, NAMES, NAMES, NAMES, st.sampled_from(["", "h1", "h2"]))
-ACCOUNTS = st.builds(RecordedServiceAccount, NAMES, NAMES, NAMES)
-
-
-def unique(secrets: list[RecordedSecret]) -> tuple[RecordedSecret, ...]:
-    return tuple(sorted({each.coordinates: each for each in secrets}.values()))
-
-
-CREDENTIALS = st.one_of(
-    st.just(PullCredentials(is_node_accessible=True)),
-    st.lists(SECRETS, min_size=1, max_size=4).map(lambda found: PullCredentials(secrets=unique(found))),
-    st.lists(ACCOUNTS, min_size=1, max_size=4).map(
-        lambda found: PullCredentials(service_accounts=tuple(sorted(set(found))))
-    ),
-)
-
-
-@given(CREDENTIALS, CREDENTIALS)
-def test_merging_keeps_what_was_proved(old: PullCredentials, new: PullCredentials) -> None:
-    merged = old.merged(new)
-    assert merged.merged(new) == merged
-    if old.is_node_accessible or new.is_node_accessible:
-        assert merged == PullCredentials(is_node_accessible=True)
-        return
-    assert {each.coordinates for each in merged.secrets} >= {each.coordinates for each in (*old.secrets, *new.secrets)}
-    assert set(new.secrets) <= set(merged.secrets)
-    assert set(merged.service_accounts) == {*old.service_accounts, *new.service_accounts}
-    assert list(merged.secrets) == sorted(merged.secrets)
-
-
-@given(st.dictionaries(NAMES, CREDENTIALS), st.integers(0, 4_000_000_000))
-def test_records_survive_their_file_form(mapping: dict[str, PullCredentials], moment: int) -> None:
-    record = PulledRecord("ref", moment, mapping)
-    assert pull_records.parse_record(pull_records.record_json(record), "record") == record
