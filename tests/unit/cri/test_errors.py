@@ -10,10 +10,13 @@ from pathlib import Path
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from imagestore import config as configuration
 from imagestore import platforms
 from imagestore.cri.client import CriImageService
+from imagestore.cri.errors import data_of
 from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import (
     AccessDeniedError,
@@ -33,6 +36,7 @@ from imagestore.errors import (
     StoreCorruptError,
     StoreError,
     StoreFullError,
+    UnknownRuntimeHandlerError,
 )
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.store.image_store import ImageStore
@@ -40,6 +44,7 @@ from imagestore.testing import BasicAuth, FaultRule, Image, RegistryServer, Toke
 from imagestore.testing import synthetic_layer as large_layer
 from imagestore.testing.faults import Drip, Stall
 from imagestore.util.cancel import CancelToken
+from imagestore.util.rpc import MOST_TEXT_BYTES, text_of
 from imagestore.util.secret import Secret
 from tests.support.cri_server import cri_server
 from tests.support.node import HYPERV, PROCESS, Node, node
@@ -321,3 +326,25 @@ def test_a_pull_that_receives_nothing_ends_as_the_configuration_says(tmp_path: P
         pytest.raises(OperationCancelledError, match=r"nothing was received for 0.2 s \(image_pull_progress_timeout"),
     ):
         client.pull(spec(source.server.reference(name)))
+
+
+@given(st.text(max_size=3000), st.text(max_size=3000))
+def test_a_statuss_text_fits_its_header(message: str, hint: str) -> None:
+    text = text_of(ImageStoreError(message, hint=hint))
+    encoded = text.encode("utf-8")
+    assert sum(1 if 0x20 <= byte < 0x7F and byte != 0x25 else 3 for byte in encoded) <= MOST_TEXT_BYTES
+    whole = str(ImageStoreError(message))
+    assert text.startswith(whole) or text.endswith("...")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownRuntimeHandlerError("x" * 254, ["runc"]),
+        UnknownRuntimeHandlerError("x", ["y" * 100] * 100),
+        NoMatchingManifestError("r", "w" * 3000, []),
+        ImageStoreError("plain"),
+    ],
+)
+def test_data_that_would_not_fit_is_left_out(error: ImageStoreError) -> None:
+    assert data_of(error) == b""

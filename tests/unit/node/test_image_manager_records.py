@@ -6,23 +6,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.errors import (
-    ImageServiceError,
-    OperationCancelledError,
-)
+from imagestore.errors import ImageServiceError, OperationCancelledError
 from imagestore.node.feature_gates import FeatureGates
-from imagestore.node.image_manager import EnsureRequest
+from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.kubelet_messages import ErrorClass
 from imagestore.node.pull_record_files import PullRecordFiles
 from imagestore.node.pull_record_manager import PullManager
 from imagestore.node.pull_verification import CredentialVerification
 from imagestore.util.cancel import CancelToken
-from tests.support.image_services import image
+from tests.support.image_services import FakeService, image
 from tests.unit.node.image_manager_support import POD, PRESENT, TWO, Bed, recording, secret
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from imagestore.node.kubelet_messages import NodeEvent
 
 
 def test_a_token_ends_the_call(tmp_path: Path) -> None:
@@ -105,3 +104,27 @@ def test_an_intent_that_cant_be_written_ends_without_a_pull(tmp_path: Path) -> N
     )
     assert result.message.endswith(result.reason)
     assert bed.service.pulled == []
+
+
+class Broken:
+    """Hears of pulling times and has a bug."""
+
+    def started(self, pod_uid: str) -> None:
+        """Fine."""
+
+    def finished(self, pod_uid: str) -> None:
+        raise RuntimeError(f"a bug of {pod_uid}")
+
+
+def test_what_came_in_is_recorded_whatever_a_listener_does(tmp_path: Path) -> None:
+    heard: list[NodeEvent] = []
+    manager = ImageManager(
+        FakeService(),
+        gates=FeatureGates(),
+        records=PullManager(PullRecordFiles(tmp_path), CredentialVerification()),
+        recorder=heard.append,
+        pulling_times=Broken(),
+    )
+    with pytest.raises(RuntimeError, match="a bug of uid-1"):
+        manager.ensure(EnsureRequest("registry.example/app:1", Pod("uid-1")))
+    assert PullRecordFiles(tmp_path).counts() == (0, 1)
