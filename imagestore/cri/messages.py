@@ -7,14 +7,15 @@ such an answer is broken, and using it could remove or pull the wrong image. Mes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cri._proto import api_pb2
 from imagestore.cri.model import (
+    Condition,
     ContainerImage,
     FilesystemUsage,
     ImageSpec,
+    RuntimeStatus,
     SandboxMetadata,
     ServedImage,
     ServiceVersion,
@@ -23,8 +24,6 @@ from imagestore.errors import ImageServiceError, InvalidInputError
 from imagestore.util.text import is_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from imagestore.registry.credentials.cri import AuthConfig
 
 
@@ -147,31 +146,6 @@ def container_value(message: api_pb2.Container, status: api_pb2.ContainerStatus 
         runtime_handler=message.image.runtime_handler or None,
         mounted_image_ids=tuple(mounted),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One thing that must hold for the runtime to be ready, and why it doesn't."""
-
-    name: str
-    is_met: bool
-    reason: str = ""
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeStatus:
-    """A verbose ``Status``.
-
-    Attributes:
-        conditions: RuntimeReady and NetworkReady at least.
-        handlers: names of runtime handlers, the empty one for the default; none where the runtime doesn't tell.
-        info: texts by key, most of them JSON.
-    """
-
-    conditions: tuple[Condition, ...]
-    handlers: tuple[str, ...] = ()
-    info: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def status_value(message: api_pb2.StatusResponse) -> RuntimeStatus:

@@ -118,3 +118,28 @@ class ContainerImage:
     image_id: str
     runtime_handler: str | None = None
     mounted_image_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of the runtime's readiness, with the reason if it isn't met."""
+
+    name: str
+    is_met: bool
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeStatus:
+    """A verbose ``Status``.
+
+    Attributes:
+        conditions: RuntimeReady and NetworkReady at least.
+        handlers: names of runtime handlers, the empty one for the default; none if the runtime doesn't report them.
+        info: texts by key, most of them JSON.
+    """
+
+    conditions: tuple[Condition, ...]
+    handlers: tuple[str, ...] = ()
+    info: Mapping[str, str] = field(default_factory=dict, hash=False)

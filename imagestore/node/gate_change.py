@@ -72,7 +72,7 @@ class GateMarker:
         self._path = folder / _FILE
 
     @property
-    def is_noted(self) -> bool:
+    def is_recorded(self) -> bool:
         """Whether a value was recorded."""
         return self._read() is not None
 
@@ -95,10 +95,10 @@ class GateMarker:
         value = state_file.read(self._path, _MAX_BYTES, _WHAT)
         if value is None:
             return None
-        noted = value.get(RUNTIME_CLASS_IN_IMAGE_CRI_API)
-        if not isinstance(noted, bool):
+        recorded = value.get(RUNTIME_CLASS_IN_IMAGE_CRI_API)
+        if not isinstance(recorded, bool):
             raise state_file.corrupt(self._path, _WHAT)
-        return noted
+        return recorded
 
 
 def clean_up(

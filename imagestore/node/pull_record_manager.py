@@ -18,6 +18,7 @@ kubelets complete the name; their entries are found too.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -31,7 +32,7 @@ from imagestore.node.image_names import parse_image_name, spellings, written_rep
 from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.content.locks import SharedLock
     from imagestore.cri.model import ServedImage
@@ -102,10 +103,8 @@ class PullManager:
         Files of older versions are rewritten, as a kubelet does when it starts.
         """
         with self._lock:
-            try:
+            with _warning("pull records keep their older version"):
                 self._files.renew()
-            except StoreError as error:
-                _LOGGER.warning("pull records keep their older version: %s", error)
             intents, faults = self._files.intents()
             for fault in faults:
                 _LOGGER.warning("pull intents: %s", fault)
@@ -114,10 +113,8 @@ class PullManager:
             for image in images if wanted else ():
                 listed = {*image.repo_tags, *image.repo_digests}
                 for written in (each for each, names in wanted.items() if not listed.isdisjoint(names)):
-                    try:
+                    with _warning(f"pull intent of {written} stays"):
                         self._settle_intent(written, image.id)
-                    except (StoreError, InvalidInputError) as error:
-                        _LOGGER.warning("pull intent of %s stays: %s", written, error)
             self._show_counts()
 
     def intend(self, image: str) -> None:
@@ -188,10 +185,8 @@ class PullManager:
             kept = set(present)
             for record in records:
                 if record.image_ref not in kept and (record.updated_at or 0) < second:
-                    try:
+                    with _warning(f"pulled record of {record.image_ref} stays"):
                         self._files.delete(record.image_ref)
-                    except StoreError as error:
-                        _LOGGER.warning("pulled record of %s stays: %s", record.image_ref, error)
             self._show_counts()
 
     def _judge(self, image: str, image_ref: str, credentials: Callable[[], Sequence[TrackedCredential]]) -> Verdict:
@@ -228,11 +223,8 @@ class PullManager:
         return account is not None and _account(account) in known.service_accounts
 
     def _learn(self, image: str, image_ref: str, secret: RecordedSecret) -> None:
-        try:
-            with self._lock:
-                self._write(image, image_ref, PullCredentials(secrets=(secret,)))
-        except StoreError as error:
-            _LOGGER.warning("pulled record of %s: %s", image_ref, error)
+        with _warning(f"pulled record of {image_ref}"), self._lock:
+            self._write(image, image_ref, PullCredentials(secrets=(secret,)))
 
     def _write(self, image: str, image_ref: str, credentials: PullCredentials | None) -> None:
         """Write or update a record; without credentials only its existence matters.
@@ -268,12 +260,10 @@ class PullManager:
 
     def _end_intent(self, image: str) -> None:
         lock = self._last_lock(image)
-        try:
+        with _warning(f"pull intent of {image} stays"):
             if lock is not None:
                 self._files.end(image, lock)
             self._show_counts()
-        except StoreError as error:
-            _LOGGER.warning("pull intent of %s stays: %s", image, error)
 
     def _last_lock(self, image: str) -> SharedLock | None:
         """Count the end of a pull; the lock of the intent if it was the image's last pull in this process."""
@@ -289,13 +279,19 @@ class PullManager:
     def _show_counts(self) -> None:
         if self._metrics is None:
             return
-        try:
+        with _warning("pull records can't be counted"):
             intents, records = self._files.counts()
-        except StoreError as error:
-            _LOGGER.warning("pull records can't be counted: %s", error)
-            return
-        self._metrics.pull_intents.set(intents)
-        self._metrics.pulled_records.set(records)
+            self._metrics.pull_intents.set(intents)
+            self._metrics.pulled_records.set(records)
+
+
+@contextlib.contextmanager
+def _warning(what: str) -> Iterator[None]:
+    """Log a failure of the files and continue."""
+    try:
+        yield
+    except (StoreError, InvalidInputError) as error:
+        _LOGGER.warning("%s: %s", what, error)
 
 
 def _keys(image: str) -> tuple[str, ...]:

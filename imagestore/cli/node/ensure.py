@@ -92,7 +92,7 @@ def ensure(
     """Make sure that IMAGE is there and that a pod may use it, as a kubelet does before it makes a container.
 
     Events and messages are the kubelet's. What was pulled with whose credentials is recorded in the state folder, so
-    that a present image is only used by pods that may pull it. Back-off is told, and not kept from run to run.
+    that a present image is only used by pods that may pull it. The back-off is shown, but not kept from run to run.
     """
     from imagestore.node.gate_change import GateMarker
     from imagestore.node.image_manager import EnsureRequest
@@ -231,8 +231,8 @@ def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent], gate:
 
 def _report(result: EnsureResult) -> None:
     """What went wrong, as every command says it."""
-    told = result.message if result.message.startswith(result.reason) else f"{result.reason}: {result.message}"
-    say(f"imagestore: {render.printable(told)}")
+    shown = result.message if result.message.startswith(result.reason) else f"{result.reason}: {result.message}"
+    say(f"imagestore: {render.printable(shown)}")
     if result.cause is not None and result.cause.hint:
         say(f"  hint: {render.printable(result.cause.hint)}")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from imagestore.cri.client import CriImageService
     from imagestore.util.cancel import CancelToken
 
-#: The endpoint that stands for crictl's settings.
+#: The endpoint that means crictl's settings.
 CRICTL: Final = "crictl"
 
 
@@ -22,7 +22,7 @@ class RemoteOptions:
     """Which CRI server to ask.
 
     Args:
-        endpoint: as given; ``crictl`` stands for what crictl is configured for.
+        endpoint: as given; ``crictl`` means crictl's settings.
         image_endpoint: of the image service, or empty.
         crictl_config: crictl's file, or None for the usual places.
     """
@@ -40,7 +40,7 @@ def connect(options: RemoteOptions, cancel: CancelToken) -> CriImageService:
         ConfigError: gRPC isn't installed; crictl's settings can't be read or name no endpoint.
         InvalidInputError: the endpoint can't be read.
     """
-    # gRPC's core writes its own view of a failed connection to standard error, beside our message.
+    # gRPC's core would log a failed connection to standard error, next to our message.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with needed("cri", what=f"--endpoint {options.endpoint}"):
         from imagestore.cri.client import CriImageService

@@ -11,7 +11,6 @@ from imagestore.cri.client.channel import CriChannel
 from imagestore.cri.endpoint import Endpoint
 from imagestore.cri.errors import error_of, is_unimplemented
 from imagestore.cri.messages import (
-    RuntimeStatus,
     auth_message,
     container_value,
     filesystem_value,
@@ -21,7 +20,7 @@ from imagestore.cri.messages import (
     status_value,
     version_value,
 )
-from imagestore.cri.model import ImageDetails, ImageFilesystems
+from imagestore.cri.model import ImageDetails, ImageFilesystems, RuntimeStatus
 from imagestore.errors import ImageServiceError, InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
