@@ -106,10 +106,6 @@ def all_references(store: ImageStore, line: ListedImage) -> Group:
 def find_groups(store: ImageStore, spec: ImageSpec) -> list[Group]:
     """The images that match a filter, each with all its references, in the order of their first ones.
 
-    Args:
-        store: to search.
-        spec: an empty image or handler matches all.
-
     Raises:
         UnknownRuntimeHandlerError, InvalidInputError: handler or image can't be read.
     """

@@ -155,10 +155,6 @@ class ChainedKeyring:
 def with_secrets(secrets: Sequence[PullSecret], node: Keyring) -> Keyring:
     """The keyring for one pod: its secrets before the node's keyring.
 
-    Args:
-        secrets: of the pod, in its order.
-        node: of the node, followed by plugins.
-
     Raises:
         ConfigError: a secret of a known type can't be read.
     """

@@ -180,11 +180,7 @@ class ImageCollector:
         return self._run(free_all, dry_run=dry_run)
 
     def stats(self, without: Container[ImageKey] = ()) -> CollectorStats:
-        """Numbers of the last detection.
-
-        Args:
-            without: images that don't count, such as those that a plan would remove.
-        """
+        """Numbers of the last detection, without some images, such as those that a plan would remove."""
         with self._lock:
             records = [record for record in self._detector.records.values() if record.key not in without]
             return CollectorStats(

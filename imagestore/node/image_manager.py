@@ -155,11 +155,6 @@ class ImageManager:
     ) -> EnsureResult:
         """Make sure that the image is present and that the pod may use it. A failure is a result, not an exception.
 
-        Args:
-            request: the image and the pod.
-            observer: receives the progress of a pull.
-            cancel: ends the call.
-
         Raises:
             OperationCancelledError, DeadlineExceededError: the token ended it.
         """

@@ -139,11 +139,7 @@ class EnsureResult:
 
 
 def classify(image: str, text: str) -> tuple[ErrorClass, str]:
-    """Error class and message of a failed pull.
-
-    Args:
-        image: as written in the pod.
-        text: the runtime's error text.
+    """Error class and message of a failed pull, from the image as written in the pod and the runtime's error text.
 
     >>> classify("busybox", "RegistryUnavailable: no route")[1]
     'image pull failed for busybox because the registry is unavailable: no route'

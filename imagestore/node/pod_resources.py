@@ -119,11 +119,6 @@ def refusal(pod: Pod, target: Target) -> str:
 def target_of(config: Config, handler: str, *, host: Platform | None = None) -> Target:
     """Whose numbers a runtime handler needs.
 
-    Args:
-        config: has the handler.
-        handler: its name; empty for the default one.
-        host: the node's platform, when it isn't the configuration's own.
-
     Raises:
         UnknownRuntimeHandlerError: no such handler.
         InvalidPlatformError: the host is Windows and its version can't be read.

@@ -87,9 +87,6 @@ class PullRecordFiles:
     Args:
         root: folder of the kubelet or of the node agent.
         show_usage, show_intents_usage: receive the usage of the caches of records and of intents, in percent.
-
-    Raises:
-        StoreReadOnlyError, StoreFullError: the folders can't be made.
     """
 
     def __init__(

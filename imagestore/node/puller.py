@@ -98,9 +98,6 @@ class PullSlots:
     def slot(self, cancel: CancelToken | None = None) -> Iterator[None]:
         """Wait for a slot and hold it while the block runs.
 
-        Args:
-            cancel: ends the wait.
-
         Raises:
             OperationCancelledError, DeadlineExceededError: the token ended the wait.
         """

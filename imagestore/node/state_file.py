@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def read(path: Path, limit_bytes: int, what: str) -> dict[str, Any] | None:
-    """The JSON object in a file; None if there is no file.
-
-    Args:
-        path: the file.
-        limit_bytes: maximal size.
-        what: the content, for errors.
+    """The JSON object in a file of limited size; None if there is no file.
 
     Raises:
         StoreCorruptError: it isn't a JSON object, or is larger.

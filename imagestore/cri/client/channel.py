@@ -38,12 +38,7 @@ _OPTIONS: Final = (
 
 
 class CriChannel:
-    """Calls one server; thread-safe. Connects at the first call.
-
-    Args:
-        endpoint: of the server.
-        cancel: ends every call without a token of its own.
-    """
+    """Calls one server; thread-safe. Connects at the first call. The token ends every call without one of its own."""
 
     def __init__(self, endpoint: Endpoint, cancel: CancelToken | None = None) -> None:
         self.endpoint = endpoint.text

@@ -73,14 +73,7 @@ def decode(body: bytes, what: str) -> Any:
 
 
 def failure(status: int, body: bytes, what: str, *, is_registry: bool = False) -> ImageStoreError:
-    """The error for an answer with an error status.
-
-    Args:
-        status: HTTP status, 300 or more.
-        body: of the answer.
-        what: names the request.
-        is_registry: the engine passes on a registry's status.
-    """
+    """The error for an answer with an error status; is_registry if the engine passes on a registry's status."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -95,12 +88,7 @@ def failure(status: int, body: bytes, what: str, *, is_registry: bool = False) -
 
 
 def stream_failure(code: int, message: str) -> ImageStoreError:
-    """The error at the end of a pull's stream.
-
-    Args:
-        code: ``errorDetail.code``, the registry's HTTP status; 0 if unknown.
-        message: the engine's text.
-    """
+    """The error at the end of a pull's stream; its code is the registry's HTTP status, 0 if unknown."""
     kind = RegistryUnavailableError if code >= 500 else _REGISTRY_ERRORS.get(code)
     return kind(message, status=code) if kind else ImageServiceError(message, status=code)
 

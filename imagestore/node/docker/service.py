@@ -99,11 +99,12 @@ class DockerImageService:
     def version(self) -> ServiceVersion:
         """See ImageService."""
         value = self._connection.json("/version")
-        told = value.get("Version") if isinstance(value, dict) else None
-        api = value.get("ApiVersion") if isinstance(value, dict) else None
-        if not isinstance(told, str) or not isinstance(api, str):
+        version, api_version = (
+            (value.get("Version"), value.get("ApiVersion")) if isinstance(value, dict) else (None, None)
+        )
+        if not isinstance(version, str) or not isinstance(api_version, str):
             raise ImageServiceError(f"{self._connection.shown}: /version: expected Version and ApiVersion")
-        return ServiceVersion("docker", told, f"{api}.0")
+        return ServiceVersion("docker", version, f"{api_version}.0")
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService. Lists have no users of images, because the engine's lists have none."""

@@ -56,15 +56,7 @@ def is_proposal(value: Mapping[str, object]) -> bool:
 
 
 def resolve_proposal(value: Mapping[str, object]) -> EdgedSettings:
-    """Fill in the proposal's defaults.
-
-    Args:
-        value: decoded parameters, at the top or in ``edged``, each once; spelled as in the proposal or the release.
-
-    Raises:
-        UnsupportedRuntimeTypeError: the type is neither docker nor remote.
-        ConfigError: a value can't be read.
-    """
+    """The settings of decoded parameters, with the proposal's defaults."""
     given = Members(_named(value), "")
     kind = checked_type(given.text("runtimeType") or DOCKER)
     runtime, image = given.text("remoteRuntimeEndpoint"), given.text("remoteImageEndpoint")

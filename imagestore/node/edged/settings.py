@@ -63,11 +63,7 @@ class EdgedSettings:
 
 
 def checked_type(runtime_type: str) -> str:
-    """The runtime type, compared exactly.
-
-    Raises:
-        UnsupportedRuntimeTypeError: it is neither docker nor remote.
-    """
+    """The runtime type; UnsupportedRuntimeTypeError if it isn't exactly docker or remote."""
     if runtime_type not in (DOCKER, REMOTE):
         raise UnsupportedRuntimeTypeError(runtime_type)
     return runtime_type
