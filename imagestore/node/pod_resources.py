@@ -1,7 +1,7 @@
-"""From a pod to what the runtime of its handler gets: which mapping, every message, and the OCI resources, checked.
+"""The resources of a pod for the runtime of its handler: CRI messages, checked OCI resources, control group files.
 
-A handler's platform decides between the Linux and the Windows message, its isolation between the two forms of the
-Windows one; both come from the configuration. A Linux guest under Hyper-V is Linux here: its control groups are.
+A handler's platform selects the Linux or the Windows message, its isolation one of the two Windows forms; both come
+from the configuration. A Linux guest under Hyper-V gets the Linux message, because its control groups are Linux.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from imagestore.resources.pod_cgroup import PodCgroup
     from imagestore.resources.spec import Container, Pod
 
-#: A kubelet's reasons, by what the pod says of its operating system.
+#: The kubelet's reasons, by the source of the pod's operating system.
 _REFUSALS: Final = {
     placement.NODE_SELECTOR: "PodOSSelectorNodeLabelDoesNotMatch",
     placement.NODE_AFFINITY: "NodeAffinity",
@@ -38,12 +38,12 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """For whom the numbers are.
+    """The system and handler that a pod's resources are computed for.
 
     Attributes:
         os: ``linux`` or ``windows``.
         isolation: of a Windows container; None on Linux.
-        handler: name of the runtime handler; empty when only the system was named.
+        handler: name of the runtime handler; empty if only the system was named.
     """
 
     os: str
@@ -57,11 +57,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How messages become what a runtime writes.
+    """The runtime's conversion of messages.
 
     Attributes:
         weight: formula for ``cpu.weight``.
-        conflict: what to do when more than one CPU control is set on Windows.
+        conflict: what to do if more than one CPU control is set on Windows.
     """
 
     weight: WeightFormula = cgroup.WeightFormula.CURVE
@@ -70,14 +70,14 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """One container's numbers.
+    """The resources of one container.
 
     Attributes:
         name: of the container.
-        cri: the message of the runtime interface.
+        cri: the CRI message.
         oci: ``{"linux": {"resources": …}}`` or the same for windows; checked against the specification.
         oom_score_adj: for the OCI ``process.oomScoreAdj``; None on Windows.
-        cgroup_files: what a runtime writes on Linux, contents by file.
+        cgroup_files: content that a runtime writes on Linux, by file.
         lines: every number with its formula and source.
     """
 
@@ -91,14 +91,14 @@ class ContainerPlan:
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """A pod's numbers.
+    """The resources of a pod.
 
     Attributes:
-        target: for whom.
+        target: system and handler.
         pod: with the API server's defaults.
         qos: the pod's class.
         cgroup: the pod's own control group; None on Windows.
-        containers: the init containers, then the containers, as they start.
+        containers: the init containers, then the containers.
     """
 
     target: Target
@@ -117,7 +117,7 @@ def refusal(pod: Pod, target: Target) -> str:
 
 
 def target_of(config: Config, handler: str, *, host: Platform | None = None) -> Target:
-    """Whose numbers a runtime handler needs.
+    """The target for a runtime handler of the configuration; empty for the default handler.
 
     Raises:
         UnknownRuntimeHandlerError: no such handler.
@@ -134,18 +134,18 @@ def target_of(config: Config, handler: str, *, host: Platform | None = None) -> 
 def plan(
     pod: Pod, target: Target, *, node: Node, settings: KubeletSettings | None = None, choices: Choices | None = None
 ) -> PodPlan:
-    """Work out all numbers of a pod.
+    """Compute the resources of a pod.
 
     Args:
         pod: as its author wrote it; defaults are filled in.
-        target: for whom.
+        target: system and handler.
         node: where it would run.
         settings: of the kubelet.
-        choices: how messages become what a runtime writes.
+        choices: the runtime's conversion of messages.
 
     Raises:
-        InvalidResourcesError: the API server would refuse the pod, or a number can't be had or stored.
-        DocumentError: the result breaks the OCI runtime specification.
+        InvalidResourcesError: the API server would refuse the pod, or an amount can't be computed or stored.
+        DocumentError: the result violates the OCI runtime specification.
     """
     settings, choices = settings or KubeletSettings(), choices or Choices()
     if not pod.containers:
@@ -166,7 +166,7 @@ def plan(
 
 
 def check_oci(document: Json) -> Json:
-    """The document, if it is what the OCI runtime specification allows for resources."""
+    """The document, validated against the OCI runtime specification; DocumentError lists the faults."""
     from imagestore.oci.decode import validate
 
     validate(document, "oci-resources", "OCI resources")
@@ -210,7 +210,7 @@ def _windows(
 
 @contextlib.contextmanager
 def _named(container: Container) -> Iterator[None]:
-    """Say whose number it is that can't be had."""
+    """Put the container's name in front of errors."""
     try:
         yield
     except (InvalidQuantityError, InvalidResourcesError) as error:
@@ -220,7 +220,7 @@ def _named(container: Container) -> Iterator[None]:
 
 
 def _check_amounts(container: Container) -> None:
-    """Refuse what is too large to be computed with, before it is added to other containers' amounts."""
+    """Refuse amounts that are too large to compute with, before they are added up."""
     with _named(container):
         for amounts in (container.resources.requests, container.resources.limits):
             for name in (CPU, MEMORY):
