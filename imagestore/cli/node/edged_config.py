@@ -10,6 +10,7 @@ import click
 from imagestore.cli import render
 from imagestore.cli.context import output_option
 from imagestore.cli.failure import ExitStatus
+from imagestore.node.edged.config import load
 
 if TYPE_CHECKING:
     from imagestore.node.edged.settings import EdgedSettings
@@ -24,8 +25,6 @@ def edged_config(file: Path, output: str) -> int:
     FILE is edgecore's configuration (v1alpha1 or v1alpha2), or the parameters of the design "CRI Support in edged".
     Values that the embedded kubelet would refuse lead to an error status.
     """
-    from imagestore.node.edged.config import load
-
     settings = load(file)
     faults = settings.kubelet.faults() if settings.profile != "seed" else ()
     values = _values(settings)

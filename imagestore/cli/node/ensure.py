@@ -19,18 +19,28 @@ from imagestore.cli.node.services import (
 )
 from imagestore.cli.node.settings import naming
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.errors import ConfigError
+from imagestore.node.credentials import DOCKER_CONFIG_JSON, NodeKeyring, PullSecret
+from imagestore.node.gate_change import GateMarker
+from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.image_names import PullPolicy
+from imagestore.node.kubelet_messages import ObjectReference, start_failure
+from imagestore.node.pull_record_files import PullRecordFiles
+from imagestore.node.pull_record_manager import PullManager
+from imagestore.node.puller import Puller
+from imagestore.node.runtime_class import image_handler, parse_runtime_classes
 from imagestore.oci.digest import Digest
+from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.util import files
+from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.cli.node.services import Connected, ServiceChoice
-    from imagestore.node.credentials import Keyring, PullSecret
-    from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+    from imagestore.node.credentials import Keyring
     from imagestore.node.kubelet_messages import EnsureResult, NodeEvent
     from imagestore.node.metrics import NodeMetrics
-    from imagestore.node.pull_record_manager import PullManager
 
 _POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _MAX_SECRET_BYTES: Final = 1024 * 1024
@@ -94,11 +104,6 @@ def ensure(
     Events and messages are the kubelet's. What was pulled with whose credentials is recorded in the state folder, so
     that a present image is only used by pods that may pull it. The back-off is shown, but not kept from run to run.
     """
-    from imagestore.node.gate_change import GateMarker
-    from imagestore.node.image_manager import EnsureRequest
-    from imagestore.node.image_names import PullPolicy
-    from imagestore.node.kubelet_messages import ObjectReference, start_failure
-
     heard: list[NodeEvent] = []
     numbers = metrics_for(metrics)
     app.missing = "make"
@@ -135,9 +140,6 @@ def ensure(
 
 
 def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | None) -> ImageManager:
-    from imagestore.node.image_manager import ImageManager
-    from imagestore.node.puller import Puller
-
     settings = found.settings
     return ImageManager(
         found.service,
@@ -156,9 +158,6 @@ def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
     Raises:
         ImageStoreError: the folder can't be used, or the service can't list.
     """
-    from imagestore.node.pull_record_files import PullRecordFiles
-    from imagestore.node.pull_record_manager import PullManager
-
     files = PullRecordFiles(
         found.folder,
         show_usage=None if metrics is None else metrics.records_cache.set,
@@ -171,15 +170,10 @@ def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
 
 
 def _node_keyring() -> Keyring:
-    from imagestore.node.credentials import NodeKeyring
-    from imagestore.registry.credentials.lookup import CredentialResolver
-
     return NodeKeyring(CredentialResolver.standard())
 
 
 def _pod(text: str, uid: str, annotations: Sequence[str]) -> Pod:
-    from imagestore.node.image_manager import Pod
-
     namespace, slash, name = text.partition("/")
     if not slash or not namespace or not name:
         raise click.BadParameter(f"{text!r}: expected NAMESPACE/NAME", param_hint="--pod")
@@ -190,9 +184,6 @@ def _pod(text: str, uid: str, annotations: Sequence[str]) -> Pod:
 
 
 def _secret(path: Path, namespace: str) -> PullSecret:
-    from imagestore.errors import ConfigError
-    from imagestore.node.credentials import DOCKER_CONFIG_JSON, PullSecret
-
     try:
         data = files.read_regular(path, _MAX_SECRET_BYTES)
     except OSError as error:
@@ -208,8 +199,6 @@ def _handler(found: Connected, handler: str, name: str | None, path: Path | None
         raise click.UsageError("give --handler or --runtime-class, not both")
     if path is None:
         raise click.UsageError("--runtime-class needs --runtime-classes with the cluster's objects")
-    from imagestore.node.runtime_class import image_handler, parse_runtime_classes
-    from imagestore.util.yaml_documents import read_documents
 
     documents = read_documents(path)
     with naming(path):

@@ -15,6 +15,12 @@ from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
 from imagestore.cli.node.services import clean_up_command, connected, metrics_for, service_options, write_metrics
+from imagestore.errors import ImageCollectionError, StoreError, StoreFullError
+from imagestore.node.gate_change import GateMarker, clean_up
+from imagestore.node.image_gc import ImageCollector
+from imagestore.node.image_names import with_default_tag
+from imagestore.node.image_uses import CollectorState
+from imagestore.util.durations import Duration
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
@@ -23,8 +29,8 @@ if TYPE_CHECKING:
     from imagestore.cli.node.services import Connected, ServiceChoice
     from imagestore.errors import ImageStoreError
     from imagestore.node.eviction import CollectionReport
-    from imagestore.node.image_gc import CollectorStats, ImageCollector
-    from imagestore.node.image_uses import CollectorState, ImageUse
+    from imagestore.node.image_gc import CollectorStats
+    from imagestore.node.image_uses import ImageUse
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.kubelet_messages import NodeEvent
     from imagestore.node.metrics import NodeMetrics
@@ -148,10 +154,6 @@ class _Round:
 
 
 def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, work: _Work) -> _Round:
-    from imagestore.errors import ImageCollectionError, StoreError
-    from imagestore.node.gate_change import GateMarker, clean_up
-    from imagestore.node.image_uses import CollectorState
-
     state = CollectorState.load(found.folder, now=time.time_ns())
     marker, gates = GateMarker(found.folder), found.settings.gates
     is_known, change = marker.is_recorded, marker.check(gates, dry_run=work.dry_run)
@@ -185,8 +187,6 @@ def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, wo
 
 def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool, force: bool) -> None:
     """Refuse contradicting options before anything is read."""
-    from imagestore.node.image_names import with_default_tag
-
     if is_all and after_gate_change:
         raise click.UsageError("give --all or --after-gate-change, not both")
     if force and not after_gate_change:
@@ -197,8 +197,6 @@ def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool, force: 
 
 def _remembered(state: CollectorState, folder: Path, collector: ImageCollector) -> list[ImageStoreError]:
     """Write the image uses; returns the failure, if any."""
-    from imagestore.errors import StoreError
-
     try:
         state.save(folder, collector.images())
     except StoreError as error:
@@ -214,8 +212,6 @@ def _collector(
     metrics: NodeMetrics | None,
     records: PullManager | None,
 ) -> ImageCollector:
-    from imagestore.node.image_gc import ImageCollector
-
     return ImageCollector(
         found.service,
         found.settings.collection_policy(),
@@ -231,8 +227,6 @@ def _collector(
 
 
 def _records(found: Connected, metrics: NodeMetrics | None) -> PullManager | None:
-    from imagestore.errors import StoreFullError
-
     if not found.settings.gates.ensure_secret_pulled_images:
         return None
     try:
@@ -247,8 +241,6 @@ def _settings(
     percents: tuple[int | None, int | None],
     ages: tuple[float | None, float | None],
 ) -> KubeletImageSettings:
-    from imagestore.util.durations import Duration
-
     high, low = percents
     if high is not None and low is not None and low >= high:
         raise click.UsageError(f"--low {low} must be less than --high {high}")

@@ -17,18 +17,23 @@ from imagestore.cli.context import GivenPath
 from imagestore.cli.extras import needed
 from imagestore.cli.failure import ExitStatus, report
 from imagestore.cli.node.settings import settings_of, warn
-from imagestore.errors import ImageNotFoundError
+from imagestore.cri.endpoint import Endpoint
+from imagestore.cri.model import ContainerImage
+from imagestore.errors import ImageNotFoundError, ImageStoreError
+from imagestore.node.config_members import socket_path as path_of
+from imagestore.node.edged.config import load
+from imagestore.node.edged.settings import DOCKER, STALL_LIMIT
+from imagestore.node.metrics import NodeMetrics
 from imagestore.oci.digest import Digest
+from imagestore.util.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from imagestore.cli.context import App
-    from imagestore.cri.model import ContainerImage
     from imagestore.node.edged.settings import EdgedSettings
     from imagestore.node.image_service import ImageService
     from imagestore.node.kubelet_config import KubeletImageSettings
-    from imagestore.node.metrics import NodeMetrics
     from imagestore.platforms import Platform
     from imagestore.store.image_store import ImageStore
 
@@ -176,16 +181,12 @@ def metrics_for(file: Path | None) -> NodeMetrics | None:
     """
     if file is None:
         return None
-    from imagestore.node.metrics import NodeMetrics
 
     return NodeMetrics()
 
 
 def write_metrics(file: Path | None, numbers: NodeMetrics | None) -> ExitStatus:
     """Write metrics to the file, if given. A failure is reported in addition to the command's result."""
-    from imagestore.errors import ImageStoreError
-    from imagestore.util.files import write_whole
-
     if file is None or numbers is None:
         return ExitStatus.OK
     try:
@@ -212,8 +213,6 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[str] = ()) -> It
     """
     edged = None
     if choice.edged is not None:
-        from imagestore.node.edged.config import load
-
         edged = load(choice.edged)
         warn(choice.edged, edged.warnings)
     settings = settings_of(choice.kubelet_config, choice.feature_gates, edged=edged, edged_file=choice.edged)
@@ -229,8 +228,6 @@ def _open(
     settings: KubeletImageSettings,
     in_use: Sequence[str],
 ) -> Connected:
-    from imagestore.node.edged.settings import DOCKER
-
     if app.remote is not None and (choice.docker or edged is not None):
         raise click.UsageError("'imagestore --endpoint' names a server already; leave out --docker and --edged")
     is_store = app.remote is None and edged is None and not choice.docker and not choice.endpoint
@@ -249,10 +246,8 @@ def _open(
 
 
 def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings) -> Connected:
-    from imagestore.node.config_members import socket_path as path_of
     from imagestore.node.docker.handler_table import HandlerTable
     from imagestore.node.docker.service import DockerImageService
-    from imagestore.node.edged.settings import STALL_LIMIT
 
     path = choice.docker or (edged.docker_endpoint if edged is not None else DOCKER_SOCKET)
     socket_path = path_of(path)
@@ -273,8 +268,6 @@ def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settin
 def _endpoint(
     app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings
 ) -> Connected:
-    from imagestore.cri.endpoint import Endpoint
-
     if not choice.endpoint and edged is None:
         address, remote = app.service.endpoint, app.service
     else:
@@ -291,8 +284,6 @@ def _endpoint(
 
 def _used(store: ImageStore, text: str) -> list[ContainerImage]:
     """The containers that use an image; services report images of containers by id."""
-    from imagestore.cri.model import ContainerImage
-
     name, _, handler = text.partition(",")
     ids = {str(image.id) for image in store.list(name=name, runtime_handler=handler or None)}
     if not ids and not _WHOLE_ID.fullmatch(name):

@@ -10,13 +10,15 @@ import click
 from imagestore.cli.failure import say
 from imagestore.cli.render import printable
 from imagestore.errors import ConfigError
+from imagestore.node.feature_gates import FeatureGates
+from imagestore.node.kubelet_config import KubeletImageSettings, unknown_members
+from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from imagestore.node.edged.settings import EdgedSettings
-    from imagestore.node.kubelet_config import KubeletImageSettings
 
 #: Go's texts for true and false (strconv.ParseBool).
 _SWITCHES: Final = dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True) | dict.fromkeys(
@@ -36,10 +38,6 @@ def settings_of(
     Raises:
         ConfigError: a file or a gate can't be read, or the kubelet would refuse the values.
     """
-    from imagestore.node.feature_gates import FeatureGates
-    from imagestore.node.kubelet_config import KubeletImageSettings, unknown_members
-    from imagestore.util.yaml_documents import read_documents
-
     if file is not None:
         documents = read_documents(file)
         given = documents[0] if documents else {}
