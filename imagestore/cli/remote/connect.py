@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cli.extras import needed
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
 CRICTL: Final = "crictl"
 
 
+@dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Which CRI server to ask.
+    """Which CRI server to use.
 
-    Args:
+    Attributes:
         endpoint: as given; ``crictl`` means crictl's settings.
         image_endpoint: of the image service, or empty.
         crictl_config: crictl's file, or None for the usual places.
     """
 
-    def __init__(self, endpoint: str, image_endpoint: str = "", crictl_config: Path | None = None) -> None:
-        self.endpoint = endpoint
-        self.image_endpoint = image_endpoint
-        self.crictl_config = crictl_config
+    endpoint: str
+    image_endpoint: str = ""
+    crictl_config: Path | None = None
 
 
 def connect(options: RemoteOptions, cancel: CancelToken) -> CriImageService:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 from imagestore.cli import render
 from imagestore.cli.failure import say, say_untried
 from imagestore.cli.remote import describe
@@ -187,8 +189,6 @@ def refuse_empty_handler(handler: str | None) -> None:
         UsageError: the handler is an empty text.
     """
     if handler == "":
-        import click
-
         raise click.UsageError("an empty --runtime-handler: to CRI it means every handler's image; name one")
 
 
@@ -200,8 +200,6 @@ def refuse_local_options(given: dict[str, object]) -> None:
     """
     for option, value in given.items():
         if value:
-            import click
-
             raise click.UsageError(f"{option} is for a local store; a CRI server decides that itself")
 
 
