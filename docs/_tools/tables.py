@@ -11,7 +11,7 @@ from typing import Final
 import imagestore
 from docs._tools.cli_pages import exit_status_table
 from docs._tools.schemas import schema_table
-from imagestore.cri.pull_meter import PullOutcome
+from imagestore.cri.pull_queue import PullOutcome
 from imagestore.server.metrics import Metrics
 from imagestore.store.workers import StoreWorkers
 from imagestore.testing import RegistryServer, build_index

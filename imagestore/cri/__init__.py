@@ -1,15 +1,15 @@
-"""Kubernetes' Container Runtime Interface: a server's face of the store, and a client for any CRI endpoint.
+"""Kubernetes' Container Runtime Interface: the store as a CRI server, and a client for any CRI endpoint.
 
-Server (on the event loop that made the server; the names are those that reflection and health services want). Methods
-raise this library's errors; the interceptor of ``imagestore.server.interceptors`` ends calls with their status::
+Server (on the event loop of the gRPC server; the names are for its reflection and health services). Methods raise this
+library's errors; ``imagestore.server`` turns them into status codes::
 
-    from imagestore.cri.pulls import PullQueue
-    from imagestore.cri.serving import add_cri
+    from imagestore.cri.image_service import add_cri
+    from imagestore.cri.pull_queue import NoPullMeter, PullQueue
 
-    pulls = PullQueue(limit=16, waiting=1000, meter=NoMeter())
+    pulls = PullQueue(limit=16, waiting=1000, meter=NoPullMeter())
     names: tuple[str, ...] = add_cri(server, workers, pulls)   # grpc.aio.Server, StoreWorkers, PullQueue
     ...
-    await pulls.close()                                        # after server.stop(): ends what still pulls
+    await pulls.close()                                        # after server.stop(): cancels running pulls
 
 Client (blocking, any thread)::
 
@@ -18,6 +18,6 @@ Client (blocking, any thread)::
     with CriImageService("unix:///run/containerd/containerd.sock") as service:
         service.list()
 
-Generated messages register in one pool for the whole process, so nothing outside this package imports them, and a
-program with CRI messages of its own can use the store, but not this package, in the same process.
+Generated messages register in one pool per process, so nothing outside this package imports them. A program with its
+own copy of CRI's messages can use the store, but not this package, in the same process.
 """

@@ -1,7 +1,7 @@
-"""What crictl would talk to: its environment variables and its configuration file.
+"""crictl's endpoints: its environment variables and its configuration file.
 
-As in crictl an unknown key or a wrong type is an error. The order is crictl's: a variable goes before the file. Nothing
-here is read unless the user asks for crictl's settings.
+As in crictl an unknown key or a wrong type is an error, and a variable takes precedence over the file. Read only if the
+user asks for crictl's settings.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _KEYS: Final[dict[str, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class CrictlSettings:
-    """What crictl is told.
+    """crictl's settings.
 
     Attributes:
         runtime_endpoint: may be empty.
         image_endpoint: empty means the runtime endpoint.
-        timeout_seconds: for a quick call; None when not set.
+        timeout_seconds: of every call except pulls; None if not set.
     """
 
     runtime_endpoint: str = ""
@@ -49,14 +49,14 @@ class CrictlSettings:
 
 
 def find(environment: Mapping[str, str], path: Path | None = None) -> CrictlSettings:
-    """What crictl would use.
+    """The settings that crictl would use.
 
     Args:
         environment: variables.
-        path: of the file; it must exist then. By default CRI_CONFIG_FILE, else /etc/crictl.yaml if there is one.
+        path: of the file, which must exist. By default CRI_CONFIG_FILE, else /etc/crictl.yaml if it exists.
 
     Raises:
-        ConfigError: the file can't be read, or says something crictl wouldn't understand.
+        ConfigError: the file can't be read, or crictl wouldn't accept it.
     """
     named = environment.get(PATH_VARIABLE, "")
     wanted = path or (Path(named) if named else None)

@@ -1,7 +1,7 @@
-"""Endpoints as CRI's clients and servers write them: ``unix:///absolute/path``, or (older) the bare path.
+"""Endpoints of CRI clients and servers: ``unix:///absolute/path``, or (deprecated) the bare path.
 
-The kubelet's rules: a bare path gets ``unix://`` in front; ``tcp`` can be read, but no CRI client dials it, since the
-interface has neither encryption nor authentication; every other scheme is an error.
+Rules (kubelet): ``unix://`` is prepended to a bare path. ``tcp`` is recognized, but no CRI client dials it, since CRI
+has neither encryption nor authentication. Every other scheme is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HINT: Final = "write unix:///absolute/path, for example unix:///run/containerd/
 
 
 def split_scheme(text: str) -> tuple[str, str]:
-    """The scheme in lower case, empty where none is written, and what is behind it.
+    """The scheme in lower case (empty if there is none), and the rest.
 
     >>> split_scheme("unix:///run/x.sock"), split_scheme("/run/x.sock")
     (('unix', '/run/x.sock'), ('', '/run/x.sock'))
@@ -46,7 +46,7 @@ class Endpoint:
         """Read an endpoint.
 
         Raises:
-            InvalidInputError: says what was expected.
+            InvalidInputError: it is no endpoint of a unix socket.
 
         >>> Endpoint.parse("/run/crio/crio.sock").text
         'unix:///run/crio/crio.sock'
@@ -54,7 +54,7 @@ class Endpoint:
         scheme, path = split_scheme(text.strip())
         if scheme == "tcp":
             raise InvalidInputError(
-                f"endpoint {text!r}: expected a unix socket; CRI is not spoken over tcp, where anybody could ask",
+                f"endpoint {text!r}: expected a unix socket; CRI over tcp has no authentication",
                 hint=_HINT,
             )
         if scheme not in ("", "unix"):
@@ -76,5 +76,5 @@ class Endpoint:
 
     @property
     def text(self) -> str:
-        """As other CRI clients take it."""
+        """With its scheme, as other CRI clients expect it."""
         return f"unix://{self.path}"

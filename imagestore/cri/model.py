@@ -1,4 +1,4 @@
-"""What an image service is asked and answers: CRI's messages as values."""
+"""CRI's messages about images as values: the language of image services."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """Which image is meant (``runtime.v1.ImageSpec``).
+    """Which image (``runtime.v1.ImageSpec``).
 
     Attributes:
         image: reference, image id or the beginning of one, as the caller wrote it.
-        runtime_handler: whose; empty means the service's default handler, or not said.
+        runtime_handler: its runtime handler; empty means the service's default handler, or unspecified.
         annotations: free text that may help to choose among platforms.
         user_specified_image: the text of the pod spec, where it is known.
     """
@@ -31,14 +31,14 @@ class ServedImage:
     """One image of one handler as a service lists it (``runtime.v1.Image``).
 
     Attributes:
-        id: the image id, what a pull returns.
+        id: the image id, as a pull returns it.
         repo_tags: complete references with tags.
         repo_digests: complete references with digests, sorted.
         size: bytes, never 0.
         uid: the user of the image config when it is a number, else None.
         username: the user of the image config when it is a name, else empty.
-        spec: what the image was asked for by; carries the runtime handler.
-        is_pinned: the caller's collection should spare it.
+        spec: how the image was requested, with the runtime handler.
+        is_pinned: the caller should not collect it.
     """
 
     id: str
@@ -61,13 +61,13 @@ class ImageDetails:
 
 @dataclass(frozen=True, slots=True)
 class FilesystemUsage:
-    """What images use of one file system (``runtime.v1.FilesystemUsage``).
+    """Disk usage of images on one file system (``runtime.v1.FilesystemUsage``).
 
     Attributes:
         mountpoint: a path on it.
         timestamp_ns: when this was read, nanoseconds since 1970.
         used_bytes: bytes that images use.
-        inodes_used: inodes that images use; None when the service doesn't say.
+        inodes_used: inodes that images use; None if unknown.
     """
 
     mountpoint: str
@@ -78,7 +78,7 @@ class FilesystemUsage:
 
 @dataclass(frozen=True, slots=True)
 class ImageFilesystems:
-    """Where images are, and where containers are if that is another disk."""
+    """The file systems of images, and those of containers if they are others."""
 
     image_filesystems: tuple[FilesystemUsage, ...]
     container_filesystems: tuple[FilesystemUsage, ...] = ()
@@ -86,7 +86,7 @@ class ImageFilesystems:
 
 @dataclass(frozen=True, slots=True)
 class ServiceVersion:
-    """Who answers: name and version of the runtime, and of the API it speaks."""
+    """Name and version of the runtime, and version of its API."""
 
     name: str
     version: str
@@ -95,7 +95,7 @@ class ServiceVersion:
 
 @dataclass(frozen=True, slots=True)
 class SandboxMetadata:
-    """The pod a pull is for, as far as an image service may use it."""
+    """The pod that a pull is for."""
 
     name: str = ""
     uid: str = ""
@@ -105,12 +105,12 @@ class SandboxMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ContainerImage:
-    """The image that a container, running or dead, was made from.
+    """The image of a container, running or dead.
 
     Attributes:
         container_id: the container.
         image_id: the image's id.
-        runtime_handler: the handler it was pulled for; None when the service doesn't say.
+        runtime_handler: the handler it was pulled for; None if unknown.
         mounted_image_ids: ids of images mounted as volumes.
     """
 
@@ -118,3 +118,28 @@ class ContainerImage:
     image_id: str
     runtime_handler: str | None = None
     mounted_image_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of the runtime's readiness, with the reason if it isn't met."""
+
+    name: str
+    is_met: bool
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeStatus:
+    """A verbose ``Status``.
+
+    Attributes:
+        conditions: RuntimeReady and NetworkReady at least.
+        handlers: names of runtime handlers, the empty one for the default; none if the runtime doesn't report them.
+        info: texts by key, most of them JSON.
+    """
+
+    conditions: tuple[Condition, ...]
+    handlers: tuple[str, ...] = ()
+    info: Mapping[str, str] = field(default_factory=dict, hash=False)

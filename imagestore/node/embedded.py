@@ -1,7 +1,7 @@
 """The store itself as an image service, without a server in between.
 
-Rules: CRI's semantics, as the CRI face of the store has them (one entry for each (image id, handler); an empty handler
-leaves it to the store's rules for calls without one). The store runs no containers; who embeds it says which there are.
+Rules: CRI's semantics, as in the store's CRI service: one entry for each (image id, handler); for an empty handler the
+store's rules for calls without a handler apply. The store runs no containers; the embedding program names them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from imagestore._version import __version__
-from imagestore.cri import details, listed_images
+from imagestore.cri import records
 from imagestore.cri.model import FilesystemUsage, ImageDetails, ImageFilesystems, ImageSpec, ServedImage, ServiceVersion
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.records import ListedImage
@@ -35,14 +35,14 @@ class EmbeddedImageService:
     """An ImageService over an open store; the caller closes the store.
 
     Args:
-        store: where images are.
-        containers: images that containers were made from; by default there are no containers.
+        store: the open store.
+        containers: returns the images of the program's containers; by default there are none.
     """
 
     def __init__(self, store: ImageStore, *, containers: Callable[[], Sequence[ContainerImage]] | None = None) -> None:
         self._store = store
         self._containers = containers
-        self._users = listed_images.Users()
+        self._users = records.ImageUsers()
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
@@ -50,18 +50,18 @@ class EmbeddedImageService:
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService."""
-        groups = listed_images.listed(self._store, spec or ImageSpec(""))
-        return listed_images.served(groups, self._store, self._users)
+        groups = records.find_groups(self._store, spec or ImageSpec(""))
+        return records.served_images(groups, self._store, self._users)
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""
-        record = listed_images.meant(self._store, spec)
+        record = records.find_record(self._store, spec)
         return None if record is None else self._served(record)
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
-        """See ImageService. The details are those of the CRI face."""
-        record = listed_images.meant(self._store, spec)
-        return None if record is None else ImageDetails(self._served(record), details.info(record, self._store))
+        """See ImageService. The details are those of the CRI service."""
+        record = records.find_record(self._store, spec)
+        return None if record is None else ImageDetails(self._served(record), records.verbose_info(record, self._store))
 
     def pull(
         self,
@@ -72,7 +72,7 @@ class EmbeddedImageService:
         observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> str:
-        """See ImageService. Without credentials the store's own places are looked into."""
+        """See ImageService. Without credentials the store's own sources are used."""
         reference = Reference.parse(spec.image)
         explicit = explicit_source(auth, reference.host) if auth is not None else None
         image = self._store.pull(
@@ -85,7 +85,7 @@ class EmbeddedImageService:
         return str(image.id)
 
     def remove(self, spec: ImageSpec) -> None:
-        """See ImageService. What only this image needed is freed at once."""
+        """See ImageService. Content that only this image needed is deleted at once."""
         if not spec.image:
             raise InvalidInputError("remove: expected a reference or an image id, got none")
         self._store.delete(spec.image, runtime_handler=spec.runtime_handler or None)
@@ -104,6 +104,6 @@ class EmbeddedImageService:
         """See ImageService; the store stays open."""
 
     def _served(self, record: ImageRecord) -> ServedImage:
-        return listed_images.served(
-            [listed_images.whole(self._store, ListedImage.of(record))], self._store, self._users
+        return records.served_images(
+            [records.all_references(self._store, ListedImage.of(record))], self._store, self._users
         )[0]

@@ -1,4 +1,4 @@
-"""The port: what a node agent asks of an image service."""
+"""The protocol of an image service, in CRI's terms: implemented for CRI, the embedded store and Docker."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 
 class ImageService(Protocol):
-    """Images by (reference, runtime handler), wherever they are kept. Calls block; any thread may call.
+    """Images by (reference, runtime handler). Calls block; any thread may call.
 
-    Every method raises ImageStoreError and its kinds only: ServiceUnavailableError where the service can't be reached,
-    RegistryUnavailableError where the service says that of a registry, OperationCancelledError or DeadlineExceededError
-    where the caller's token ends the call.
+    Every method raises only ImageStoreError and its subclasses: ServiceUnavailableError if the service can't be
+    reached, RegistryUnavailableError if the service reports that of a registry, OperationCancelledError or
+    DeadlineExceededError if the caller's token ends the call.
     """
 
     def version(self) -> ServiceVersion:
-        """Who answers; the quickest way to see that somebody does."""
+        """Name and version of the service; a quick check that it answers."""
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
-        """Images present now, one entry for each (image id, handler).
+        """The present images, one entry for each (image id, handler).
 
         Args:
-            spec: only this image and, where it names one, this handler's; an empty image means all.
+            spec: only this image and, if it names one, this handler; an empty image means all.
         """
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
-        """One image, or None when it is absent: absence is no error."""
+        """One image, or None if it is absent."""
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
-        """One image with all the service tells of it, or None when it is absent."""
+        """One image with everything the service reports about it, or None if it is absent."""
 
     def pull(
         self,
@@ -54,27 +54,27 @@ class ImageService(Protocol):
         observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> str:
-        """Bring an image in, for the handler that the spec names; return its id.
+        """Pull an image for the handler that the spec names; return its id.
 
         Args:
-            spec: which image.
-            auth: who pulls; None leaves it to the service.
+            spec: image and handler.
+            auth: credentials; None leaves them to the service.
             sandbox: the pod it is for.
-            observer: hears of progress where the service tells of it.
+            observer: receives progress if the service reports it.
             cancel: ends the call.
 
         Raises:
-            UnknownRuntimeHandlerError, RegistryUnavailableError, ImageDeniedError and others: as the service fails.
+            UnknownRuntimeHandlerError, RegistryUnavailableError, ImageDeniedError and others: the service's error.
         """
 
     def remove(self, spec: ImageSpec) -> None:
-        """Remove an image; removing what isn't there is no error."""
+        """Remove an image; an absent image is no error."""
 
     def filesystems(self) -> ImageFilesystems:
-        """What images use, per file system."""
+        """Disk usage of images, per file system."""
 
     def containers(self) -> Sequence[ContainerImage]:
-        """Images that containers, dead ones too, were made from."""
+        """The images of all containers, dead ones too."""
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close connections."""

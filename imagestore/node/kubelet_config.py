@@ -1,7 +1,12 @@
-"""The image settings of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1): defaults, checks, and what they make.
+"""The image settings of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), and members that no kubelet knows.
 
-Rules: the kubelet's defaulting (zero counts as not given for durations and the burst) and its validation with its texts
-and in its order.
+Rules: the kubelet's defaulting (zero counts as not given for durations and the burst), and its validation with its
+texts and in its order. A kubelet first decodes its file strictly. If that fails because of an unknown or misspelled
+member (names are case-sensitive), it logs the member and ignores it, so the mistake silently costs the setting.
+
+The table has the members of Kubernetes 1.36 and of the releases before it. Maps with free keys, such as
+``featureGates``, are leaves. Some maps allow certain keys only, and a kubelet doesn't start with others; those keys are
+reported too.
 """
 
 from __future__ import annotations
@@ -10,18 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ConfigError
-from imagestore.node.features import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
-from imagestore.node.golang import aggregate, quoted
-from imagestore.node.image_gc.policy import CollectionPolicy
-from imagestore.node.members import Members, positive
-from imagestore.node.pull_records.verification import CredentialVerification, VerificationPolicy, pattern_fault
-from imagestore.node.pulling.throttle import TokenBucket
-from imagestore.node.pulling.turns import Turns
+from imagestore.node.config_members import Members, positive
+from imagestore.node.eviction import CollectionPolicy
+from imagestore.node.feature_gates import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
+from imagestore.node.kubelet_messages import aggregate, quoted
+from imagestore.node.pull_verification import CredentialVerification, VerificationPolicy, pattern_fault
+from imagestore.node.puller import PullSlots, TokenBucket
 from imagestore.util.durations import NANOSECONDS, Duration
+from imagestore.util.known_members import Table, did_you_mean, leaves, nearest, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Self
+
 
 T = TypeVar("T", int, Duration)
 
@@ -54,17 +60,17 @@ _NO_ALLOWLIST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KubeletImageSettings:
-    """What a kubelet is told about images; the attributes are the configuration's members.
+    """A kubelet's settings for images; the attributes are the configuration's members.
 
     Attributes:
         image_gc_high_threshold_percent, image_gc_low_threshold_percent: 0 to 100, low below high.
-        image_minimum_gc_age, image_maximum_gc_age: zero as maximum is no limit.
-        serialize_image_pulls, max_parallel_image_pulls: one at a time, or so many (None: any number).
-        registry_pull_qps, registry_burst: of the token bucket; 0 a second is no bucket.
-        runtime_request_timeout: of every call but pulls.
+        image_minimum_gc_age, image_maximum_gc_age: a maximum of zero means no limit.
+        serialize_image_pulls, max_parallel_image_pulls: one pull at a time, or this many (None: any number).
+        registry_pull_qps, registry_burst: of the token bucket; 0 per second means no limit.
+        runtime_request_timeout: of every call except pulls.
         container_runtime_endpoint: of CRI.
         image_service_endpoint: of CRI's image service; never empty once parsed.
-        node_status_max_images: told in the node status; -1 is all.
+        node_status_max_images: listed in the node status; -1 means all.
         verification_policy, verification_allowlist: which present images need verified credentials; both must be empty
             without the gate KubeletEnsureSecretPulledImages.
         gates: feature gates.
@@ -88,15 +94,15 @@ class KubeletImageSettings:
 
     @classmethod
     def parse(cls, value: Mapping[str, object], *, path: str = "", is_zero_given: bool = False) -> Self:
-        """Read a decoded KubeletConfiguration; members that are not about images are passed over.
+        """Read a decoded KubeletConfiguration; members that are not about images are ignored.
 
         Args:
             value: the object.
             path: of the object in its file, for errors.
-            is_zero_given: a zero is meant so, also where the kubelet takes it for a value that is missing.
+            is_zero_given: take zeros as given, also where the kubelet takes them for missing values.
 
         Raises:
-            ConfigError: a member has the wrong type, or no call could end in time. All else is checked by faults().
+            ConfigError: a member has the wrong type, or the request timeout isn't positive. faults() checks the rest.
         """
         given = Members(value, path)
         is_default = not is_zero_given
@@ -125,14 +131,14 @@ class KubeletImageSettings:
         )
 
     def with_gates(self, gates: FeatureGates) -> Self:
-        """The same under other gates; a default follows them."""
+        """The same settings with other gates; the default verification policy follows them."""
         policy = self.verification_policy
         if policy in ("", _DEFAULT_POLICY):
             policy = _default_policy(gates)
         return replace(self, gates=gates, verification_policy=policy)
 
     def faults(self) -> tuple[str, ...]:
-        """Every fault of the values, in the kubelet's words and order; empty when there is none."""
+        """The faults of the values, in the kubelet's words and order."""
         high, low = self.image_gc_high_threshold_percent, self.image_gc_low_threshold_percent
         maximum, minimum = self.image_maximum_gc_age, self.image_minimum_gc_age
         parallel = self.max_parallel_image_pulls
@@ -170,17 +176,13 @@ class KubeletImageSettings:
             yield f"{_INVALID}invalid image pattern in `{_ALLOWLIST}`: {fault}"
 
     def check(self) -> None:
-        """Refuse values that the kubelet would refuse.
-
-        Raises:
-            ConfigError: with every fault.
-        """
+        """Refuse values that the kubelet would refuse."""
         faults = self.faults()
         if faults:
             raise ConfigError(aggregate(faults))
 
     def collection_policy(self) -> CollectionPolicy:
-        """Thresholds and ages of image collection."""
+        """The policy of image collection."""
         return CollectionPolicy(
             self.image_gc_high_threshold_percent,
             self.image_gc_low_threshold_percent,
@@ -188,12 +190,12 @@ class KubeletImageSettings:
             self.image_maximum_gc_age,
         )
 
-    def turns(self) -> Turns:
-        """Serial or bounded parallel pulls."""
-        return Turns.serial() if self.serialize_image_pulls else Turns(self.max_parallel_image_pulls)
+    def pull_slots(self) -> PullSlots:
+        """Limits how many pulls run at once."""
+        return PullSlots.serial() if self.serialize_image_pulls else PullSlots(self.max_parallel_image_pulls)
 
-    def bucket(self) -> TokenBucket:
-        """What throttles pulls."""
+    def token_bucket(self) -> TokenBucket:
+        """Limits pulls per second."""
         return TokenBucket(self.registry_pull_qps, self.registry_burst)
 
     def verification(self) -> CredentialVerification:
@@ -207,3 +209,84 @@ def _default_policy(gates: FeatureGates) -> str:
 
 def _or(value: T | None, default: T, *, is_zero_default: bool = False) -> T:
     return default if value is None or (is_zero_default and value in (0, _ZERO)) else value
+
+
+_OUTPUT: Final = leaves("infoBufferSize splitStream")
+MEMBERS: Final[Table] = {
+    **leaves(
+        """
+        address allowedUnsafeSysctls apiVersion cgroupDriver cgroupRoot cgroupsPerQOS clusterDNS clusterDomain
+        configMapAndSecretChangeDetectionStrategy containerLogMaxFiles containerLogMaxSize containerLogMaxWorkers
+        containerLogMonitorInterval containerRuntimeEndpoint contentType cpuCFSQuota cpuCFSQuotaPeriod cpuManagerPolicy
+        cpuManagerPolicyOptions cpuManagerReconcilePeriod draManagerReconcilePeriod enableContentionProfiling
+        enableControllerAttachDetach enableDebugFlagsHandler enableDebuggingHandlers enableProfilingHandler
+        enableServer enableSystemLogHandler enableSystemLogQuery enforceNodeAllocatable eventBurst eventRecordQPS
+        evictionHard evictionMaxPodGracePeriod evictionMinimumReclaim evictionPressureTransitionPeriod evictionSoft
+        evictionSoftGracePeriod failCgroupV1 failSwapOn featureGates fileCheckFrequency hairpinMode healthzBindAddress
+        healthzPort httpCheckFrequency imageGCHighThresholdPercent imageGCLowThresholdPercent imageMaximumGCAge
+        imageMinimumGCAge imagePullCredentialsVerificationPolicy imageServiceEndpoint iptablesDropBit
+        iptablesMasqueradeBit kernelMemcgNotification kind kubeAPIBurst kubeAPIQPS kubeReserved kubeReservedCgroup
+        kubeletCgroups localStorageCapacityIsolation makeIPTablesUtilChains maxOpenFiles maxParallelImagePulls maxPods
+        memoryManagerPolicy memoryReservationPolicy memoryThrottlingFactor mergeDefaultEvictionSettings
+        nodeLeaseDurationSeconds nodeStatusMaxImages nodeStatusReportFrequency nodeStatusUpdateFrequency oomScoreAdj
+        podCIDR podLogsDir podPidsLimit podsPerCore port preloadedImagesVerificationAllowlist protectKernelDefaults
+        providerID qosReserved readOnlyPort registerNode registryBurst registryPullQPS reservedSystemCPUs resolvConf
+        rotateCertificates runOnce runtimeRequestTimeout seccompDefault serializeImagePulls serverTLSBootstrap
+        showHiddenMetricsForVersion shutdownGracePeriod shutdownGracePeriodCriticalPods singleProcessOOMKill
+        staticPodPath staticPodURL staticPodURLHeader streamingConnectionIdleTimeout syncFrequency systemCgroups
+        systemReserved systemReservedCgroup tlsCertFile tlsCipherSuites tlsCurvePreferences tlsMinVersion
+        tlsPrivateKeyFile topologyManagerPolicy topologyManagerPolicyOptions topologyManagerScope volumePluginDir
+        volumeStatsAggPeriod
+        """
+    ),
+    "authentication": {
+        "anonymous": leaves("enabled"),
+        "webhook": leaves("cacheTTL enabled"),
+        "x509": leaves("clientCAFile"),
+    },
+    "authorization": {"mode": None, "webhook": leaves("cacheAuthorizedTTL cacheUnauthorizedTTL")},
+    "crashLoopBackOff": leaves("maxContainerRestartPeriod"),
+    "logging": {
+        **leaves("flushFrequency format sanitization verbosity"),
+        "options": {"json": _OUTPUT, "text": _OUTPUT},
+        "vmodule": [leaves("filePattern verbosity")],
+    },
+    "memorySwap": leaves("swapBehavior"),
+    "registerWithTaints": [leaves("effect key timeAdded value")],
+    "reservedMemory": [leaves("limits numaNode")],
+    "shutdownGracePeriodByPodPriority": [leaves("priority shutdownGracePeriodSeconds")],
+    "tracing": leaves("endpoint samplingRatePerMillion"),
+    "userNamespaces": leaves("idsPerPod"),
+}
+
+#: Eviction signals.
+_SIGNALS: Final = (
+    *("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree"),
+    *("containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available"),
+)
+_RESERVED: Final = ("cpu", "memory", "ephemeral-storage", "pid")
+_EVICTIONS: Final = ("evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim")
+#: Maps that allow certain keys only: the word for a key, and the allowed ones.
+_KEYS: Final = {
+    **dict.fromkeys(_EVICTIONS, ("eviction signal", _SIGNALS)),
+    **dict.fromkeys(("kubeReserved", "systemReserved"), ("resource", _RESERVED)),
+}
+
+
+def unknown_members(value: Mapping[str, object], *, path: str = "") -> Iterator[str]:
+    """A warning for each member that no kubelet knows, on every level, and for each key that prevents its start.
+
+    >>> [*unknown_members({"imageGCHighThreshold": 50})]
+    ['unknown member imageGCHighThreshold: no kubelet reads it; did you mean imageGCHighThresholdPercent?']
+    >>> [*unknown_members({"kubeReserved": {"ram": "1Gi"}})]
+    ["unknown resource kubeReserved['ram']: no kubelet starts with it"]
+    """
+    for each in unknown(value, MEMBERS, path):
+        yield f"unknown member {each.path[:200]}: no kubelet reads it{did_you_mean(each.meant)}"
+    for name, (what, known) in _KEYS.items():
+        given = value.get(name)
+        for key in given if isinstance(given, dict) else ():
+            if key not in known:
+                here = f"{path}.{name}" if path else name
+                meant = did_you_mean(nearest(key, known))
+                yield f"unknown {what} {here}[{key[:100]!r}]: no kubelet starts with it{meant}"

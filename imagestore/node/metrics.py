@@ -1,7 +1,7 @@
 """The kubelet's image metrics, in a registry of prometheus_client.
 
-Names and labels are the kubelet's; ``kubelet_images_runtime_handler`` is the one that KEP-4216 promises for beta and
-leaves without a name.
+Names and labels are the kubelet's, except ``kubelet_images_runtime_handler``: KEP-4216 promises that metric for beta
+without a name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _GIB: Final = 1024 * _MIB
-#: Lower bounds in bytes, strictly above which a name counts; the largest first.
+#: Exclusive lower bounds in bytes and their labels, the largest first.
 _SIZE_BUCKETS: Final = (
     (100 * _GIB, "GT100GB"),
     (60 * _GIB, "60GB-100GB"),
@@ -49,7 +49,7 @@ class NodeMetrics:
     """All metrics of one node agent; safe from any thread.
 
     Args:
-        registry: where they are shown; by default a registry of their own.
+        registry: receives the metrics; by default a new one.
 
     Raises:
         ConfigError: prometheus_client is not installed.
@@ -92,43 +92,32 @@ class NodeMetrics:
             ["runtime_handler"],
             registry=registry,
         )
-        name = "kubelet_imagemanager"
-        self.pull_intents = MeasuredGauge(
-            Gauge(f"{name}_ondisk_pullintents", "Number of pull intents on disk.", registry=None), registry
-        )
-        self.pulled_records = MeasuredGauge(
-            Gauge(f"{name}_ondisk_pulledrecords", "Number of pulled records on disk.", registry=None), registry
-        )
-        self.records_cache = MeasuredGauge(
-            Gauge(f"{name}_inmemory_pulledrecords_usage_percent", "Use of the cache of records.", registry=None),
-            registry,
-        )
-        self.intents_cache = MeasuredGauge(
-            Gauge(f"{name}_inmemory_pullintents_usage_percent", "Use of the cache of intents.", registry=None),
-            registry,
-        )
+
+        def measured(name: str, text: str) -> MeasuredGauge:
+            return MeasuredGauge(Gauge(f"kubelet_imagemanager_{name}", text, registry=None), registry)
+
+        self.pull_intents = measured("ondisk_pullintents", "Number of pull intents on disk.")
+        self.pulled_records = measured("ondisk_pulledrecords", "Number of pulled records on disk.")
+        self.records_cache = measured("inmemory_pulledrecords_usage_percent", "Use of the cache of records.")
+        self.intents_cache = measured("inmemory_pullintents_usage_percent", "Use of the cache of intents.")
 
     def count_handlers(self, images: Mapping[str, int]) -> None:
-        """Show how many images each runtime handler has, and no other handler."""
+        """Set the number of images of each runtime handler; other handlers disappear."""
         self._handler_images.clear()
         for handler, count in images.items():
             self._handler_images.labels(handler).set(count)
 
     def text(self) -> str:
-        """In Prometheus' text format."""
+        """The metrics in Prometheus' text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry).decode()
 
 
 class MeasuredGauge:
-    """A gauge that is shown once it was measured.
+    """A gauge that is registered by its first value.
 
-    Of several commands each writes a file with what it measured, and a collector refuses a number that is in two.
-
-    Args:
-        gauge: in no registry yet.
-        registry: where it is shown.
+    Several commands may each write a metrics file; a collector refuses files that contain the same metric.
     """
 
     def __init__(self, gauge: Gauge, registry: CollectorRegistry) -> None:
@@ -138,7 +127,7 @@ class MeasuredGauge:
         self._is_shown = False
 
     def set(self, number: float) -> None:
-        """Put it to a number."""
+        """Set the gauge."""
         self._gauge.set(number)
         with self._lock:
             if not self._is_shown:

@@ -1,7 +1,7 @@
 """From a pod's RuntimeClass name to the runtime handler.
 
-Rule (kubelet, KEP-585 and KEP-4216): no name, or an empty one, means the empty handler; another name must be that of a
-RuntimeClass object, whose ``handler`` counts. Two classes with one handler are one to an image service.
+Rule (kubelet, KEP-585 and KEP-4216): no name, or an empty one, means the empty handler; any other name must be the name
+of a RuntimeClass object, whose ``handler`` is used. An image service can't tell two classes with one handler apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from imagestore.errors import ConfigError, RuntimeClassNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from imagestore.node.features import FeatureGates
+    from imagestore.node.feature_gates import FeatureGates
 
 # RFC 1123 label, as the API checks it.
 _HANDLER: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -26,11 +26,11 @@ class RuntimeClass:
     """``node.k8s.io/v1`` RuntimeClass, as far as images need it.
 
     Attributes:
-        name: what pods say.
-        handler: what the container runtime knows.
+        name: used in pods.
+        handler: name in the container runtime.
 
     Raises:
-        ConfigError: the handler is no label (lower-case letters, digits and hyphens, at most 63).
+        ConfigError: the handler is no RFC 1123 label.
     """
 
     name: str
@@ -47,27 +47,21 @@ class RuntimeClass:
 def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
     """Read a RuntimeClass object.
 
-    Args:
-        document: decoded YAML or JSON.
-
     Raises:
-        ConfigError: it is another kind of object, or name or handler is missing.
+        ConfigError: it is another kind of object, or has no name or handler.
     """
     kind, metadata, handler = document.get("kind"), document.get("metadata"), document.get("handler")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if kind != "RuntimeClass" or not isinstance(name, str) or not isinstance(handler, str):
         raise ConfigError(
             f"object of kind {str(kind)[:50]!r}: expected a RuntimeClass with metadata.name and handler",
-            hint="as 'kubectl get runtimeclass -o yaml' gives them",
+            hint="use the output of 'kubectl get runtimeclass -o yaml'",
         )
     return RuntimeClass(name, handler)
 
 
 def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[RuntimeClass]:
-    """Read RuntimeClass objects, and the lists of them that ``kubectl get -o yaml`` gives.
-
-    Args:
-        documents: decoded YAML or JSON.
+    """Read RuntimeClass objects, and lists of them as ``kubectl get -o yaml`` prints.
 
     Raises:
         ConfigError: as parse_runtime_class().
@@ -85,12 +79,8 @@ def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[Run
 def handler_of(name: str | None, classes: Iterable[RuntimeClass]) -> str:
     """The runtime handler for a pod.
 
-    Args:
-        name: ``runtimeClassName`` of the pod.
-        classes: those that the cluster has.
-
     Raises:
-        RuntimeClassNotFoundError: none has this name.
+        RuntimeClassNotFoundError: no class has this name.
     """
     if not name:
         return ""
@@ -101,7 +91,7 @@ def handler_of(name: str | None, classes: Iterable[RuntimeClass]) -> str:
 
 
 def image_handler(name: str | None, classes: Iterable[RuntimeClass], gates: FeatureGates) -> str:
-    """The runtime handler to name in image calls: the pod's under the gate, else always the empty one.
+    """The runtime handler for image calls: the pod's if the gate is on, else the empty one.
 
     Raises:
         RuntimeClassNotFoundError: the gate is on and no class has this name.

@@ -1,4 +1,4 @@
-"""The small JSON files that a node agent keeps between its runs."""
+"""Small JSON files with a node agent's state."""
 
 from __future__ import annotations
 
@@ -15,15 +15,10 @@ if TYPE_CHECKING:
 
 
 def read(path: Path, limit_bytes: int, what: str) -> dict[str, Any] | None:
-    """The object that a file holds; None where there is no file.
-
-    Args:
-        path: the file.
-        limit_bytes: how long it may be.
-        what: it is, for errors.
+    """The JSON object in a file of limited size; None if there is no file.
 
     Raises:
-        StoreCorruptError: it isn't a JSON object, or is longer.
+        StoreCorruptError: it isn't a JSON object, or is larger.
         StoreError: it can't be read.
     """
     with translated(f"read {what}", path):
@@ -43,16 +38,12 @@ def read(path: Path, limit_bytes: int, what: str) -> dict[str, Any] | None:
 
 
 def write(path: Path, value: Any, what: str) -> None:
-    """Put a value in a file's place; its folder is made when missing.
-
-    Raises:
-        StoreError: it can't be written.
-    """
+    """Replace a file by a value as JSON; its folder is created if missing; raises StoreError."""
     with translated(f"write {what}", path):
         make_directory(path.parent, 0o700)
         replace(path, json.dumps(value).encode() + b"\n")
 
 
 def corrupt(path: Path, what: str) -> StoreCorruptError:
-    """The error for a file with another content than we write."""
+    """The error for a file with unexpected content."""
     return StoreCorruptError(f"{path}: expected {what}, found something else", hint="delete it")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import grpc
 
-from imagestore.cri import failure as cri
+from imagestore.cri import errors as cri
 from imagestore.errors import ImageStoreError
 from imagestore.server.logs import REQUEST_ID, REQUEST_ID_KEY, request_id
 from imagestore.util import rpc

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from imagestore.cri.serving import MESSAGE_BYTES
+from imagestore.cri.image_service import MESSAGE_BYTES
 
 _STREAMS_PER_CONNECTION: Final = 256
 #: Of a call's headers with their references resolved; kept as long as the call.

@@ -18,7 +18,7 @@ from imagestore.store.maintenance.usage import disk_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.cri.pull_meter import PullOutcome
+    from imagestore.cri.pull_queue import PullOutcome
     from imagestore.server.metrics_http import MetricsServer
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore

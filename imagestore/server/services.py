@@ -9,8 +9,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from imagestore.containerd.service import add_containerd
-from imagestore.cri.pulls import PullQueue
-from imagestore.cri.serving import add_cri
+from imagestore.cri.image_service import add_cri
+from imagestore.cri.pull_queue import PullQueue
 
 if TYPE_CHECKING:
     import grpc

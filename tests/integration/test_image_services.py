@@ -13,10 +13,11 @@ from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageStoreError
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.service import DockerImageService
-from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
-from imagestore.node.features import FeatureGates
-from imagestore.node.image_gc import CollectionPolicy, ImageCollector
-from imagestore.node.outcome import ErrorClass
+from imagestore.node.eviction import CollectionPolicy
+from imagestore.node.feature_gates import FeatureGates
+from imagestore.node.image_gc import ImageCollector
+from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.kubelet_messages import ErrorClass
 from imagestore.registry.events import PartAdvanced
 from imagestore.testing import build_index, layer
 from imagestore.util.durations import Duration

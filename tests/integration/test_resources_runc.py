@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagestore.node.resources import ContainerPlan, Target, plan
+from imagestore.node.pod_resources import ContainerPlan, Target, plan
 from imagestore.resources import oci_spec
 from imagestore.resources.cgroup import WeightFormula, shares_to_weight
 from imagestore.resources.messages import LinuxContainerResources

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from imagestore.containerd.service import add_containerd
-from imagestore.cri.pulls import PullQueue
-from imagestore.cri.serving import MESSAGE_BYTES, add_cri
+from imagestore.cri.image_service import MESSAGE_BYTES, add_cri
+from imagestore.cri.pull_queue import PullQueue
 from imagestore.server.calls import CallWatch, NoNumbers
 from imagestore.server.interceptors import CallInterceptor
 from imagestore.store.workers import StoreWorkers
@@ -23,7 +23,7 @@ from imagestore.store.workers import StoreWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from imagestore.cri.pull_meter import Meter
+    from imagestore.cri.pull_queue import PullMeter
     from imagestore.store.image_store import ImageStore
 
 _OPTIONS = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
@@ -63,7 +63,7 @@ def cri_server(
     *,
     limit: int = 16,
     waiting: int = 1000,
-    meter: Meter | None = None,
+    meter: PullMeter | None = None,
     has_containerd: bool = False,
 ) -> Iterator[CriServer]:
     """Serve a store while the block runs, with containerd's services if wanted, and close it."""

@@ -15,9 +15,8 @@ import pytest
 
 import imagestore
 from imagestore import config, errors, platforms, testing
-from imagestore.node import image_gc
 
-PACKAGES = [imagestore, config, platforms, testing, image_gc]
+PACKAGES = [imagestore, config, platforms, testing]
 #: Modules that need an extra, or that are programs.
 NOT_IMPORTED = ("__main__", "_pb2", "_pb2_grpc")
 

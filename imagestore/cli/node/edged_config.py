@@ -10,6 +10,7 @@ import click
 from imagestore.cli import render
 from imagestore.cli.app import output_option
 from imagestore.cli.exit_codes import ExitStatus
+from imagestore.node.edged.config import load
 
 if TYPE_CHECKING:
     from imagestore.node.edged.settings import EdgedSettings
@@ -19,13 +20,11 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @output_option
 def edged_config(file: Path, output: str) -> int:
-    """Show which image service edged uses by FILE, every value with where it came from.
+    """Show which image service edged uses according to FILE, with the origin of each value.
 
     FILE is edgecore's configuration (v1alpha1 or v1alpha2), or the parameters of the design "CRI Support in edged".
-    Values that the kubelet below would refuse end in an error status.
+    Values that the embedded kubelet would refuse lead to an error status.
     """
-    from imagestore.node.edged.file import load
-
     settings = load(file)
     faults = settings.kubelet.faults() if settings.profile != "seed" else ()
     values = _values(settings)

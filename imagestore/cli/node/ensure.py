@@ -14,24 +14,33 @@ from imagestore.cli.node.services import (
     clean_up_command,
     connected,
     metrics_for,
-    naming,
     service_options,
     write_metrics,
 )
+from imagestore.cli.node.settings import naming
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.errors import ConfigError
+from imagestore.node.credentials import DOCKER_CONFIG_JSON, NodeKeyring, PullSecret
+from imagestore.node.gate_change import GateMarker
+from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.image_names import PullPolicy
+from imagestore.node.kubelet_messages import ObjectReference, start_failure
+from imagestore.node.pull_record_files import PullRecordFiles
+from imagestore.node.pull_record_manager import PullManager
+from imagestore.node.puller import Puller
+from imagestore.node.runtime_class import image_handler, parse_runtime_classes
 from imagestore.oci.digest import Digest
+from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.util import files
+from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.cli.node.services import Connected, ServiceChoice
-    from imagestore.node.credentials.keyring import Keyring, PullSecret
-    from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
-    from imagestore.node.events import NodeEvent
+    from imagestore.node.credentials import Keyring
+    from imagestore.node.kubelet_messages import EnsureResult, NodeEvent
     from imagestore.node.metrics import NodeMetrics
-    from imagestore.node.outcome import EnsureResult
-    from imagestore.node.pull_records.manager import PullManager
 
 _POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _MAX_SECRET_BYTES: Final = 1024 * 1024
@@ -93,14 +102,8 @@ def ensure(
     """Make sure that IMAGE is there and that a pod may use it, as a kubelet does before it makes a container.
 
     Events and messages are the kubelet's. What was pulled with whose credentials is recorded in the state folder, so
-    that a present image is only used by pods that may pull it. Back-off is told, and not kept from run to run.
+    that a present image is only used by pods that may pull it. The back-off is shown, but not kept from run to run.
     """
-    from imagestore.node.ensure import EnsureRequest
-    from imagestore.node.events import ObjectReference
-    from imagestore.node.image_gc.transition import GateMarker
-    from imagestore.node.names import PullPolicy
-    from imagestore.node.outcome import start_failure
-
     heard: list[NodeEvent] = []
     numbers = metrics_for(metrics)
     app.missing = "make"
@@ -137,15 +140,12 @@ def ensure(
 
 
 def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | None) -> ImageManager:
-    from imagestore.node.ensure import ImageManager
-    from imagestore.node.pulling.puller import Puller
-
     settings = found.settings
     return ImageManager(
         found.service,
         gates=settings.gates,
         keyring=_node_keyring(),
-        puller=Puller(found.service, turns=settings.turns(), bucket=settings.bucket()),
+        puller=Puller(found.service, slots=settings.pull_slots(), bucket=settings.token_bucket()),
         records=records_of(found, metrics) if settings.gates.ensure_secret_pulled_images else None,
         recorder=heard.append,
         metrics=metrics,
@@ -158,9 +158,6 @@ def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
     Raises:
         ImageStoreError: the folder can't be used, or the service can't list.
     """
-    from imagestore.node.pull_records.files import PullRecordFiles
-    from imagestore.node.pull_records.manager import PullManager
-
     files = PullRecordFiles(
         found.folder,
         show_usage=None if metrics is None else metrics.records_cache.set,
@@ -173,15 +170,10 @@ def records_of(found: Connected, metrics: NodeMetrics | None) -> PullManager:
 
 
 def _node_keyring() -> Keyring:
-    from imagestore.node.credentials.keyring import NodeKeyring
-    from imagestore.registry.credentials.lookup import CredentialResolver
-
     return NodeKeyring(CredentialResolver.standard())
 
 
 def _pod(text: str, uid: str, annotations: Sequence[str]) -> Pod:
-    from imagestore.node.ensure import Pod
-
     namespace, slash, name = text.partition("/")
     if not slash or not namespace or not name:
         raise click.BadParameter(f"{text!r}: expected NAMESPACE/NAME", param_hint="--pod")
@@ -192,9 +184,6 @@ def _pod(text: str, uid: str, annotations: Sequence[str]) -> Pod:
 
 
 def _secret(path: Path, namespace: str) -> PullSecret:
-    from imagestore.errors import ConfigError
-    from imagestore.node.credentials.keyring import DOCKER_CONFIG_JSON, PullSecret
-
     try:
         data = files.read_regular(path, _MAX_SECRET_BYTES)
     except OSError as error:
@@ -210,8 +199,6 @@ def _handler(found: Connected, handler: str, name: str | None, path: Path | None
         raise click.UsageError("give --handler or --runtime-class, not both")
     if path is None:
         raise click.UsageError("--runtime-class needs --runtime-classes with the cluster's objects")
-    from imagestore.node.runtime_class import image_handler, parse_runtime_classes
-    from imagestore.util.yaml_documents import read_documents
 
     documents = read_documents(path)
     with naming(path):
@@ -233,8 +220,8 @@ def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent], gate:
 
 def _report(result: EnsureResult) -> None:
     """What went wrong, as every command says it."""
-    told = result.message if result.message.startswith(result.reason) else f"{result.reason}: {result.message}"
-    say(f"imagestore: {render.printable(told)}")
+    shown = result.message if result.message.startswith(result.reason) else f"{result.reason}: {result.message}"
+    say(f"imagestore: {render.printable(shown)}")
     if result.cause is not None and result.cause.hint:
         say(f"  hint: {render.printable(result.cause.hint)}")
 

@@ -15,6 +15,12 @@ from imagestore.cli.exit_codes import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
 from imagestore.cli.node.services import clean_up_command, connected, metrics_for, service_options, write_metrics
 from imagestore.cli.options import duration_option
+from imagestore.errors import ImageCollectionError, StoreError, StoreFullError
+from imagestore.node.gate_change import GateMarker, clean_up
+from imagestore.node.image_gc import ImageCollector
+from imagestore.node.image_names import with_default_tag
+from imagestore.node.image_uses import CollectorState
+from imagestore.util.durations import Duration
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
@@ -22,20 +28,19 @@ if TYPE_CHECKING:
 
     from imagestore.cli.node.services import Connected, ServiceChoice
     from imagestore.errors import ImageStoreError
-    from imagestore.node.events import NodeEvent
-    from imagestore.node.image_gc import CollectionReport, ImageCollector
-    from imagestore.node.image_gc.collector import CollectorStats
-    from imagestore.node.image_gc.detection import ImageUse
-    from imagestore.node.image_gc.state import CollectorState
+    from imagestore.node.eviction import CollectionReport
+    from imagestore.node.image_gc import CollectorStats
+    from imagestore.node.image_uses import ImageUse
     from imagestore.node.kubelet_config import KubeletImageSettings
+    from imagestore.node.kubelet_messages import NodeEvent
     from imagestore.node.metrics import NodeMetrics
-    from imagestore.node.pull_records.manager import PullManager
+    from imagestore.node.pull_record_manager import PullManager
 
 _PERCENT = click.IntRange(0, 100)
-_UNTURNED: Final = "as it was when images were pulled, so there is nothing to clean up"
+_UNCHANGED: Final = "as it was when images were pulled, so there is nothing to clean up"
 _UNKNOWN: Final = (
-    "nothing tells its value when these images were pulled, so nothing is removed; from now on it is remembered. "
-    "If it was turned before, clean up with --force"
+    "its value when these images were pulled is unknown, so nothing is removed; from now on it is recorded. "
+    "If it was changed before, clean up with --force"
 )
 
 
@@ -49,13 +54,13 @@ _UNKNOWN: Final = (
     help="Remove images unused for longer, for example 7d, whatever the usage; with those that were never seen in use.",
 )
 @click.option("--all", "is_all", is_flag=True, help="Remove all that is unused, as under disk pressure.")
-@click.option("--after-gate-change", is_flag=True, help="Clean up after RuntimeClassInImageCriApi was turned.")
-@click.option("--force", is_flag=True, help="With --after-gate-change: also where nothing tells that it was turned.")
+@click.option("--after-gate-change", is_flag=True, help="Clean up after a change of RuntimeClassInImageCriApi.")
+@click.option("--force", is_flag=True, help="With --after-gate-change: even if no change is recorded.")
 @click.option(
     "--in-use",
     metavar="IMAGE[,HANDLER]",
     multiple=True,
-    help="An image that a container of the store uses, by name or id; may be repeated. Other services tell themselves.",
+    help="An image that a container of the store uses, by name or id; may be repeated. Other services report theirs.",
 )
 @click.option("--sandbox-image", metavar="IMAGE", default="", help="Spared, like pinned images.")
 @click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here.")
@@ -81,10 +86,10 @@ def gc(
     """Collect images as a kubelet does: by age, then by space, least recently used first, by (image, handler).
 
     When an image was first seen and last used is remembered in the state folder from run to run (not with --dry-run),
-    so that a timer can do what a daemon does; an image is therefore new in the first run. Images of the store itself
+    so that a timer can replace a daemon; every image is therefore new in the first run. Images of the store itself
     that are in use are named by --in-use. As for a kubelet, --max-age counts from the first run at the earliest, and
-    spares no image for being new. --after-gate-change removes nothing unless the gate is known to have been turned; its
-    value is remembered from the first 'node ensure' or 'node gc' on.
+    spares no image for being new. --after-gate-change removes nothing unless a change of the gate is recorded; its
+    value is recorded by the first 'node ensure' or 'node gc'.
     """
 
     _check(sandbox_image, is_all=is_all, after_gate_change=after_gate_change, force=force)
@@ -108,14 +113,14 @@ def gc(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a round is to do.
+    """The work of a round.
 
     Attributes:
         dry_run: only plan.
         is_all: remove all that is unused.
-        after_gate_change: only clean up after the gate was turned.
-        force: clean up though nothing tells that it was turned.
-        clean_up: the command that does so.
+        after_gate_change: only clean up after a change of the gate.
+        force: clean up although no change is recorded.
+        clean_up: the command to clean up.
     """
 
     dry_run: bool
@@ -127,35 +132,31 @@ class _Work:
 
 @dataclass(slots=True)
 class _Round:
-    """What a round did, with what is to be told of it.
+    """A round and its output.
 
     Attributes:
-        collector: that did it.
+        collector: of the round.
         heard: events, in order.
-        result: None where nothing was to be collected.
-        steps: to be done after a change of the gate.
-        unturned: why there was nothing to clean up.
-        left: what a clean-up couldn't remove.
-        failures: what kept the round from ending well.
+        result: report of the collection; None if there was none.
+        steps: what to do after a change of the gate.
+        unchanged: why there was nothing to clean up.
+        left: images that a clean-up couldn't remove.
+        failures: errors of the round.
     """
 
     collector: ImageCollector
     heard: list[NodeEvent]
     result: CollectionReport | None = None
     steps: tuple[str, ...] = ()
-    unturned: str = ""
+    unchanged: str = ""
     left: Sequence[ImageUse] = ()
     failures: list[ImageStoreError] = field(default_factory=list)
 
 
 def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, work: _Work) -> _Round:
-    from imagestore.errors import ImageCollectionError, StoreError
-    from imagestore.node.image_gc.state import CollectorState
-    from imagestore.node.image_gc.transition import GateMarker, clean_up
-
     state = CollectorState.load(found.folder, now=time.time_ns())
     marker, gates = GateMarker(found.folder), found.settings.gates
-    is_known, change = marker.is_noted, marker.check(gates, dry_run=work.dry_run)
+    is_known, change = marker.is_recorded, marker.check(gates, dry_run=work.dry_run)
     heard: list[NodeEvent] = []
     # Pull records are pruned after a collection; a plan changes none.
     records = None if work.dry_run else _records(found, numbers)
@@ -163,11 +164,10 @@ def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, wo
     done = _Round(collector, heard)
     try:
         if work.after_gate_change and change is None and not work.force:
-            done.unturned = _UNTURNED if is_known else _UNKNOWN
+            done.unchanged = _UNCHANGED if is_known else _UNKNOWN
             collector.detect()
         elif work.after_gate_change:
-            cleaned = clean_up(collector, marker, gates, dry_run=work.dry_run)
-            done.result, done.left = cleaned.report, cleaned.left
+            done.result, done.left = clean_up(collector, marker, gates, dry_run=work.dry_run)
         else:
             done.result = (collector.delete_unused if work.is_all else collector.collect)(dry_run=work.dry_run)
     except (ImageCollectionError, StoreError) as error:
@@ -176,7 +176,7 @@ def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, wo
             raise
         done.failures.append(error)
     finally:
-        # What was done is told in any case; a disk that is full or read-only is told after it.
+        # Report what was done in any case, then a full or read-only disk.
         if not work.dry_run:
             done.failures += _remembered(state, found.folder, collector)
     if change is not None and work.after_gate_change:
@@ -186,9 +186,7 @@ def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, wo
 
 
 def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool, force: bool) -> None:
-    """Refuse words that can't be meant so, before anything is looked at."""
-    from imagestore.node.names import with_default_tag
-
+    """Refuse contradicting options before anything is read."""
     if is_all and after_gate_change:
         raise click.UsageError("give --all or --after-gate-change, not both")
     if force and not after_gate_change:
@@ -198,9 +196,7 @@ def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool, force: 
 
 
 def _remembered(state: CollectorState, folder: Path, collector: ImageCollector) -> list[ImageStoreError]:
-    """Write what was seen; the failure, if there is one."""
-    from imagestore.errors import StoreError
-
+    """Write the image uses; returns the failure, if any."""
     try:
         state.save(folder, collector.images())
     except StoreError as error:
@@ -216,8 +212,6 @@ def _collector(
     metrics: NodeMetrics | None,
     records: PullManager | None,
 ) -> ImageCollector:
-    from imagestore.node.image_gc import ImageCollector
-
     return ImageCollector(
         found.service,
         found.settings.collection_policy(),
@@ -233,14 +227,12 @@ def _collector(
 
 
 def _records(found: Connected, metrics: NodeMetrics | None) -> PullManager | None:
-    from imagestore.errors import StoreFullError
-
     if not found.settings.gates.ensure_secret_pulled_images:
         return None
     try:
         return records_of(found, metrics)
     except StoreFullError:
-        # A full disk is what collection is for, and without folders there are no records to prune.
+        # The disk may be full before a collection; without folders there are no records to prune.
         return None
 
 
@@ -249,14 +241,12 @@ def _settings(
     percents: tuple[int | None, int | None],
     ages: tuple[float | None, float | None],
 ) -> KubeletImageSettings:
-    from imagestore.util.durations import Duration
-
     high, low = percents
     if high is not None and low is not None and low >= high:
         raise click.UsageError(f"--low {low} must be less than --high {high}")
     high = settings.image_gc_high_threshold_percent if high is None else high
     if low is None:
-        # A high threshold alone, at or below the default low one, takes that one down with it.
+        # A high threshold below the default low one lowers that one too.
         low = min(settings.image_gc_low_threshold_percent, high)
     settings = replace(settings, image_gc_high_threshold_percent=high, image_gc_low_threshold_percent=low)
     minimum, maximum = (None if age is None else Duration.of_seconds(age) for age in ages)
@@ -266,7 +256,7 @@ def _settings(
         settings = replace(settings, image_maximum_gc_age=maximum)
     least, limit = settings.image_minimum_gc_age, settings.image_maximum_gc_age
     if Duration(0) < limit <= least:
-        # Where both are given, either may be the wrong one.
+        # If both are given, either may be wrong.
         hint = "" if minimum is not None else "; a lower --min-age makes room"
         raise click.UsageError(f"the maximum age {limit} must be greater than the minimum age {least}{hint}")
     return settings
@@ -290,12 +280,12 @@ def _print(service: str, done: _Round) -> None:
         f"{counted(numbers.images, 'image')} {verb} left, {numbers.in_use} in use, {numbers.pinned} pinned"
         + (f"; by handler: {by_handler}" if by_handler else "")
     )
-    if done.unturned:
-        print(f"gate: {done.unturned}")
+    if done.unchanged:
+        print(f"gate: {done.unchanged}")
 
 
 def _left(done: _Round) -> CollectorStats:
-    """What there is after the round, or would be after a plan."""
+    """Numbers after the round, or after the planned one."""
     planned = done.result.removed if done.result is not None and done.result.is_dry_run else ()
     return done.collector.stats(without={each.image.key for each in planned})
 
@@ -325,7 +315,7 @@ def _json(service: str, done: _Round) -> dict[str, object]:
         "service": service,
         "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in done.heard],
         "gateChange": list(done.steps),
-        "gateNote": done.unturned,
+        "gateNote": done.unchanged,
         "left": [_image(image) for image in done.left],
         "error": "; ".join(map(str, done.failures)),
         "images": numbers.images,

@@ -17,7 +17,7 @@ from imagestore.cli.options import host_option
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from imagestore.node.resources import ContainerPlan, PodPlan, Target
+    from imagestore.node.pod_resources import ContainerPlan, PodPlan, Target
     from imagestore.resources.node import KubeletSettings, Node
     from imagestore.resources.pod import Pod
 
@@ -112,7 +112,7 @@ def resources(
     error. --weight names the runtime's formula of cpu.weight (runc and crun before mid-2025: linear), --conflict what
     happens when a Windows container gets more than one CPU control.
     """
-    from imagestore.node import resources as numbers
+    from imagestore.node import pod_resources as numbers
     from imagestore.resources import pod_reading
     from imagestore.resources.cgroup import WeightFormula
     from imagestore.resources.oci_spec import CpuConflict
@@ -182,7 +182,7 @@ def read_pod_document(path: Path) -> dict[str, Any]:
 
 
 def _doubts(pod: Pod, target: Target, *, is_named: bool) -> Iterator[str]:
-    from imagestore.node.resources import refusal
+    from imagestore.node.pod_resources import refusal
 
     if refused := refusal(pod, target):
         yield refused
@@ -193,7 +193,7 @@ def _doubts(pod: Pod, target: Target, *, is_named: bool) -> Iterator[str]:
 
 
 def _target(app: App, handler: str | None, system: str | None, isolation: str | None, pod: Pod) -> Target:
-    from imagestore.node.resources import Target, refusal, target_of
+    from imagestore.node.pod_resources import Target, refusal, target_of
     from imagestore.resources.windows import Isolation
 
     own = {None: None, "process": Isolation.PROCESS, "hyperv": Isolation.HYPERVISOR}[isolation]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cli.exit_codes import needed
@@ -14,23 +15,23 @@ if TYPE_CHECKING:
     from imagestore.cri.client import CriImageService
     from imagestore.util.cancel import CancelToken
 
-#: The endpoint that stands for crictl's settings.
+#: The endpoint that means crictl's settings.
 CRICTL: Final = "crictl"
 
 
+@dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Which CRI server to ask.
+    """Which CRI server to use.
 
-    Args:
-        endpoint: as given; ``crictl`` stands for what crictl is configured for.
+    Attributes:
+        endpoint: as given; ``crictl`` means crictl's settings.
         image_endpoint: of the image service, or empty.
         crictl_config: crictl's file, or None for the usual places.
     """
 
-    def __init__(self, endpoint: str, image_endpoint: str = "", crictl_config: Path | None = None) -> None:
-        self.endpoint = endpoint
-        self.image_endpoint = image_endpoint
-        self.crictl_config = crictl_config
+    endpoint: str
+    image_endpoint: str = ""
+    crictl_config: Path | None = None
 
 
 def connect(options: RemoteOptions, cancel: CancelToken) -> CriImageService:
@@ -40,7 +41,7 @@ def connect(options: RemoteOptions, cancel: CancelToken) -> CriImageService:
         ConfigError: gRPC isn't installed; crictl's settings can't be read or name no endpoint.
         InvalidInputError: the endpoint can't be read.
     """
-    # gRPC's core writes its own view of a failed connection to standard error, beside our message.
+    # gRPC's core would log a failed connection to standard error, next to our message.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with needed("cri", what=f"--endpoint {options.endpoint}"):
         from imagestore.cri.client import CriImageService

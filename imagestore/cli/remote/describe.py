@@ -1,7 +1,7 @@
-"""A server's images as the JSON values a local store gives; what CRI doesn't tell is null.
+"""A server's images as the JSON values of a local store; members that CRI doesn't have are null.
 
-The verbose status of our own server tells nearly everything; containerd's has the image config. Both are texts from
-outside, so every member is looked at before it is used.
+The verbose status of our own server has nearly all members; containerd's has the image config. Both are texts from
+outside, so every member is checked before use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def names_meant(image: ServedImage, name: str) -> tuple[str, ...]:
 
 
 def familiar(name: str) -> tuple[str, str]:
-    """Name and tag as short as people write them; a text that is no reference as it stands."""
+    """Name and tag as short as people write them; a text that is no reference unchanged."""
     try:
         return describe.familiar(name)
     except ValueError:
@@ -90,7 +90,7 @@ def image(value: ServedImage, name: str) -> dict[str, Any]:
 
 
 def image_in_full(details: ImageDetails, name: str) -> dict[str, Any]:
-    """One image with what its verbose status tells; ``info`` has the server's own words."""
+    """One image with its verbose status; ``info`` has the server's texts."""
     info = {key: parsed(text) for key, text in details.info.items()}
     own, containerds = _table(info.get("imagestore")), _table(info.get("info"))
     config = _table(containerds.get("imageSpec"))
@@ -119,7 +119,7 @@ def _platform(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def pointer(value: object) -> str:
-    """A descriptor in a line of a table; ``-`` where the server doesn't tell it.
+    """A descriptor in a line of a table; ``-`` if the server has none.
 
     >>> pointer({"digest": "sha256:1", "mediaType": "text/plain"}), pointer(None)
     ('sha256:1 (text/plain)', '-')

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 from imagestore.cli import render
 from imagestore.cli.exit_codes import say, say_untried
 from imagestore.cli.remote import describe
@@ -111,7 +113,7 @@ def remove(
                 _warn(f"{name}: not on the server, nothing removed")
             gone += removed
     finally:
-        # Also what went before a failure.
+        # Also those removed before a failure.
         if output == "json":
             pairs = [{"reference": reference, "runtimeHandler": owner} for reference, owner in gone]
             render.dump_json({"removed": pairs, "bytesFreed": None})
@@ -121,17 +123,17 @@ def remove(
 
 
 def _remove(service: CriImageService, name: str, handler: str, *, is_everywhere: bool) -> list[tuple[str, str]]:
-    """What went, by listing before and after, since CRI's answer doesn't say."""
+    """The removed names, by listing before and after, since CRI's answer has none."""
     if not name:
         raise InvalidInputError("an empty name means no image")
     refuse_unreadable(name)
     meant = _meant(service, service.list(), name, handler)
     owners = sorted({each.spec.runtime_handler for each in meant})
     if handler and owners == [""]:
-        # Asked all the same, it would remove the image itself.
+        # Such a server would remove the image itself.
         raise UnsupportedError(
-            f"image {name!r}: {service.endpoint} tells images apart by no runtime handler; nothing was removed",
-            hint="without --runtime-handler the image itself goes",
+            f"image {name!r}: {service.endpoint} has no runtime handlers for images; nothing was removed",
+            hint="remove the image without --runtime-handler",
         )
     if not meant:
         return []
@@ -172,7 +174,7 @@ def pull(
         say_untried(work[len(pulled) + 1 :])
         raise
     finally:
-        # Also what came before a failure.
+        # Also those pulled before a failure.
         if output != "json":
             for reference, status in pulled:
                 print(render.printable(f"{reference} ({status.spec.runtime_handler or '-'}): {status.id}"))
@@ -181,27 +183,23 @@ def pull(
 
 
 def refuse_empty_handler(handler: str | None) -> None:
-    """A request without a handler, where it means more than the default handler's images as in a local store.
+    """Refuse an empty handler: unlike in a local store, to CRI it means the images of every handler.
 
     Raises:
         UsageError: the handler is an empty text.
     """
     if handler == "":
-        import click
-
         raise click.UsageError("an empty --runtime-handler: to CRI it means every handler's image; name one")
 
 
 def refuse_local_options(given: dict[str, object]) -> None:
-    """Options that only a local store can follow.
+    """Refuse options that only a local store supports.
 
     Raises:
         UsageError: one of them was given.
     """
     for option, value in given.items():
         if value:
-            import click
-
             raise click.UsageError(f"{option} is for a local store; a CRI server decides that itself")
 
 
@@ -219,7 +217,7 @@ def _listed(service: CriImageService, name: str, handler: str) -> list[ServedIma
 def _meant(service: CriImageService, images: Sequence[ServedImage], name: str, handler: str) -> list[ServedImage]:
     """The listed images that a name means: those of this tag; else of this id or digest; else what the server says.
 
-    Lists don't tell all that a server knows an image by, such as the digest of its manifest.
+    Lists don't contain every name that a server accepts, such as the digest of the manifest.
     """
     tagged = [each for each in images if describe.is_tagged(each, name)]
     if tagged:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
-from imagestore.cri.client.failure import error_of
+from imagestore.cri.errors import error_of
 from imagestore.errors import ImageServiceError
 from imagestore.util.cancel import CancelToken
 
@@ -19,9 +19,9 @@ A = TypeVar("A")
 C = TypeVar("C")
 Q = TypeVar("Q")
 
-#: What every CRI client accepts, in bytes.
+#: Message limit of every CRI client, in bytes.
 MESSAGE_BYTES: Final = 16 * 1024 * 1024
-#: A hundred years; the library takes limits that end beyond 64 bits of nanoseconds for ones that have passed.
+#: A hundred years; grpc takes a deadline beyond 64 bits of nanoseconds for one that has passed.
 _LONGEST_SECONDS: Final = 36525 * 24 * 3600.0
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -30,20 +30,15 @@ _OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
-    # As the kubelet's client: a server that was away for long is found soon after it is back. The least back-off stays,
-    # since it is also how long a server that is just being started may take to answer.
+    # As the kubelet's client: reconnect soon after a long outage. The minimal back-off is not changed, since it also
+    # is the time that a starting server has to answer.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 3000),
 )
 
 
 class CriChannel:
-    """Calls one server; thread-safe. Connects at the first call.
-
-    Args:
-        endpoint: where it listens.
-        cancel: ends every call that isn't given another token.
-    """
+    """Calls one server; thread-safe. Connects at the first call. The token ends every call without one of its own."""
 
     def __init__(self, endpoint: Endpoint, cancel: CancelToken | None = None) -> None:
         self.endpoint = endpoint.text
@@ -59,17 +54,17 @@ class CriChannel:
         seconds: float | None,
         cancel: CancelToken | None = None,
     ) -> A:
-        """Ask and wait for the answer.
+        """Call a method and wait for the answer.
 
         Args:
             method: of a stub on ``raw``.
-            request: what to ask.
-            name: of the method, for messages.
-            seconds: limit, beside the token's deadline.
-            cancel: ends the call, instead of the connection's.
+            request: message to send.
+            name: of the method, for error texts.
+            seconds: time limit, in addition to the token's deadline.
+            cancel: ends the call, instead of the channel's token.
 
         Raises:
-            ImageStoreError: the server's error, or none reached it.
+            ImageStoreError: the server's error, or it can't be reached.
         """
         token = cancel or self.cancel
         token.check()
@@ -83,30 +78,24 @@ class CriChannel:
             with token.on_cancel(cancel_call):
                 return future.result()
         except (grpc.RpcError, grpc.FutureCancelledError) as error:
-            # The caller's reason goes before the server's view of it.
+            # The caller's reason takes precedence over the server's status.
             token.check()
             status = error if isinstance(error, grpc.RpcError) else future
             raise error_of(status, endpoint=self.endpoint, method=name) from error
 
     def begin(self, method: Callable[..., C], request: Q, *, name: str, seconds: float | None) -> C:
-        """Send a request; the call under way.
-
-        Args:
-            method: of a stub on ``raw``.
-            request: what to ask.
-            name: of the method, for messages.
-            seconds: limit.
+        """Send a request and return the running call; arguments as for call().
 
         Raises:
             ImageServiceError: this client is closed.
         """
         try:
             return method(request, timeout=None if seconds is None else min(seconds, _LONGEST_SECONDS))
-        except ValueError as error:  # the library's word for a closed channel
+        except ValueError as error:  # raised by grpc for a closed channel
             raise ImageServiceError(f"{self.endpoint}: {name}: this client was closed") from error
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self.raw.close()
 
 

@@ -1,4 +1,4 @@
-"""The ImageService port over CRI, for any endpoint; behaves as the kubelet's client does where CRI leaves it open."""
+"""The ImageService protocol over any CRI endpoint; where CRI leaves a choice, as the kubelet's client."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import grpc
 
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.client.channel import CriChannel
-from imagestore.cri.client.failure import error_of, is_unimplemented
-from imagestore.cri.client.read import (
+from imagestore.cri.endpoint import Endpoint
+from imagestore.cri.errors import error_of, is_unimplemented
+from imagestore.cri.messages import (
     auth_message,
     container_value,
     filesystem_value,
     image_value,
     sandbox_message,
     spec_message,
+    status_value,
     version_value,
 )
-from imagestore.cri.client.status import RuntimeStatus, status_value
-from imagestore.cri.endpoint import Endpoint
-from imagestore.cri.model import ImageDetails, ImageFilesystems
+from imagestore.cri.model import ImageDetails, ImageFilesystems, RuntimeStatus
 from imagestore.errors import ImageServiceError, InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.util.cancel import CancelToken
 
-#: The kubelet's limit for calls that move no bytes.
+#: The kubelet's time limit for calls except pulls.
 CALL_SECONDS: Final = 120.0
-#: Of a list in parts; a million images have as much.
+#: Limit of a streamed list; about a million images.
 _MOST_LIST_BYTES: Final = 256 * 1024 * 1024
-#: The version of the interface that clients announce.
+#: The interface version that clients announce.
 _KUBELET_INTERFACE_VERSION: Final = "0.1.0"
 
 
@@ -45,13 +45,13 @@ class CriImageService:
     """Images by (reference, runtime handler) behind a CRI endpoint; connects at the first call; thread-safe.
 
     Args:
-        endpoint: of the runtime service, and of the image service unless that is named.
-        image_endpoint: of the image service where that is another one.
-        timeout_seconds: limit of each call but a pull, which lasts until its token ends it.
-        cancel: ends every call that isn't given another token.
+        endpoint: of the runtime service, and of the image service unless image_endpoint is given.
+        image_endpoint: of the image service.
+        timeout_seconds: limit of each call except pulls, which run until their token ends them.
+        cancel: ends every call without a token of its own.
 
     Raises:
-        InvalidInputError: an endpoint can't be read.
+        InvalidInputError: an endpoint is invalid.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CriImageService:
         self._image_channel = self._runtime_channel if images == runtime else CriChannel(images, cancel)
         self._runtime = api_pb2_grpc.RuntimeServiceStub(self._runtime_channel.raw)
         self._images = api_pb2_grpc.ImageServiceStub(self._image_channel.raw)
-        # A server without StreamImages won't get it while we are connected; a late writer writes the same.
+        # A server without StreamImages doesn't gain it while we are connected; concurrent writers write the same value.
         self._has_streams = True
 
     @property
@@ -83,17 +83,17 @@ class CriImageService:
         return version_value(answer, self._runtime_channel.endpoint)
 
     def runtime_status(self) -> RuntimeStatus:
-        """Whether the runtime is ready, its handlers, and what more it tells (a verbose ``Status``).
+        """Readiness, handlers and further information of the runtime (a verbose ``Status``).
 
         Raises:
-            ImageStoreError: as the service fails.
+            ImageStoreError: the call failed.
         """
         request = api_pb2.StatusRequest(verbose=True)
         answer = self._runtime_channel.call(self._runtime.Status, request, name="Status", seconds=self._seconds)
         return status_value(answer)
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
-        """See ImageService. Asks for a stream where the server has one, since that has no limit of size."""
+        """See ImageService. Uses StreamImages if the server has it, since that has no size limit."""
         selected = api_pb2.ImageFilter(image=spec_message(spec)) if spec is not None else None
         messages = self._stream(selected) if self._has_streams else None
         if messages is None:
@@ -122,7 +122,7 @@ class CriImageService:
         observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> str:
-        """See ImageService. CRI tells nothing of a pull's progress."""
+        """See ImageService. CRI doesn't report a pull's progress."""
         request = api_pb2.PullImageRequest(
             image=spec_message(spec),
             auth=auth_message(auth) if auth is not None else None,
@@ -136,7 +136,7 @@ class CriImageService:
         return answer.image_ref
 
     def remove(self, spec: ImageSpec) -> None:
-        """See ImageService. An empty name isn't sent: containerd takes it for the one image that there may be."""
+        """See ImageService. An empty name is refused: with a single image, containerd would remove that."""
         if not spec.image:
             raise InvalidInputError("RemoveImage: expected a reference or an image id, got none")
         request = api_pb2.RemoveImageRequest(image=spec_message(spec))
@@ -153,7 +153,7 @@ class CriImageService:
         )
 
     def containers(self) -> Sequence[ContainerImage]:
-        """See ImageService. Asks for each container's mounts too: images may be mounted as volumes."""
+        """See ImageService. Reads each container's mounts too: images may be mounted as volumes."""
         answer = self._runtime_channel.call(
             self._runtime.ListContainers, api_pb2.ListContainersRequest(), name="ListContainers", seconds=self._seconds
         )
@@ -174,7 +174,7 @@ class CriImageService:
         self.close()
 
     def _stream(self, selected: api_pb2.ImageFilter | None) -> Sequence[api_pb2.Image] | None:
-        """The whole list, or None where the server has no streams; a stream that breaks off gives nothing."""
+        """The whole list, or None if the server has no StreamImages; an interrupted stream is an error."""
         request, cancel = api_pb2.StreamImagesRequest(filter=selected), self._image_channel.cancel
         cancel.check()
         parts = self._image_channel.begin(
@@ -202,7 +202,7 @@ class CriImageService:
         return ImageDetails(image_value(answer.image, self.endpoint), dict(answer.info))
 
     def _container_status(self, container_id: str) -> api_pb2.ContainerStatus | None:
-        """None when the container went away since it was listed."""
+        """None if the container was removed since it was listed."""
         request = api_pb2.ContainerStatusRequest(container_id=container_id)
         try:
             answer = self._runtime_channel.call(

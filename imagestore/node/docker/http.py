@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 
 from imagestore.errors import DeadlineExceededError, ImageServiceError, InvalidInputError, ServiceUnavailableError
-from imagestore.node.docker import answers
-from imagestore.node.docker.version import negotiate
+from imagestore.node.docker import api
+from imagestore.node.docker.api import negotiate
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class EngineConnection:
     def json(self, path: str, what: str = "", **parts: Any) -> Any:
         """GET a document; as request()."""
         body = self.request("GET", path, what, **parts)
-        return None if body is None else answers.decode(body, what or f"{self.shown}: {path}")
+        return None if body is None else api.decode(body, what or f"{self.shown}: {path}")
 
     def request(
         self,
@@ -100,7 +100,7 @@ class EngineConnection:
         if response.status_code == 404 and not is_registry:
             return None
         if response.status_code >= 300:
-            raise answers.failure(response.status_code, body, what or f"{self.shown}: {path}", is_registry=is_registry)
+            raise api.failure(response.status_code, body, what or f"{self.shown}: {path}", is_registry=is_registry)
         return body
 
     @contextlib.contextmanager
@@ -131,7 +131,7 @@ class EngineConnection:
         sent = self._sent("POST", versioned, cancel, stall_seconds=stall_seconds, query=query, headers=headers)
         with sent as (response, chunks):
             if response.status_code >= 300:
-                raise answers.failure(response.status_code, self._whole(chunks), what, is_registry=True)
+                raise api.failure(response.status_code, self._whole(chunks), what, is_registry=True)
             yield chunks
 
     def close(self) -> None:
@@ -144,8 +144,8 @@ class EngineConnection:
             with self._sent("GET", "/_ping", cancel) as (response, chunks):
                 body = self._whole(chunks)
             if response.status_code >= 300:
-                raise answers.failure(response.status_code, body, f"{self.shown}: /_ping")
-            self._version = str(negotiate(response.headers.get("api-version")))
+                raise api.failure(response.status_code, body, f"{self.shown}: /_ping")
+            self._version = negotiate(response.headers.get("api-version"))
         return f"/v{self._version}{path}"
 
     @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.node.docker import answers, authorization, progress
+from imagestore.node.docker import api, progress
 from imagestore.registry.events import PartAdvanced, ignore
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def pull(
         "/images/create",
         what,
         query=query,
-        headers=authorization.header(auth, reference.host),
+        headers=api.registry_auth(auth, reference.host),
         stall_seconds=stall_limit.seconds,
         cancel=cancel,
     ) as chunks:
@@ -62,7 +62,7 @@ def pull(
             if cancel is not None:
                 cancel.check()
             if step.error:
-                raise answers.stream_failure(step.code, f"{what}: {step.error}")
+                raise api.stream_failure(step.code, f"{what}: {step.error}")
             (observer or ignore)(PartAdvanced(step.part, step.status, step.current, step.total))
 
 

@@ -1,11 +1,12 @@
 """ImageService over a Docker Engine: CRI's semantics from the engine's HTTP API.
 
-Rules: names are completed before they are asked for; an absent image is no error; removal takes an image with all its
-tags, is refused while containers use it, and is no error when nothing is there; a size is never 0. Every call has the
-runtime request timeout, a pull only a limit for standing still. A named runtime handler must be configured, with the
-platform it pulls for; which image it got is remembered in `handlers`. The classic store moves a tag, and a name with
-digest, to the image that was pulled last. So for a named handler a tag is pulled by its digest, and given to the image
-only where nobody has it.
+Rules: names are completed before a request; an absent image is no error; removal deletes an image with all its tags and
+is refused while containers use it; a size is never 0. Every call has the runtime request timeout, except pulls, which
+have a limit for time without progress.
+
+A named runtime handler must be configured with the platform it pulls for. `HandlerTable` records which image it got.
+The engine's classic store moves a tag, and a name with digest, to the image that was pulled last. Therefore a named
+handler's tag is pulled by its digest, and the image gets the tag only if no image has it.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from imagestore.cri.model import (
     ServiceVersion,
 )
 from imagestore.errors import ImageServiceError, InvalidInputError, UnknownRuntimeHandlerError
-from imagestore.node.docker import answers, authorization
-from imagestore.node.docker.handlers import HandlerTable
+from imagestore.node.docker import api
+from imagestore.node.docker.handler_table import HandlerTable
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import pull
 from imagestore.node.edged.settings import STALL_LIMIT
-from imagestore.node.pulling.turns import Turns
+from imagestore.node.puller import PullSlots
 from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from imagestore.cri.model import SandboxMetadata
-    from imagestore.node.docker.answers import EngineImage
+    from imagestore.node.docker.api import EngineImage
     from imagestore.oci.digest import Digest
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.cri import AuthConfig
@@ -51,26 +52,25 @@ if TYPE_CHECKING:
 _ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
 _TIMEOUT_SECONDS: Final = 120.0
 _STRIPES: Final = 64
-#: What the classic store says where another platform's image of the same index was pulled by its digest or tag.
+#: Error text of the classic store if another platform's image of the same index was pulled by its digest or tag.
 _TAKEN: Final = "overwrite digest"
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
 class DockerImageService:
-    """Images of one Docker Engine; safe from any thread. Nothing is asked before the first call.
+    """Images of one Docker Engine; safe from any thread. Connects at the first call.
 
     Args:
         socket_path: of the engine.
-        platforms: by runtime handler, what it pulls for; None leaves it to the engine. The empty handler is always
-            known.
-        default_handler: name of the default handler, under which its images are listed: the empty one's other spelling.
+        platforms: platform of each runtime handler; None leaves it to the engine. The empty handler always exists.
+        default_handler: name of the default handler, another spelling of the empty one; its images are listed under it.
         sandbox_image: listed as pinned.
         table: which image each handler got; by default in memory.
-        timeout_seconds: for every call but pulls.
-        stall_limit: how long a pull may stand still.
+        timeout_seconds: of every call except pulls.
+        stall_limit: how long a pull may make no progress.
 
     Raises:
-        InvalidInputError: a limit of time isn't above zero, or the sandbox image is no reference.
+        InvalidInputError: a time limit isn't above zero, or the sandbox image is no reference.
     """
 
     def __init__(
@@ -94,19 +94,20 @@ class DockerImageService:
         self._sandbox_image = str(Reference.parse(sandbox_image)) if sandbox_image else ""
         self._table = table if table is not None else HandlerTable()
         self._stall_limit = stall_limit
-        self._turns = tuple(Turns.serial() for _ in range(_STRIPES))
+        self._pulling = tuple(PullSlots.serial() for _ in range(_STRIPES))
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
         value = self._connection.json("/version")
-        told = value.get("Version") if isinstance(value, dict) else None
-        api = value.get("ApiVersion") if isinstance(value, dict) else None
-        if not isinstance(told, str) or not isinstance(api, str):
+        version, api_version = (
+            (value.get("Version"), value.get("ApiVersion")) if isinstance(value, dict) else (None, None)
+        )
+        if not isinstance(version, str) or not isinstance(api_version, str):
             raise ImageServiceError(f"{self._connection.shown}: /version: expected Version and ApiVersion")
-        return ServiceVersion("docker", told, f"{api}.0")
+        return ServiceVersion("docker", version, f"{api_version}.0")
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
-        """See ImageService. Users of images are not told here: the engine's lists have none."""
+        """See ImageService. Lists have no users of images, because the engine's lists have none."""
         spec = spec or ImageSpec("")
         only = self._shown(self._handler(spec)) if spec.runtime_handler else None
         if spec.image:
@@ -114,7 +115,7 @@ class DockerImageService:
             found = [self.status(replace(spec, runtime_handler=handler)) for handler in handlers]
             by_key = {(each.id, each.spec.runtime_handler): each for each in found if each is not None}
             return list(by_key.values())
-        images = answers.listed_images(self._connection.json("/images/json"), f"{self._connection.shown}: images")
+        images = api.listed_images(self._connection.json("/images/json"), f"{self._connection.shown}: images")
         return [each for image in images for each in self._served(image) if only in (None, each.spec.runtime_handler)]
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
@@ -126,7 +127,7 @@ class DockerImageService:
         return next((each for each in served if each.spec.runtime_handler == handler), served[0])
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
-        """See ImageService; the engine's own answer is under ``docker``."""
+        """See ImageService; the engine's answer is under ``docker``."""
         served = self.status(spec)
         if served is None:
             return None
@@ -142,14 +143,14 @@ class DockerImageService:
         observer: Observer | None = None,
         cancel: CancelToken | None = None,
     ) -> str:
-        """See ImageService. Annotations are not the engine's."""
+        """See ImageService. The engine has no annotations."""
         reference, handler = Reference.parse(spec.image), self._handler(spec)
-        # Two handlers' pulls of one reference would move its tag under each other's feet.
-        with self._turns[hash(str(reference)) % _STRIPES].turn(cancel):
+        # Concurrent pulls of one reference for two handlers would move its tag from one image to the other.
+        with self._pulling[hash(str(reference)) % _STRIPES].slot(cancel):
             return self._pull(reference, handler, auth, observer, cancel)
 
     def remove(self, spec: ImageSpec) -> None:
-        """See ImageService. By id and without a handler it goes for all of them, else for the one that is meant.
+        """See ImageService. An id without a handler removes the image for all handlers, otherwise for one.
 
         Raises:
             ImageServiceError: containers use the image.
@@ -160,9 +161,9 @@ class DockerImageService:
         if found is None:
             return
         handler = None if not spec.runtime_handler and _is_id(spec.image, found) else self._handler(spec)
-        if handler is None or self._owners(found).keys() <= {handler}:  # else it serves other handlers too
+        if handler is None or self._owners(found).keys() <= {handler}:  # no other handler has it
             self._connection.request("DELETE", f"/images/{found.id}", f"{spec.image}: remove", query={"force": "true"})
-        # Not before it is gone: an image that the engine keeps is still its handler's.
+        # Only after the engine removed it: an image that it keeps still belongs to its handler.
         self._table.forget(found.id, handler)
 
     def filesystems(self) -> ImageFilesystems:
@@ -171,7 +172,7 @@ class DockerImageService:
         root = value.get("DockerRootDir") if isinstance(value, dict) else None
         if not isinstance(root, str) or not os.path.isabs(root):
             raise ImageServiceError(f"{self._connection.shown}: /info: expected DockerRootDir")
-        usage = self._connection.json("/system/df", query={"type": "image"})  # older engines tell of all types
+        usage = self._connection.json("/system/df", query={"type": "image"})  # older engines list all types
         used = usage.get("LayersSize") if isinstance(usage, dict) else None
         if not isinstance(used, int):
             totals = usage.get("ImageUsage") or usage.get("ImagesUsage") if isinstance(usage, dict) else None
@@ -181,7 +182,7 @@ class DockerImageService:
         return ImageFilesystems((FilesystemUsage(root, time.time_ns(), max(0, used)),))
 
     def containers(self) -> Sequence[ContainerImage]:
-        """See ImageService. The engine doesn't tell for which handler an image was pulled."""
+        """See ImageService. The engine doesn't know for which handler an image was pulled."""
         value = self._connection.json("/containers/json", query={"all": "1"})
         if not isinstance(value, list):
             raise ImageServiceError(f"{self._connection.shown}: expected a list of containers")
@@ -215,9 +216,9 @@ class DockerImageService:
             cancel=cancel,
         )
         name = reference if reference.digest is None else reference.with_digest(reference.digest)
-        # By its digest, so that a tag stays where it is, whoever made it, and be it while the pull goes on.
-        spares_tag = bool(handler) and reference.digest is None
-        if spares_tag:
+        # By digest, so that an existing tag doesn't move, not even one that is created during the pull.
+        keeps_tag = bool(handler) and reference.digest is None
+        if keeps_tag:
             self._has_tag(reference)
             name = reference.with_digest(self._remote_digest(reference, auth))
             self._pull_by_digest(name, run)
@@ -225,9 +226,9 @@ class DockerImageService:
             run(reference)
         found = self._inspect(str(name))
         if found is None:
-            raise ImageServiceError(f"{reference}: the engine says it was pulled and doesn't have it")
-        is_free = spares_tag and not self._has_tag(reference)
-        # First, lest the tag be taken for the default handler's.
+            raise ImageServiceError(f"{reference}: the engine reported success, but doesn't have the image")
+        is_free = keeps_tag and not self._has_tag(reference)
+        # Before tagging, or the tag would count as the default handler's.
         self._table.put(str(reference), handler, found.id)
         if is_free:
             self._tag(found.id, reference.name, reference.tag)
@@ -240,14 +241,11 @@ class DockerImageService:
         except ImageServiceError as error:
             if holder is None or _TAKEN not in str(error).lower():
                 raise
-            self._let_go(name, holder)
+            self._untag(name, holder)
             run(name)
 
     def _has_tag(self, reference: Reference) -> bool:
-        """Whether the engine has the tag.
-
-        A row says from now on that the tag is the default handler's, unless it is another handler's.
-        """
+        """Whether the engine has the tag; if no handler owns it, the table now records the default handler as owner."""
         default = self._find(ImageSpec(str(reference)))
         if default is None:
             return self._inspect(str(reference)) is not None
@@ -255,18 +253,13 @@ class DockerImageService:
         return True
 
     def _remote_digest(self, reference: Reference, auth: AuthConfig | None) -> Digest:
-        """What the registry has under the tag, as the engine finds it.
-
-        Raises:
-            ReferenceNotFoundError, AuthenticationError, AccessDeniedError: the registry's answer.
-            ImageServiceError: the engine failed.
-        """
-        what, headers = str(reference), authorization.header(auth, reference.host)
+        """The digest that the registry has under the tag, resolved by the engine."""
+        what, headers = str(reference), api.registry_auth(auth, reference.host)
         value = self._connection.json(f"/distribution/{_escaped(what)}/json", what, headers=headers, is_registry=True)
-        return answers.remote_digest(value, what)
+        return api.remote_digest(value, what)
 
-    def _let_go(self, reference: Reference, holder: EngineImage) -> None:
-        """Take a name with digest from the image that has it, and keep the image."""
+    def _untag(self, reference: Reference, holder: EngineImage) -> None:
+        """Remove a name with digest from the image that has it, and keep the image."""
         if not holder.repo_tags:
             tag = f"imagestore-{holder.id.removeprefix('sha256:')[:12]}"
             self._tag(holder.id, reference.name, tag)
@@ -278,13 +271,13 @@ class DockerImageService:
         self._connection.request("POST", f"/images/{image_id}/tag", f"{name}:{tag}: tag", query=query)
 
     def _find(self, spec: ImageSpec) -> EngineImage | None:
-        """The image that a spec means; rows come before what the engine's tag says now."""
+        """The image that a spec means; the table takes precedence over the engine's present tags."""
         handler = self._handler(spec)
         if not spec.image:
             return None
         if _ID.fullmatch(spec.image):
             found = self._inspect(spec.image)
-            # A name may be spelled in the digits of ids; then the rows say what it means.
+            # A name may look like an id; then the table decides.
             if found is not None and _is_id(spec.image, found):
                 return found if not spec.runtime_handler or handler in self._owners(found) else None
             if spec.image.startswith("sha256:") or len(spec.image) == 64:
@@ -301,7 +294,7 @@ class DockerImageService:
         return self._inspect(reference)
 
     def _owners(self, image: EngineImage) -> Mapping[str, tuple[str, ...]]:
-        """References by handler that the image was pulled for; it is the default's where we know of none."""
+        """References by handler that the image was pulled for; the default handler if the table has none."""
         return self._table.of_image(image.id) or {"": ()}
 
     def _served(self, image: EngineImage) -> tuple[ServedImage, ...]:
@@ -326,7 +319,7 @@ class DockerImageService:
         return tuple(served)
 
     def _handler(self, spec: ImageSpec) -> str:
-        """The handler that a spec means; empty for the default one, however it is written."""
+        """The handler of a spec; empty for the default handler in both spellings."""
         handler = spec.runtime_handler
         if handler == self._default_handler:
             return ""
@@ -340,7 +333,7 @@ class DockerImageService:
 
     def _inspect(self, name: str) -> EngineImage | None:
         value = self._connection.json(f"/images/{_escaped(name)}/json", name)
-        return None if value is None else answers.inspected_image(value, name)
+        return None if value is None else api.inspected_image(value, name)
 
 
 def _escaped(name: str) -> str:
@@ -348,7 +341,7 @@ def _escaped(name: str) -> str:
 
 
 def _is_id(text: str, image: EngineImage) -> bool:
-    """Whether a text by which the engine found an image is its id, or the beginning of that, and no name."""
+    """Whether a text that found an image is its id or the beginning of its id, and no name."""
     bare = text.removeprefix("sha256:")
     is_whole = text != bare or len(bare) == 64
     return _ID.fullmatch(text) is not None and (is_whole or image.id.removeprefix("sha256:").startswith(bare))

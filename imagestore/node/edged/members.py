@@ -1,8 +1,8 @@
-"""The members of edgecore's file, to name those that stand in the wrong place, are of the other version, or are none.
+"""The members of edgecore's file, to report misplaced members, members of the other version, and unknown ones.
 
-Rules: edgecore decodes its file as Go reads JSON: upper and lower case don't count, and what it doesn't know it passes
-over. Its defaults are laid down first, so a slip costs the setting without a word. The tables have the members of all
-releases of a version, in the objects that are read here; other modules are leaves.
+Rules: edgecore decodes its file as Go does JSON: names are not case-sensitive, and unknown members are ignored. Because
+its defaults are applied first, a mistake silently costs the setting. The tables have the members of all releases of a
+version, in the objects that are read here; other modules are leaves.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.kubelet_members import MEMBERS
+from imagestore.node.kubelet_config import MEMBERS
 from imagestore.util.known_members import Table, did_you_mean, leaves, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 CONFIG: Final = "tailoredKubeletConfig"
-#: Name of a struct in KubeEdge's sources; in a file it means nothing.
-NO_TABLE: Final = "tailoredKubeletFlag"
+#: Name of a struct in KubeEdge's sources, without a meaning in files.
+_NO_OBJECT: Final = "tailoredKubeletFlag"
 
 _ALPHA1_EDGED: Final = leaves(
     """
@@ -49,28 +49,20 @@ _ALPHA2_EDGED: Final[Table] = {
 _MODULES: Final = leaves("dbTest deviceTwin edgeHub edgeMesh edgeStream eventBus metaManager serviceBus")
 _TOP: Final = leaves("apiVersion database featureGates kind")
 _EDGED: Final = {"v1alpha1": _ALPHA1_EDGED, "v1alpha2": _ALPHA2_EDGED}
-#: v1alpha1's names, with those of v1alpha2.
+#: Names of v1alpha2 by those of v1alpha1.
 _RENAMED: Final = {
     "runtimeType": "containerRuntime",
     "dockerAddress": "dockerEndpoint",
     "imageGCHighThreshold": f"{CONFIG}.imageGCHighThresholdPercent",
     "imageGCLowThreshold": f"{CONFIG}.imageGCLowThresholdPercent",
 }
-#: What v1alpha1 calls the members of v1alpha2.
+#: Names of v1alpha1 by those of v1alpha2.
 _FORMERLY: Final = {new.removeprefix(f"{CONFIG}."): old for old, new in _RENAMED.items()}
 _EDGED_PATH: Final = "modules.edged"
 
 
 def respelled(value: Mapping[str, object], version: str = "") -> dict[str, object]:
-    """A file's object with the names in KubeEdge's spelling, since edgecore reads them in any.
-
-    Args:
-        value: decoded.
-        version: ``v1alpha1`` or ``v1alpha2``; without one only the topmost names are taken.
-
-    Raises:
-        ConfigError: one name is there in two spellings.
-    """
+    """An object with its names in KubeEdge's spelling; without a version only the topmost names."""
     edged = _EDGED.get(version)
     modules: Table = {**_MODULES, "edged": edged}
     return _respelled(value, {**_TOP, "modules": modules if edged is not None else None}, "")
@@ -83,7 +75,7 @@ def _respelled(value: Mapping[str, object], table: Table, path: str) -> dict[str
         name = by_lower.get(given.lower(), given)
         here = f"{path}.{name}" if path else name
         if name in found:
-            raise ConfigError(f"{here[:200]} is given twice, in two spellings", hint="leave one of them")
+            raise ConfigError(f"{here[:200]} is given twice, in two spellings", hint="remove one of them")
         below = table.get(name)
         if isinstance(below, dict) and isinstance(inner, dict):
             found[name] = _respelled(inner, below, here)
@@ -92,32 +84,19 @@ def _respelled(value: Mapping[str, object], table: Table, path: str) -> dict[str
     return found
 
 
-def check_place(value: Mapping[str, object], what: str) -> None:
-    """Refuse a file whose table for edged stands where KubeEdge doesn't look: everything would have its default.
-
-    Args:
-        value: respelled.
-        what: names it in errors.
-
-    Raises:
-        ConfigError: ``edged`` is at the top, and there is none below ``modules``.
-    """
+def check_placement(value: Mapping[str, object], what: str) -> None:
+    """Refuse a file with ``edged`` only at the top, where KubeEdge ignores it: every member would have its default."""
     modules = value.get("modules")
     misplaced = next((name for name in value if name.lower() == "edged"), None)
     if misplaced is not None and not (isinstance(modules, dict) and modules.get("edged") is not None):
         raise ConfigError(
-            f"{what}: {misplaced} stands at the top, where KubeEdge passes over it, and there is no {_EDGED_PATH}",
-            hint=f"write it below modules, as {_EDGED_PATH}",
+            f"{what}: {misplaced} is at the top, where KubeEdge ignores it, and there is no {_EDGED_PATH}",
+            hint=f"move it into modules, as {_EDGED_PATH}",
         )
 
 
-def doubtful(value: Mapping[str, object], version: str) -> Iterator[str]:
-    """What to say of each member that edgecore passes over, but for those of the kubelet's configuration.
-
-    Args:
-        value: respelled.
-        version: ``v1alpha1`` or ``v1alpha2``.
-    """
+def unknown_edged_members(value: Mapping[str, object], version: str) -> Iterator[str]:
+    """A warning for each member that edgecore ignores, except in the kubelet's configuration."""
     modules = value.get("modules")
     edged = modules.get("edged") if isinstance(modules, dict) else None
     levels: tuple[tuple[object, str, Table], ...] = (
@@ -128,25 +107,25 @@ def doubtful(value: Mapping[str, object], version: str) -> Iterator[str]:
     for found, path, table in levels:
         for name in found if isinstance(found, dict) else ():
             if name not in table:
-                yield _told(f"{path}.{name}" if path else name, name, table, version)
+                yield _warning(f"{path}.{name}" if path else name, name, table, version)
 
 
-def _told(path: str, name: str, table: Table, version: str) -> str:
+def _warning(path: str, name: str, table: Table, version: str) -> str:
     shown = path[:200]
-    if name == NO_TABLE:
-        return f"{shown}: KubeEdge has no such table and passes over it; write its members directly in {_EDGED_PATH}"
+    if name == _NO_OBJECT:
+        return f"{shown}: KubeEdge has no such member and ignores it; write its members directly in {_EDGED_PATH}"
     place = _place(name, version)
     if place and place != path:
         return f"{shown}: {version} has no such member; write {place}"
     if version == "v1alpha1" and name == CONFIG:
-        return f"{shown}: v1alpha1 has no such table and passes over it; its members are v1alpha2's"
+        return f"{shown}: v1alpha1 has no such member and ignores it; its members are v1alpha2's"
     if version == "v1alpha1" and (later := _place(name, "v1alpha2")):
-        return f"{shown}: v1alpha1 has no such member and passes over it; v1alpha2 has it, as {later}"
-    return f"{shown}: {version} has no such member and passes over it{did_you_mean(nearest(name, table))}"
+        return f"{shown}: v1alpha1 has no such member and ignores it; v1alpha2 has it, as {later}"
+    return f"{shown}: {version} has no such member and ignores it{did_you_mean(nearest(name, table))}"
 
 
 def _place(name: str, version: str) -> str:
-    """Where a member of this name, or of its name in the other version, stands; empty when nowhere."""
+    """The path of a member with this name, or with its name in the other version; empty if there is none."""
     edged = _EDGED[version]
     meant = (_FORMERLY if version == "v1alpha1" else _RENAMED).get(name, name)
     if meant == "edged":

@@ -1,4 +1,4 @@
-"""What edged is told about images, resolved: every value with where it came from."""
+"""edged's resolved settings for images, each with its origin."""
 
 from __future__ import annotations
 
@@ -15,19 +15,13 @@ if TYPE_CHECKING:
 
 DOCKER: Final = "docker"
 REMOTE: Final = "remote"
-#: The seed's text: a typing error for ``containerd.sock``, kept as its documented default.
-SEED_RUNTIME_ENDPOINT: Final = "/var/run/containerd/container.sock"
-SEED_SANDBOX_IMAGE: Final = "k8s.gcr.io/pause"
-SEED_TIMEOUT: Final = Duration(120 * NANOSECONDS)
-#: "2G" as a quantity; the first release used one byte less than 2 GiB.
-SEED_MEMORY_BYTES: Final = 2_000_000_000
-#: A pull that makes no progress for so long is given up (``imagePullProgressDeadline``).
+#: A pull without progress for this long is cancelled (``imagePullProgressDeadline``).
 STALL_LIMIT: Final = Duration(60 * NANOSECONDS)
 DOCKER_ENDPOINT: Final = "unix:///var/run/docker.sock"
 
 
 class Origin(enum.StrEnum):
-    """Where a value came from."""
+    """The origin of a value."""
 
     GIVEN = "given"
     DEFAULT = "default"
@@ -43,15 +37,15 @@ class EdgedSettings:
     Attributes:
         profile: ``seed``, ``v1alpha1`` or ``v1alpha2``.
         runtime_type: ``docker`` or ``remote``.
-        runtime_endpoint, image_endpoint: of CRI; empty where they are not set.
+        runtime_endpoint, image_endpoint: of CRI; empty if not set.
         docker_endpoint: of the Docker Engine; used by the type docker only.
-        request_timeout: of every call but pulls; None where it isn't set.
-        sandbox_image: of pods; empty where it isn't set.
-        memory_bytes: capacity that the node tells; None where it isn't set.
-        stall_limit: a pull without progress for so long is given up.
-        kubelet: the kubelet's settings below it.
-        origins: where each value came from, by the name in the file.
-        warnings: what is doubtful about the file.
+        request_timeout: of every call except pulls; None if not set.
+        sandbox_image: of pods; empty if not set.
+        memory_bytes: capacity that the node reports; None if not set.
+        stall_limit: a pull without progress for this long is cancelled.
+        kubelet: settings of the kubelet that edged embeds.
+        origins: origin of each value by its name in the file.
+        warnings: about the file.
     """
 
     profile: str
@@ -69,11 +63,7 @@ class EdgedSettings:
 
 
 def checked_type(runtime_type: str) -> str:
-    """The runtime type, compared exactly.
-
-    Raises:
-        UnsupportedRuntimeTypeError: it is neither docker nor remote.
-    """
+    """The runtime type; UnsupportedRuntimeTypeError if it isn't exactly docker or remote."""
     if runtime_type not in (DOCKER, REMOTE):
         raise UnsupportedRuntimeTypeError(runtime_type)
     return runtime_type

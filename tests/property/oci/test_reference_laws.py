@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import ImageStoreError, InvalidDigestError, InvalidReferenceError
-from imagestore.node.names import name_fault
+from imagestore.node.image_names import name_fault
 from imagestore.oci.digest import VERIFIABLE, Digest
 from imagestore.oci.reference import Reference
 

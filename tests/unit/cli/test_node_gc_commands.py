@@ -14,9 +14,9 @@ from imagestore.cli.app import App
 from imagestore.cli.main import main
 from imagestore.cli.node.services import ServiceChoice, clean_up_command
 from imagestore.errors import StoreError
-from imagestore.node.image_gc.state import CollectorState
-from imagestore.node.image_gc.transition import GateMarker
-from imagestore.node.pull_records.files import PullRecordFiles
+from imagestore.node.gate_change import GateMarker
+from imagestore.node.image_uses import CollectorState
+from imagestore.node.pull_record_files import PullRecordFiles
 from imagestore.testing import RegistryServer, build_index
 from tests.support.linux_node import APP
 from tests.unit.cli.node_lines import KUBELET, run
@@ -78,7 +78,7 @@ def test_a_clean_up_of_what_may_not_have_changed_removes_nothing(
     for options in (("--dry-run",), ()):
         status, told = run(capsys, *clean_up, *options)
         assert (status, told["images"], told.get("removed")) == (0, 1, None)
-        assert "nothing tells its value" in told["gateNote"]
+        assert "its value when these images were pulled is unknown" in told["gateNote"]
     assert "as it was" in run(capsys, *clean_up)[1]["gateNote"]
     assert run(capsys, *clean_up, *OFF)[1]["images"] == 0
     assert main(["node", "gc", "--force"]) == 2

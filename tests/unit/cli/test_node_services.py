@@ -9,10 +9,10 @@ import pytest
 from click import BadParameter
 
 from imagestore.cli.main import main
-from imagestore.cli.node.services import ServiceChoice, settings_of
+from imagestore.cli.node.settings import settings_of
 from imagestore.errors import StoreFullError
-from imagestore.node.image_gc.transition import GateMarker
-from imagestore.node.pull_records.files import PullRecordFiles
+from imagestore.node.gate_change import GateMarker
+from imagestore.node.pull_record_files import PullRecordFiles
 from tests.support.docker_engine import Engine, docker_engine, id_of
 from tests.support.linux_node import APP
 from tests.unit.cli.node_lines import KUBELET, run
@@ -124,14 +124,14 @@ def test_what_is_wrong_with_a_file_names_the_file(
     [("1", True), ("t", True), ("TRUE", True), (" true ", True), ("0", False), ("F", False), ("False", False)],
 )
 def test_gates_are_switched_with_the_kubelets_words(word: str, value: bool) -> None:
-    choice = ServiceChoice("", "", "", None, None, f"A=true, RuntimeClassInImageCriApi ={word},", None)
-    assert settings_of(choice, None).gates.runtime_class_in_image_cri is value
+    text = f"A=true, RuntimeClassInImageCriApi ={word},"
+    assert settings_of(None, text).gates.runtime_class_in_image_cri is value
 
 
 @pytest.mark.parametrize("text", ["RuntimeClassInImageCriApi=yes", "RuntimeClassInImageCriApi=tRUE", "A=", "A"])
 def test_other_words_switch_no_gate(text: str) -> None:
     with pytest.raises(BadParameter, match="expected NAME=true or NAME=false"):
-        settings_of(ServiceChoice("", "", "", None, None, text, None), None)
+        settings_of(None, text)
 
 
 ALPHA2 = """apiVersion: edgecore.config.kubeedge.io/v1alpha2

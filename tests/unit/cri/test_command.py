@@ -363,7 +363,7 @@ def test_a_local_store_is_never_left_without_being_told_to(
         (("--endpoint", "/x", "--crictl-config", "/x"), "needs '--endpoint crictl'"),
         (("--endpoint", "/x", "--root", "/y"), "--root is for a local store"),
         (("--endpoint", "/x", "--config", "/y"), "--config is for a local store"),
-        (("--endpoint", "tcp://x:1"), "not spoken over tcp"),
+        (("--endpoint", "tcp://x:1"), "over tcp has no authentication"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(line: Commands, options: tuple[str, ...], message: str) -> None:

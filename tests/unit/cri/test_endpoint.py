@@ -32,7 +32,7 @@ def test_a_sockets_path_is_read_with_and_without_its_scheme(text: str) -> None:
         ("unix:///", "absolute path"),
         ("run/x.sock", "absolute path"),
         ("unix://run/x.sock", "absolute path"),
-        ("tcp://127.0.0.1:3735", "not spoken over tcp"),
+        ("tcp://127.0.0.1:3735", "over tcp has no authentication"),
         ("npipe://./pipe/containerd-containerd", "'npipe'"),
         ("http://x", "'http'"),
         ("unix-abstract:x", "'unix-abstract'"),

@@ -7,9 +7,9 @@ import sys
 
 _LIBRARY = """
 import sys
-import imagestore.node.ensure, imagestore.node.image_gc, imagestore.node.image_gc.loop
-import imagestore.node.image_gc.transition
-import imagestore.node.edged.file, imagestore.node.pull_records.manager, imagestore.node.runtime_class
+import imagestore.node.image_manager, imagestore.node.image_gc
+import imagestore.node.gate_change
+import imagestore.node.edged.config, imagestore.node.pull_record_manager, imagestore.node.runtime_class
 heavy = {"httpx", "grpc", "google.protobuf", "yaml", "jsonschema", "sqlite3", "click", "prometheus_client"}
 print(sorted(heavy & set(sys.modules)))
 """

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from imagestore.errors import ConfigError
-from imagestore.node.credentials.docker_entries import credential_hash, parse_entries
-from imagestore.node.credentials.keyring import (
+from imagestore.node.credential_matching import is_docker_hub, matches, matching, normalized_key
+from imagestore.node.credentials import (
     DOCKER_CFG,
     DOCKER_CONFIG_JSON,
     ChainedKeyring,
@@ -19,9 +19,10 @@ from imagestore.node.credentials.keyring import (
     NodeKeyring,
     PullSecret,
     SecretSource,
+    credential_hash,
+    parse_entries,
     with_secrets,
 )
-from imagestore.node.credentials.matching import is_docker_hub, matches, matching, normalized_key
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.registry.credentials.model import Credential, Found, Target
 from imagestore.util.cancel import CancelToken

@@ -21,8 +21,8 @@ from imagestore.errors import (
     StoreError,
     StoreFullError,
 )
-from imagestore.node.docker import handlers
-from imagestore.node.docker.handlers import HandlerTable
+from imagestore.node.docker import handler_table
+from imagestore.node.docker.handler_table import HandlerTable
 from imagestore.node.docker.service import DockerImageService
 from imagestore.util.cancel import CancelToken
 from tests.support.docker_engine import Engine, docker_engine, id_of
@@ -336,7 +336,7 @@ def test_a_table_is_read_again_only_when_it_was_written(tmp_path: Path, monkeypa
     one.put(TAG, "arm", ARM)
     assert other.get(TAG, "arm") == ARM
     with monkeypatch.context() as patch:
-        patch.setattr(handlers, "_load", None)
+        patch.setattr(handler_table, "_load", None)
         assert other.knows(TAG)
         assert other.of_image(ARM) == {"arm": (TAG,)}
     one.forget(ARM)

@@ -8,8 +8,8 @@ import pytest
 
 from imagestore.cli.main import main
 from imagestore.errors import ConfigError
-from imagestore.node.edged.file import interpret
-from imagestore.node.edged.seed import resolve_seed
+from imagestore.node.edged.config import interpret
+from imagestore.node.edged.proposal import resolve_proposal
 from imagestore.util.yaml_documents import parse_documents
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def test_a_usual_file_is_taken_without_a_word(text: bytes) -> None:
     assert interpret(parse_documents(text, "usual")[0]).warnings == ()
 
 
-PASSED_OVER = "v1alpha2 has no such member and passes over it"
+PASSED_OVER = "v1alpha2 has no such member and ignores it"
 
 
 @pytest.mark.parametrize(
@@ -147,15 +147,15 @@ PASSED_OVER = "v1alpha2 has no such member and passes over it"
         ),
         (
             file("v1alpha1", {"tailoredKubeletConfig": {"imageGCHighThresholdPercent": 50}}),
-            "modules.edged.tailoredKubeletConfig: v1alpha1 has no such table and passes over it; its members are v1alp",
+            "modules.edged.tailoredKubeletConfig: v1alpha1 has no such member and ignores it; its members are v1alp",
         ),
         (
             file("v1alpha1", {"imageMinimumGCAge": "1m"}),
-            "modules.edged.imageMinimumGCAge: v1alpha1 has no such member and passes over it; v1alpha2 has it, as",
+            "modules.edged.imageMinimumGCAge: v1alpha1 has no such member and ignores it; v1alpha2 has it, as",
         ),
         (
             file("v1alpha1", {"podSandboxImag": "x"}),
-            "modules.edged.podSandboxImag: v1alpha1 has no such member and passes over it; did you mean podSandbox",
+            "modules.edged.podSandboxImag: v1alpha1 has no such member and ignores it; did you mean podSandbox",
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_upper_and_lower_case_do_not_count_as_for_edgecore() -> None:
 
 
 def test_a_table_of_edged_at_the_top_alone_is_refused() -> None:
-    words = r"^e\.yaml: edged stands at the top, where KubeEdge passes over it, and there is no modules\.edged$"
+    words = r"^e\.yaml: edged is at the top, where KubeEdge ignores it, and there is no modules\.edged$"
     without: tuple[dict[str, Any], ...] = (
         {},
         {"modules": None},
@@ -185,7 +185,7 @@ def test_a_table_of_edged_at_the_top_alone_is_refused() -> None:
         value: dict[str, Any] = {"apiVersion": f"{GROUP}/v1alpha2", "edged": {"podSandboxImage": "x"}, **modules}
         with pytest.raises(ConfigError, match=words) as caught:
             interpret(value, what="e.yaml")
-        assert caught.value.hint == "write it below modules, as modules.edged"
+        assert caught.value.hint == "move it into modules, as modules.edged"
 
 
 @pytest.mark.parametrize("kind", ["CloudCore", "KubeletConfiguration", 5])
@@ -202,16 +202,16 @@ def test_a_file_of_another_kind_is_refused(kind: object) -> None:
     [
         (
             {"remoteImageEndpiont": "x"},
-            "remoteImageEndpiont: no such parameter, passed over; did you mean remoteImageEnd",
+            "remoteImageEndpiont: no such parameter, ignored; did you mean remoteImageEnd",
         ),
         (
             {"edged": {"docker-adress": "x"}},
-            "docker-adress: no such parameter, passed over; did you mean dockerAddress?",
+            "docker-adress: no such parameter, ignored; did you mean dockerAddress?",
         ),
     ],
 )
 def test_a_slip_in_a_parameter_of_the_design_is_named(given: dict[str, object], told: str) -> None:
-    (warning,) = resolve_seed({"runtimeType": "remote", **given}).warnings
+    (warning,) = resolve_proposal({"runtimeType": "remote", **given}).warnings
     assert warning.startswith(told)
 
 
@@ -224,7 +224,7 @@ def test_other_parameters_of_the_first_release_are_taken_without_a_word() -> Non
             *("maximum-dead-containers-per-pod", "image-pull-progress-deadline", "cgroup-driver", "version"),
         )
     }
-    assert resolve_seed({"edged.runtime-type": "remote", "mqtt": {"mode": 0}, **others}).warnings == ()
+    assert resolve_proposal({"edged.runtime-type": "remote", "mqtt": {"mode": 0}, **others}).warnings == ()
 
 
 def test_commands_refuse_another_kind_and_say_what_is_passed_over(

@@ -9,11 +9,12 @@ import pytest
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec
 from imagestore.node.embedded import EmbeddedImageService
-from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
-from imagestore.node.features import FeatureGates
-from imagestore.node.image_gc import CollectionPolicy, DiskUsage, ImageCollector
-from imagestore.node.names import PullPolicy
-from imagestore.node.outcome import ErrorClass
+from imagestore.node.eviction import CollectionPolicy, DiskUsage
+from imagestore.node.feature_gates import FeatureGates
+from imagestore.node.image_gc import ImageCollector
+from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.image_names import PullPolicy
+from imagestore.node.kubelet_messages import ErrorClass
 from imagestore.registry.policy import TransferPolicy
 from imagestore.store.image_store import ImageStore
 from imagestore.testing import build_index, layer

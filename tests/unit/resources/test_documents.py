@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.node.resources import Target, plan, refusal
+from imagestore.node.pod_resources import Target, plan, refusal
 from imagestore.resources.node import Node
 from imagestore.resources.pod_reading import faults, pod_from_json
 from imagestore.resources.remarks import remarks

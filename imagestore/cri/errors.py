@@ -1,0 +1,167 @@
+"""Errors over CRI: the status code and text of an error for a client, and the error for a server's status.
+
+The kubelet rephrases the failure of a pull only if the code is UNKNOWN and the text begins with the name of the reason
+(``RegistryUnavailable``, ``SignatureValidationFailed``); every other error has the code of its category. Texts are cut,
+since they are sent in a header, and clients accept 8 KiB of headers.
+
+In the other direction the code decides the class of the error. Our own server also sends the data of some errors, so
+that the client can raise the same error. Both come from outside: data of an unexpected form is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from imagestore.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    AuthenticationError,
+    DeadlineExceededError,
+    ImageDeniedError,
+    ImageServiceError,
+    ImageStoreError,
+    IntegrityError,
+    InvalidInputError,
+    NoMatchingManifestError,
+    NotFoundError,
+    OperationCancelledError,
+    RateLimitedError,
+    RegistryUnavailableError,
+    ServiceUnavailableError,
+    StoreFullError,
+    UnknownRuntimeHandlerError,
+)
+from imagestore.util.rpc import code_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+#: Key of the trailing metadata with an error's data as JSON.
+ERROR_KEY: Final = "imagestore-error-bin"
+REGISTRY_UNAVAILABLE: Final = "RegistryUnavailable"
+SIGNATURE_VALIDATION_FAILED: Final = "SignatureValidationFailed"
+_MOST_DATA_BYTES: Final = 2048
+_LONGEST_HANDLER: Final = 253
+
+
+def status_of(error: ImageStoreError) -> tuple[grpc.StatusCode, str]:
+    """The code and the text of an error."""
+    text = text_of(error)
+    if isinstance(error, RegistryUnavailableError):
+        return grpc.StatusCode.UNKNOWN, f"{REGISTRY_UNAVAILABLE}: {text}"
+    if isinstance(error, ImageDeniedError):
+        return grpc.StatusCode.UNKNOWN, f"{SIGNATURE_VALIDATION_FAILED}: {text}"
+    return code_of(error), text
+
+
+def data_of(error: ImageStoreError) -> bytes:
+    """The data that our client needs to raise the same error; empty if code and text suffice."""
+    match error:
+        case UnknownRuntimeHandlerError() if len(error.handler) <= _LONGEST_HANDLER:
+            data: dict[str, object] = {"handler": error.handler, "known": error.known}
+        case NoMatchingManifestError():
+            data = {"reference": error.reference, "wanted": error.wanted, "offered": error.offered[:20]}
+        case ImageDeniedError():
+            data = {"reference": error.reference, "verifier": error.verifier, "reason": error.reason}
+        case StoreFullError():
+            data = {}  # a registry's rate limit has the same code
+        case _:
+            return b""
+    raw = json.dumps({"kind": type(error).__name__, "hint": error.hint, **data}).encode()
+    return raw if len(raw) <= _MOST_DATA_BYTES else b""
+
+
+_MOST_SHOWN: Final = 4096
+_MOST_NAMES: Final = 100
+_BY_CODE: Final[Mapping[grpc.StatusCode, Callable[[str], ImageStoreError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidInputError,
+    grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExistsError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: RateLimitedError,
+    grpc.StatusCode.PERMISSION_DENIED: AccessDeniedError,
+    grpc.StatusCode.UNAUTHENTICATED: AuthenticationError,
+    grpc.StatusCode.DATA_LOSS: IntegrityError,
+    grpc.StatusCode.CANCELLED: OperationCancelledError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
+}
+
+
+def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
+    """The error to raise for a status.
+
+    Args:
+        status: the library's error, or the call that ended.
+        endpoint: text form, for the message.
+        method: short name, for the message.
+    """
+    if not isinstance(status, grpc.Call):  # the library raises nothing else for a call that was sent
+        return ImageServiceError(f"{endpoint}: {method} failed")
+    code, details = status.code(), (status.details() or "")[:_MOST_SHOWN]
+    if code is grpc.StatusCode.UNAVAILABLE:
+        # Only a running server sends metadata; its text then says what to do.
+        hint = "" if status.trailing_metadata() else "is the server running, and may this user open its socket?"
+        return ServiceUnavailableError(f"{endpoint}: {method}: not available: {details}", hint=hint)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceededError(f"{endpoint}: {method}: no answer within the time for it")
+    known = _from_data(status, details)
+    if known is not None:
+        return known
+    if code is grpc.StatusCode.UNKNOWN and details.startswith(REGISTRY_UNAVAILABLE):
+        return RegistryUnavailableError(_behind(details, REGISTRY_UNAVAILABLE))
+    if code is grpc.StatusCode.UNKNOWN and details.startswith(SIGNATURE_VALIDATION_FAILED):
+        return ImageDeniedError(method, endpoint, _behind(details, SIGNATURE_VALIDATION_FAILED))
+    kind = _BY_CODE.get(code)
+    if kind is not None:
+        return kind(details or f"{endpoint}: {method}: {code.value[1]}")
+    if code is grpc.StatusCode.UNKNOWN:
+        # The server's text without a prefix, as in the kubelet: callers compare its beginning.
+        return ImageServiceError(details or f"{endpoint}: {method}: unknown error", status=code.value[0])
+    return ImageServiceError(f"{endpoint}: {method}: {code.value[1]}: {details}", status=code.value[0])
+
+
+def is_unimplemented(status: object) -> bool:
+    """Whether the server doesn't have the method."""
+    return isinstance(status, grpc.Call) and status.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def _behind(details: str, name: str) -> str:
+    """The text after the name of CRI's error and a colon; the whole text if there is none."""
+    reason = details.removeprefix(f"{name}: ")
+    return reason or details
+
+
+def _from_data(status: grpc.Call, details: str) -> ImageStoreError | None:
+    metadata = status.trailing_metadata() or ()
+    raw = next((value for key, value in metadata if key == ERROR_KEY), b"")
+    try:
+        data: Any = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict):
+        return None
+    return _rebuilt(data, details)
+
+
+def _rebuilt(data: dict[str, Any], details: str) -> ImageStoreError | None:
+    match data:
+        case {"kind": "StoreFullError"}:
+            return StoreFullError(details)
+        case {"kind": "UnknownRuntimeHandlerError", "handler": str(handler), "known": list(known)}:
+            return UnknownRuntimeHandlerError(handler, _texts(known))
+        case {"kind": "NoMatchingManifestError", "reference": str(reference), "wanted": str(wanted), **rest}:
+            hint, offered = rest.get("hint"), rest.get("offered")
+            return NoMatchingManifestError(
+                reference, wanted, _texts(offered), hint=hint if isinstance(hint, str) else ""
+            )
+        case {"kind": "ImageDeniedError", "reference": str(reference), "verifier": str(verifier), **rest}:
+            reason = rest.get("reason")
+            return ImageDeniedError(reference, verifier, reason if isinstance(reason, str) else "")
+    return None
+
+
+def _texts(values: object) -> list[str]:
+    return [each for each in values if isinstance(each, str)][:_MOST_NAMES] if isinstance(values, list) else []

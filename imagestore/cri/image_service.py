@@ -1,0 +1,253 @@
+"""``runtime.v1.ImageService`` over the store.
+
+The runtime handler selects the record (KEP-4216). An unknown handler is refused with INVALID_ARGUMENT before any
+request or change; for an empty one the store's rules for calls without a handler apply (docs/decisions/0007). Every
+image in an answer has its handler in ``spec.runtime_handler``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from imagestore.cri import records
+from imagestore.cri._proto import api_pb2, api_pb2_grpc
+from imagestore.cri.model import ImageSpec
+from imagestore.cri.pull_queue import PullKey
+from imagestore.cri.pull_timeout import ProgressWatch
+from imagestore.cri.response_cache import FilesystemUse, ImageMessageCache, StatusCache
+from imagestore.cri.runtime_service import RuntimeServicer
+from imagestore.errors import ImageStoreError, InvalidInputError
+from imagestore.metadata.records import ListedImage
+from imagestore.oci.reference import Reference
+from imagestore.registry.credentials.cri import AuthConfig, explicit_source
+from imagestore.registry.credentials.lookup import CredentialResolver
+from imagestore.util.rpc import AbsentMethods
+from imagestore.util.secret import Secret
+from imagestore.util.text import cut
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from imagestore.cri.pull_queue import PullQueue
+    from imagestore.cri.records import Group
+    from imagestore.registry.credentials.model import Explicit
+    from imagestore.registry.events import Observer
+    from imagestore.store.image_store import ImageStore
+    from imagestore.store.workers import StoreWorkers
+    from imagestore.util.cancel import CancelToken
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+log = logging.getLogger(__name__)
+
+#: Annotation of a pod that names the handler, from before ImageSpec had one; containerd still reads it.
+HANDLER_ANNOTATION: Final = "io.containerd.cri.runtime-handler"
+_STREAM_BATCH: Final = 200
+# Log limits for texts of callers: Kubernetes' names have up to 63 and 253 characters; UIDs are shorter than 64.
+_LONGEST_POD: Final = 317
+_LONGEST_UID: Final = 64
+
+
+class ImageServicer(api_pb2_grpc.ImageServiceServicer):
+    """Answers CRI's image calls.
+
+    Args:
+        workers: the store and the threads for it.
+        pulls: the queue of pulls.
+    """
+
+    def __init__(self, workers: StoreWorkers, pulls: PullQueue) -> None:
+        self._workers = workers
+        self._pulls = pulls
+        self._messages = ImageMessageCache()
+        self._statuses = StatusCache()
+        self._use = FilesystemUse(workers)
+        self._fingerprint_key = secrets.token_bytes(32)
+
+    async def ListImages(  # noqa: N802 - the interface's name
+        self, request: api_pb2.ListImagesRequest, context: Context
+    ) -> api_pb2.ListImagesResponse:
+        """Every image, or those that match the filter's image and handler."""
+
+        def answer(store: ImageStore) -> api_pb2.ListImagesResponse:
+            found = records.find_groups(store, _spec(request.filter.image))
+            return api_pb2.ListImagesResponse.FromString(self._messages.listed(found, store))
+
+        return await self._workers.quick(answer)
+
+    async def StreamImages(  # noqa: N802 - the interface's name
+        self, request: api_pb2.StreamImagesRequest, context: Context
+    ) -> AsyncIterator[api_pb2.StreamImagesResponse]:
+        """The same list in several messages; no message for an empty list."""
+        found = await self._workers.quick(lambda store: records.find_groups(store, _spec(request.filter.image)))
+        for start in range(0, len(found), _STREAM_BATCH):
+            part = found[start : start + _STREAM_BATCH]
+
+            def answer(store: ImageStore, part: list[Group] = part) -> api_pb2.StreamImagesResponse:
+                # Both messages have the images in the same field.
+                return api_pb2.StreamImagesResponse.FromString(self._messages.listed(part, store))
+
+            yield await self._workers.quick(answer)
+
+    async def ImageStatus(  # noqa: N802 - the interface's name
+        self, request: api_pb2.ImageStatusRequest, context: Context
+    ) -> api_pb2.ImageStatusResponse:
+        """One image; an answer without an image if it is absent."""
+
+        def answer(store: ImageStore) -> api_pb2.ImageStatusResponse:
+            record = records.find_record(store, _spec(request.image))
+            if record is None:
+                return api_pb2.ImageStatusResponse()
+            image = self._messages.image(records.all_references(store, ListedImage.of(record)), store)
+            info = records.verbose_info(record, store) if request.verbose else {}
+            return api_pb2.ImageStatusResponse(image=image, info=info)
+
+        state, key = self._workers.state(), (request.image.image, request.image.runtime_handler)
+        known = None if request.verbose else self._statuses.get(state, key)
+        if known is not None:
+            return known
+        found = await self._workers.quick(answer)
+        if not request.verbose and found.HasField("image") and self._messages.is_permanent(found.image):
+            self._statuses.put(state, key, found)
+        return found
+
+    async def PullImage(  # noqa: N802 - the interface's name
+        self, request: api_pb2.PullImageRequest, context: Context
+    ) -> api_pb2.PullImageResponse:
+        """Pull an image; ends with the call's deadline or cancellation, unless other calls joined the pull."""
+        if not request.image.image:
+            raise InvalidInputError("PullImage: expected an image reference, got none")
+        reference = Reference.parse(request.image.image)
+        auth = _auth(request.auth)
+        explicit = explicit_source(auth, reference.host) if auth is not None else None
+        # Held while it waits too: a reload of the configuration must not remove its handler.
+        with self._workers.hold() as held:
+            # An unknown handler is refused here, before any request is sent.
+            handler = held.store.config.handler(_pull_handler(request)).name
+            key = PullKey(id(held.store), str(reference), handler, self._fingerprint(explicit))
+
+            async def work(token: CancelToken, observer: Observer) -> str:
+                credentials = CredentialResolver([explicit]) if explicit is not None else None
+
+                def pull_with(observer: Observer) -> Callable[[ImageStore, CancelToken], str]:
+                    return lambda store, token: str(
+                        store.pull(
+                            key.reference,
+                            runtime_handler=handler,
+                            credentials=credentials,
+                            observer=observer,
+                            cancel=token,
+                        ).id
+                    )
+
+                limit = held.store.config.settings.image_pull_progress_timeout
+                if limit is None:
+                    return await self._workers.transfer(pull_with(observer), token, held)
+                watch = ProgressWatch(observer, limit)
+                guard = asyncio.create_task(watch.guard(token))
+                try:
+                    return await self._workers.transfer(pull_with(watch), token, held)
+                finally:
+                    guard.cancel()
+
+            pod = request.sandbox_config.metadata
+            fields = {"reference": key.reference, "handler": handler}
+            fields |= {"pod": cut(f"{pod.namespace}/{pod.name}", _LONGEST_POD), "pod_uid": cut(pod.uid, _LONGEST_UID)}
+            try:
+                image_id = await self._pulls.pull(key, work)
+            except ImageStoreError as error:
+                log.info("pull failed", extra={**fields, "error": str(error)})
+                raise
+            finally:
+                self._use.forget()
+        log.info("pulled", extra={**fields, "image_id": image_id})
+        return api_pb2.PullImageResponse(image_ref=image_id)
+
+    async def RemoveImage(  # noqa: N802 - the interface's name
+        self, request: api_pb2.RemoveImageRequest, context: Context
+    ) -> api_pb2.RemoveImageResponse:
+        """Remove an image with all its references, pinned or not, and free its content.
+
+        As in containerd an empty name is a prefix of every image's id: without images nothing is removed, otherwise it
+        is ambiguous, with containerd's code. (If there is only one image, containerd removes it.)
+        """
+        name, handler = request.image.image, request.image.runtime_handler or None
+        if not name:
+            if await self._workers.quick(lambda store: any(store.list(runtime_handler=handler, limit=1))):
+                await context.abort(
+                    grpc.StatusCode.UNKNOWN, 'RemoveImage: expected a reference or an image id, got "": it is ambiguous'
+                )
+            return api_pb2.RemoveImageResponse()
+        try:
+            removal = await self._workers.quick(lambda store: store.delete(name, runtime_handler=handler))
+        finally:
+            self._use.forget()
+        for reference, owner in removal.removed:
+            log.info("removed", extra={"reference": reference, "handler": owner})
+        return api_pb2.RemoveImageResponse()
+
+    async def ImageFsInfo(  # noqa: N802 - the interface's name
+        self, request: api_pb2.ImageFsInfoRequest, context: Context
+    ) -> api_pb2.ImageFsInfoResponse:
+        """One file system: the disk usage of content, including unfinished downloads."""
+        return api_pb2.ImageFsInfoResponse(image_filesystems=[await self._use.usage()])
+
+    def _fingerprint(self, explicit: Explicit | None) -> str:
+        return explicit.fingerprint(self._fingerprint_key) if explicit is not None else ""
+
+
+def _pull_handler(request: api_pb2.PullImageRequest) -> str:
+    return request.image.runtime_handler or request.sandbox_config.annotations.get(HANDLER_ANNOTATION, "")
+
+
+def _auth(message: api_pb2.AuthConfig) -> AuthConfig | None:
+    if not message.ByteSize():
+        return None
+    return AuthConfig(
+        server_address=message.server_address,
+        username=message.username,
+        password=Secret(message.password),
+        auth=Secret(message.auth),
+        identity_token=Secret(message.identity_token),
+        registry_token=Secret(message.registry_token),
+    )
+
+
+def _spec(message: api_pb2.ImageSpec) -> ImageSpec:
+    return ImageSpec(message.image, message.runtime_handler)
+
+
+#: containerd's limit of a message, both ways; clients allow as much. In bytes.
+MESSAGE_BYTES: Final = 16 * 1024 * 1024
+IMAGE_SERVICE: Final = "runtime.v1.ImageService"
+RUNTIME_SERVICE: Final = "runtime.v1.RuntimeService"
+#: CRI's, in every version.
+_PREFIX: Final = "/runtime."
+
+
+def add_cri(server: grpc.aio.Server, workers: StoreWorkers, pulls: PullQueue) -> tuple[str, ...]:
+    """Register ``runtime.v1.ImageService`` and the subset of ``runtime.v1.RuntimeService``.
+
+    Args:
+        server: not started yet; should allow messages of MESSAGE_BYTES.
+        workers: the store and the threads for it.
+        pulls: made on the server's event loop; the caller closes it after the server.
+
+    Returns:
+        The full names of the services.
+    """
+    api_pb2_grpc.add_ImageServiceServicer_to_server(ImageServicer(workers, pulls), server)
+    api_pb2_grpc.add_RuntimeServiceServicer_to_server(RuntimeServicer(workers), server)
+    server.add_generic_rpc_handlers((AbsentMethods(_PREFIX, _missing),))
+    return (IMAGE_SERVICE, RUNTIME_SERVICE)
+
+
+def _missing(method: str) -> str:
+    if method.startswith(f"/{RUNTIME_SERVICE}/"):
+        return "this server keeps images, it runs nothing"
+    return f"this server has {IMAGE_SERVICE} and a part of {RUNTIME_SERVICE}"

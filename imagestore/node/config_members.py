@@ -1,0 +1,139 @@
+"""Typed members and runtime endpoints of configuration files; an error names the path of the member."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imagestore.cri.endpoint import Endpoint, split_scheme
+from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.resources.quantity import parse as parse_quantity
+from imagestore.util.durations import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Members:
+    """One object of a configuration; None counts as empty. Every method raises ConfigError with the member's path."""
+
+    def __init__(self, value: object, path: str) -> None:
+        if value is not None and not isinstance(value, dict):
+            raise ConfigError(f"{path}: expected an object, found {_shown(value)}")
+        self._value: Mapping[str, object] = value or {}
+        self.path = path
+
+    def __contains__(self, name: str) -> bool:
+        return self._value.get(name) is not None
+
+    def below(self, name: str) -> Members:
+        """A member that is an object; empty if it is missing."""
+        return Members(self._value.get(name), self._at(name))
+
+    def text(self, name: str) -> str | None:
+        """A text; an empty one counts as not given."""
+        found = self._value.get(name)
+        if found is not None and not isinstance(found, str):
+            raise self._wrong(name, "a text")
+        return found or None
+
+    def integer(self, name: str) -> int | None:
+        """A whole number of 32 bits."""
+        return self._integer(name, 31)
+
+    def long_integer(self, name: str) -> int | None:
+        """A whole number of 64 bits, or a Kubernetes quantity as text; an empty text counts as not given."""
+        found = self._value.get(name)
+        if found == "":
+            return None
+        if isinstance(found, str):
+            try:
+                return parse_quantity(found).value()
+            except InvalidInputError as error:
+                raise ConfigError(f"{self._at(name)}: {error}") from error
+        return self._integer(name, 63)
+
+    def boolean(self, name: str) -> bool | None:
+        """True or false."""
+        found = self._value.get(name)
+        if found is not None and not isinstance(found, bool):
+            raise self._wrong(name, "true or false")
+        return found
+
+    def duration(self, name: str) -> Duration | None:
+        """A duration in Go's form; an empty text counts as not given."""
+        text = self._value.get(name)
+        if text is None or text == "":
+            return None
+        if not isinstance(text, str):
+            raise self._wrong(name, "a duration such as 2m")
+        try:
+            return Duration.parse(text)
+        except InvalidInputError as error:
+            raise ConfigError(f"{self._at(name)}: {error}", hint=error.hint) from error
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts."""
+        found = self._value.get(name)
+        if found is None:
+            return ()
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            raise self._wrong(name, "a list of texts")
+        return tuple(found)
+
+    def mapping(self, name: str) -> Mapping[str, object]:
+        """A member that is an object, undecoded; empty if it is missing."""
+        return self.below(name)._value
+
+    def _integer(self, name: str, bits: int) -> int | None:
+        found = self._value.get(name)
+        if found is not None and (type(found) is not int or not -(2**bits) <= found < 2**bits):
+            raise self._wrong(name, "a whole number")
+        return found
+
+    def _wrong(self, name: str, expected: str) -> ConfigError:
+        return ConfigError(f"{self._at(name)}: expected {expected}, found {_shown(self._value.get(name))}")
+
+    def _at(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+
+def positive(timeout: Duration, what: str) -> Duration:
+    """The time limit; ConfigError if it isn't above zero."""
+    if timeout.nanoseconds <= 0:
+        raise ConfigError(f"{what}: expected more than zero, found {timeout}")
+    return timeout
+
+
+def _shown(value: object) -> str:
+    return f"{type(value).__name__} {str(value)[:50]!r}"
+
+
+def endpoint_url(text: str) -> str:
+    """A runtime endpoint with its scheme, checked as the kubelet does.
+
+    A bare path is deprecated and means ``unix://``; ``npipe://`` is for Windows; ``tcp://`` is accepted although no
+    client dials it.
+
+    Raises:
+        ConfigError: it has blanks, no address, or an unknown scheme.
+    """
+    shown = repr(text[:200])
+    if not text or any(character.isspace() or not character.isprintable() for character in text):
+        raise ConfigError(f"endpoint {shown}: expected for example {'unix:///run/containerd/containerd.sock'!r}")
+    scheme, address = split_scheme(text)
+    if scheme not in ("", "unix", "tcp", "npipe"):
+        raise ConfigError(f'endpoint {shown}: protocol "{scheme}" not supported', hint="use unix://")
+    if not address or (scheme in ("", "unix") and not address.startswith("/")):
+        raise ConfigError(f"endpoint {shown}: expected an absolute path{f' after {scheme}://' if scheme else ''}")
+    return f"{scheme or 'unix'}://{address}"
+
+
+def socket_path(text: str) -> str:
+    """Path of the unix socket of an endpoint; ConfigError if it is no socket, or longer than the system allows."""
+    url = endpoint_url(text)
+    if not url.startswith("unix://"):
+        raise ConfigError(f"endpoint {url[:200]!r}: only support unix socket endpoint")
+    try:
+        return Endpoint.parse(url).path
+    except InvalidInputError as error:
+        raise ConfigError(str(error), hint=error.hint) from error

@@ -1,0 +1,312 @@
+"""Which images image collection removes, in which order, and when: pure decisions over image records.
+
+Rules (kubelet): candidates are neither in use nor pinned; the least recently used go first (never used before all
+others), then the first detected. Further ties are broken by key, so that a plan and its execution agree; upstream
+doesn't define them. Usage in percent is 100 minus the available share, rounded down; at or above the high threshold,
+enough is freed to bring usage down to the low one.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ImageCollectionError, InvalidInputError
+from imagestore.util.durations import NANOSECONDS, Duration
+from imagestore.util.text import scaled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from imagestore.node.image_service import ImageService
+    from imagestore.node.image_uses import ImageKey, ImageUse
+
+_TWO_MINUTES: Final = Duration(120 * NANOSECONDS)
+_NO_LIMIT: Final = Duration(0)
+
+
+class Spared(enum.StrEnum):
+    """Why an image stays."""
+
+    IN_USE = "in use"
+    PINNED = "pinned"
+    SANDBOX = "sandbox image"
+    USED_RECENTLY = "used since the round began"
+    TOO_YOUNG = "younger than the minimum age"
+    NOT_NEEDED = "enough was freed"
+    NO_ID = "has no image id"
+    FAILED = "removal failed"
+    UNTOUCHED = "the disk is below the high threshold"
+
+
+class Reason(enum.StrEnum):
+    """Why an image is removed; a label of the metric."""
+
+    AGE = "age"
+    SPACE = "space"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """One removal, successful or failed.
+
+    Attributes:
+        image: to remove.
+        reason: why.
+        error: text of the failure; empty on success.
+    """
+
+    image: ImageUse
+    reason: Reason
+    error: str = ""
+
+
+@dataclass(slots=True)
+class CollectionReport:
+    """What a round did, or what a dry run would do.
+
+    Attributes:
+        is_dry_run: nothing was removed.
+        disk: usage at the time; in a dry run as if the images to remove by age were gone; None if the round failed
+            before it was read.
+        target_bytes: how much to free; None if the disk was below the high threshold, or everything was to go.
+        removed: removed images in order.
+        failed: failed removals.
+        spared: images that stayed, and why.
+        freed_bytes: freed for space, by listed sizes; without what was removed by age.
+    """
+
+    is_dry_run: bool
+    disk: DiskUsage | None = None
+    target_bytes: int | None = None
+    removed: list[Removal] = field(default_factory=list)
+    failed: list[Removal] = field(default_factory=list)
+    spared: list[tuple[ImageUse, Spared]] = field(default_factory=list)
+    freed_bytes: int = 0
+
+    @property
+    def missing_bytes(self) -> int:
+        """How much of the target was not freed."""
+        return max(0, (self.target_bytes or 0) - self.freed_bytes)
+
+    def note(self, removals: Iterable[Removal]) -> None:
+        """Add removals to the successful and to the failed ones."""
+        for each in removals:
+            (self.failed if each.error else self.removed).append(each)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionPolicy:
+    """Thresholds and ages of image collection.
+
+    Attributes:
+        high_percent: usage from which on space is freed, 0 to 100.
+        low_percent: usage to reach, 0 to 100, at most the high one.
+        minimum_age: images detected less than this ago are spared when space is freed.
+        maximum_age: images unused for longer are removed whatever the usage; zero means no limit.
+
+    Raises:
+        InvalidInputError: in the kubelet's words; an age is negative, which would make every image too old.
+    """
+
+    high_percent: int = 85
+    low_percent: int = 80
+    minimum_age: Duration = _TWO_MINUTES
+    maximum_age: Duration = _NO_LIMIT
+
+    def __post_init__(self) -> None:
+        for name, percent in (("High", self.high_percent), ("Low", self.low_percent)):
+            if not 0 <= percent <= 100:
+                raise InvalidInputError(f"invalid {name}ThresholdPercent {percent}, must be in range [0-100]")
+        if self.low_percent > self.high_percent:
+            raise InvalidInputError(
+                f"LowThresholdPercent {self.low_percent} can not be higher than"
+                f" HighThresholdPercent {self.high_percent}"
+            )
+        for name, age in (("minimum", self.minimum_age), ("maximum", self.maximum_age)):
+            if age < _NO_LIMIT:
+                raise InvalidInputError(f"{name} age {age}: expected zero or more")
+
+    @property
+    def is_loop_needed(self) -> bool:
+        """Whether regular rounds can remove anything."""
+        return self.high_percent != 100 or self.maximum_age.nanoseconds > 0
+
+    def bytes_to_free(self, disk: DiskUsage) -> int | None:
+        """How much to free now; None if usage is below the high threshold."""
+        if disk.usage_percent < self.high_percent:
+            return None
+        return disk.capacity_bytes * (100 - self.low_percent) // 100 - disk.available_bytes
+
+
+def size_text(size_bytes: int) -> str:
+    """Bytes as the kubelet's event shows them.
+
+    >>> size_text(10 * 2**30), size_text(1023)
+    ('10.0 GiB', '1023 B')
+    """
+    value, unit = scaled(size_bytes)
+    return f"{value:.1f} {unit}" if unit != "B" else f"{size_bytes} B"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """One file system, bytes.
+
+    Attributes:
+        capacity_bytes: its size; 0 if unknown.
+        available_bytes: free for unprivileged users; more than the capacity counts as the capacity.
+    """
+
+    capacity_bytes: int
+    available_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.capacity_bytes < 0 or self.available_bytes < 0:
+            raise InvalidInputError("disk usage: expected no negative number")
+        if self.available_bytes > self.capacity_bytes:
+            object.__setattr__(self, "available_bytes", self.capacity_bytes)
+
+    @property
+    def usage_percent(self) -> int:
+        """Whole percents; a capacity of 0 counts as full."""
+        return 100 - (self.available_bytes * 100 // self.capacity_bytes if self.capacity_bytes else 0)
+
+
+def disk_of_images(service: ImageService) -> DiskUsage:
+    """Usage of the first image file system that a service names.
+
+    Raises:
+        ImageCollectionError: the service names none, or it isn't on this machine.
+    """
+    found = service.filesystems().image_filesystems
+    if not found:
+        raise ImageCollectionError("image file system: the image service names none")
+    try:
+        numbers = os.statvfs(found[0].mountpoint)
+    except (OSError, ValueError) as error:
+        raise ImageCollectionError(f"image file system {found[0].mountpoint}: can't be read: {error}") from error
+    return DiskUsage(numbers.f_blocks * numbers.f_frsize, numbers.f_bavail * numbers.f_frsize)
+
+
+def sort_key(image: ImageUse) -> tuple[int, int, int, int, ImageKey]:
+    """Least recently used first, then first detected, then by key."""
+    return (
+        image.last_used is not None,
+        image.last_used or 0,
+        image.first_detected is not None,
+        image.first_detected or 0,
+        image.key,
+    )
+
+
+def candidates(
+    records: Iterable[ImageUse], in_use: frozenset[ImageKey]
+) -> tuple[list[ImageUse], list[tuple[ImageUse, Spared]]]:
+    """Images that may go, in eviction order, and those that are spared from the start."""
+    may_go: list[ImageUse] = []
+    spared: list[tuple[ImageUse, Spared]] = []
+    for image in sorted(records, key=sort_key):
+        if image.key in in_use:
+            spared.append((image, Spared.IN_USE))
+        elif image.is_pinned:
+            spared.append((image, Spared.PINNED))
+        elif image.is_sandbox:
+            spared.append((image, Spared.SANDBOX))
+        elif not image.key.image_id:
+            spared.append((image, Spared.NO_ID))
+        else:
+            may_go.append(image)
+    return may_go, spared
+
+
+def is_too_old(image: ImageUse, policy: CollectionPolicy, now: int) -> bool:
+    """Whether the image was unused for longer than the maximum age; never used counts as that."""
+    return image.last_used is None or now - image.last_used > policy.maximum_age.nanoseconds
+
+
+def remove_old(
+    images: Iterable[ImageUse],
+    policy: CollectionPolicy,
+    *,
+    now: int,
+    began: int,
+    remove: Callable[[ImageUse], str],
+) -> tuple[list[Removal], list[ImageUse]]:
+    """Remove images unused for longer than the maximum age, once the process has run for longer than that.
+
+    Args:
+        images: in eviction order.
+        policy: with the maximum age.
+        now, began: when this round began, and the process.
+        remove: removes an image; returns an error text, empty on success.
+
+    Returns:
+        The removals, and the images that are left (failed ones too) in the same order.
+    """
+    images = list(images)
+    if policy.maximum_age.nanoseconds == 0 or now - began <= policy.maximum_age.nanoseconds:
+        return [], images
+    tried: list[Removal] = []
+    left: list[ImageUse] = []
+    for image in images:
+        if is_too_old(image, policy, now):
+            tried.append(Removal(image, Reason.AGE, remove(image)))
+            if not tried[-1].error:
+                continue
+        left.append(image)
+    return tried, left
+
+
+@dataclass(frozen=True, slots=True)
+class FreedSpace:
+    """The result of freeing space.
+
+    Attributes:
+        tried: removals in order, failed ones too.
+        spared: images that stayed, and why.
+        freed_bytes: by listed sizes; too high where images share layers.
+    """
+
+    tried: tuple[Removal, ...]
+    spared: tuple[tuple[ImageUse, Spared], ...]
+    freed_bytes: int
+
+
+def free_space(
+    images: Iterable[ImageUse],
+    target_bytes: int | None,
+    *,
+    minimum_age: Duration,
+    now: int,
+    remove: Callable[[ImageUse], str],
+) -> FreedSpace:
+    """Remove images until enough is freed; after a failed removal continue with the next image.
+
+    Args:
+        images: in eviction order.
+        target_bytes: how much; None removes every image that may go.
+        minimum_age: images detected less than this before now are spared.
+        now: when the round began.
+        remove: removes an image; returns an error text, empty on success.
+    """
+    tried: list[Removal] = []
+    spared: list[tuple[ImageUse, Spared]] = []
+    freed, is_enough = 0, False
+    for image in images:
+        if is_enough:
+            spared.append((image, Spared.NOT_NEEDED))
+        elif image.last_used is not None and image.last_used >= now:
+            spared.append((image, Spared.USED_RECENTLY))
+        elif image.first_detected is not None and now - image.first_detected < minimum_age.nanoseconds:
+            spared.append((image, Spared.TOO_YOUNG))
+        else:
+            tried.append(Removal(image, Reason.SPACE, remove(image)))
+            if tried[-1].error:
+                spared.append((image, Spared.FAILED))
+                continue
+            freed += image.size_bytes
+            is_enough = target_bytes is not None and freed >= target_bytes
+    return FreedSpace(tuple(tried), tuple(spared), freed)

@@ -1,1 +1,0 @@
-"""What this node pulled, with whose credentials: the kubelet's records of KEP-2535, on disk."""

@@ -1,1 +1,0 @@
-"""How pulls of a node are let go: back-off, throttling, serial or parallel."""

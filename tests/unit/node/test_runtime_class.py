@@ -1,0 +1,66 @@
+"""From RuntimeClass names to runtime handlers."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagestore.errors import ConfigError, RuntimeClassNotFoundError
+from imagestore.node.feature_gates import FeatureGates
+from imagestore.node.runtime_class import (
+    RuntimeClass,
+    handler_of,
+    image_handler,
+    parse_runtime_class,
+    parse_runtime_classes,
+)
+from imagestore.util.yaml_documents import parse_documents
+
+
+def test_runtime_classes_name_handlers() -> None:
+    classes = [RuntimeClass("gold", "kata"), RuntimeClass("silver", "kata"), RuntimeClass("bare", "runc")]
+    assert [handler_of(name, classes) for name in (None, "", "gold", "silver", "bare")] == [
+        "",
+        "",
+        "kata",
+        "kata",
+        "runc",
+    ]
+    with pytest.raises(RuntimeClassNotFoundError) as caught:
+        handler_of("lead", classes)
+    assert str(caught.value) == 'runtimeclass.node.k8s.io "lead" not found'
+    assert image_handler("lead", classes, FeatureGates()) == ""
+    with pytest.raises(RuntimeClassNotFoundError):
+        image_handler("lead", classes, FeatureGates(runtime_class_in_image_cri=True))
+
+
+@pytest.mark.parametrize("handler", ["", "Kata", "kata_qemu", "-kata", "a" * 64, "kata\n"])
+def test_handlers_of_classes_are_labels(handler: str) -> None:
+    with pytest.raises(ConfigError):
+        RuntimeClass("gold", handler)
+
+
+def test_runtime_class_objects_are_read() -> None:
+    text = b"kind: RuntimeClass\napiVersion: node.k8s.io/v1\nmetadata: {name: gold}\nhandler: kata\n"
+    assert parse_runtime_class(parse_documents(text, "x")[0]) == RuntimeClass("gold", "kata")
+    for value in (
+        {"kind": "Pod"},
+        {"kind": "RuntimeClass", "handler": "kata"},
+        {"kind": "RuntimeClass", "metadata": {"name": "x"}},
+    ):
+        with pytest.raises(ConfigError):
+            parse_runtime_class(value)
+
+
+@pytest.mark.parametrize("kind", ["List", "RuntimeClassList"])
+def test_lists_of_runtime_classes_are_read(kind: str) -> None:
+    classes: list[object] = [
+        {"kind": "RuntimeClass", "metadata": {"name": name}, "handler": name} for name in ("gold", "silver")
+    ]
+    found = parse_runtime_classes([{"kind": kind, "items": classes[:1]}, {"kind": kind, "items": []}])
+    assert [*found, *parse_runtime_classes(classes[1:])] == [  # type: ignore[arg-type]
+        RuntimeClass("gold", "gold"),
+        RuntimeClass("silver", "silver"),
+    ]
+    for items in (None, "x", ["x"], [{"kind": "Pod"}]):
+        with pytest.raises(ConfigError):
+            parse_runtime_classes([{"kind": kind, "items": items}])
