@@ -8,34 +8,10 @@ from imagestore import config, errors, platforms
 from imagestore.config import PlatformSource
 from imagestore.errors import ConfigError
 from imagestore.platforms import Platform
+from tests.support import vectors
 from tests.unit.config.handlers import ARM, IMAGES, LINUX, V2, V3, WINDOWS, read, resolved
 
-GUESTS = [
-    ('OS = "windows", Architecture = "amd64", OSVersion = "10.0.17763"', LINUX, "windows(10.0.17763)/amd64"),
-    ('OS = "windows", Architecture = "amd64", OSVersion = "10.0.17763.1"', WINDOWS, "windows(10.0.17763.1)/amd64"),
-    ('OS = "Windows", Architecture = "x86_64", OSVersion = "10.0.17763"', WINDOWS, "windows(10.0.17763)/amd64"),
-    ('os = "windows", ARCHITECTURE = "amd64", os_version = "10.0.17763"', WINDOWS, "windows(10.0.17763)/amd64"),
-    (
-        '"os.version" = "10.0.17763", "os-features" = ["win32k"], OS = "windows"',
-        WINDOWS,
-        "windows(10.0.17763+win32k)/amd64",
-    ),
-    ('OS = "windows"', WINDOWS, "windows/amd64"),
-    ('OS = "windows"', LINUX, "windows/amd64"),
-    ('OS = "linux"', WINDOWS, "linux/amd64"),
-    ('OS = "linux"', ARM, "linux/arm/v6"),
-    ('OS = "linux", Variant = "v5"', ARM, "linux/arm/v5"),
-    ('OS = "linux", Architecture = "arm"', ARM, "linux/arm/v7"),
-    ('Architecture = "arm64"', LINUX, "linux/arm64"),
-    ('Architecture = "aarch64"', WINDOWS, "windows/arm64"),
-    ('Architecture = "arm64", Variant = "v8.1"', LINUX, "linux/arm64/v8.1"),
-    ('OSVersion = "10.0.17763"', WINDOWS, "windows(10.0.17763)/amd64"),
-    ('OSFeatures = ["b", "a", "b"]', LINUX, "linux(+a+b)/amd64"),
-    ('OS = "macOS", Architecture = "arm64"', LINUX, "darwin/arm64"),
-    ('OS = "", Architecture = "", Variant = "", OSVersion = "", OSFeatures = []', WINDOWS, "windows(10.0.20348)/amd64"),
-    ("", WINDOWS, "windows(10.0.20348)/amd64"),
-    ('OS = "", Architecture = "arm64"', LINUX, "linux/arm64"),
-]
+GUESTS = vectors.rows("guest-platforms", "complete", "guest_platform", "host", "platform")
 
 
 @pytest.mark.parametrize("section", [V2, V3], ids=["v2", "v3"])

@@ -6,6 +6,7 @@ import pytest
 
 from imagestore import platforms
 from imagestore.platforms import Platform, any_of, everything, exact, only, only_os, only_strict, ordered, parse
+from tests.support import vectors
 
 LINUX = Platform("linux", "amd64")
 WINDOWS = Platform("windows", "amd64", os_version="10.0.17763")
@@ -22,19 +23,7 @@ def _sorted(matcher: platforms.Matcher, texts: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("wanted", "candidate", "fits"),
-    [
-        (LINUX, Platform("Linux", "X86_64"), True),
-        (LINUX, Platform("linux", "amd64", "v1"), True),
-        (LINUX, Platform("linux", "amd64", "v2"), False),
-        (LINUX, Platform("windows", "amd64"), False),
-        (LINUX, Platform("linux", "386"), False),
-        (Platform("linux", "arm", "v6"), Platform("linux", "arm"), False),
-        (Platform("linux", "arm"), Platform("linux", "armhf", "v5"), True),
-        (Platform("linux", "amd64", os_version="5.10"), Platform("linux", "amd64", os_version="garbage"), True),
-        (Platform("unknown", "unknown"), Platform("unknown", "unknown"), True),
-        (LINUX, Platform("unknown", "unknown"), False),
-        (Platform("macos", "arm64"), Platform("darwin", "aarch64", "8"), True),
-    ],
+    vectors.rows("platforms", "match", "wanted", "candidate", "fits"),
 )
 def test_os_architecture_and_variant_are_equal_in_normal_form(
     wanted: Platform, candidate: Platform, fits: bool

@@ -5,46 +5,12 @@ from __future__ import annotations
 import pytest
 
 from imagestore.platforms import Platform, normalize
+from tests.support import vectors
 
 
 @pytest.mark.parametrize(
     ("architecture", "variant", "expected"),
-    [
-        ("i386", "", ("386", "")),
-        ("i386", "v1", ("386", "")),
-        ("386", "v1", ("386", "v1")),
-        ("x86_64", "", ("amd64", "")),
-        ("x86-64", "v1", ("amd64", "")),
-        ("AMD64", "V1", ("amd64", "")),
-        ("amd64", "1", ("amd64", "1")),
-        ("amd64", "v2", ("amd64", "v2")),
-        ("aarch64", "", ("arm64", "")),
-        ("arm64", "8", ("arm64", "")),
-        ("arm64", "v8", ("arm64", "")),
-        ("arm64", "v8.0", ("arm64", "")),
-        ("arm64", "8.0", ("arm64", "8.0")),
-        ("arm64", "8.1", ("arm64", "8.1")),
-        ("arm64", "v8.1", ("arm64", "v8.1")),
-        ("arm64", "9", ("arm64", "v9")),
-        ("arm64", "9.0", ("arm64", "v9")),
-        ("arm64", "v9.0", ("arm64", "v9")),
-        ("arm64", "v9", ("arm64", "v9")),
-        ("armhf", "v8", ("arm", "v7")),
-        ("armel", "", ("arm", "v6")),
-        ("arm", "", ("arm", "v7")),
-        ("arm", "5", ("arm", "v5")),
-        ("arm", "6", ("arm", "v6")),
-        ("arm", "7", ("arm", "v7")),
-        ("arm", "8", ("arm", "v8")),
-        ("arm", "4", ("arm", "4")),
-        ("i686", "", ("i686", "")),
-        ("x86", "", ("x86", "")),
-        ("armv7l", "", ("armv7l", "")),
-        ("ppc64el", "", ("ppc64el", "")),
-        ("loongarch64", "", ("loongarch64", "")),
-        ("mips64le", "R6", ("mips64le", "r6")),
-        ("riscv64", "rva20u64", ("riscv64", "rva20u64")),
-    ],
+    vectors.rows("platforms", "normalize", "architecture", "variant", "normal"),
 )
 def test_architecture_and_variant_are_translated_together(
     architecture: str, variant: str, expected: tuple[str, str]
