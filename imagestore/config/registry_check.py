@@ -1,8 +1,8 @@
 """What a check of a configuration says about registries: mirrors, certificates and logins.
 
-A load reads none of it, since a pull needs only what is said of its own host and must not fail for another's; so none
-of these findings is an error. But what a pull would be refused for is told here before anybody pulls, and so is what
-containerd would use and this store doesn't.
+A load reads none of it, since a pull needs only what is said of its own host and must not fail for another's. What a
+pull would be refused for is an error here, before anybody pulls. What has no effect, or what containerd would use and
+this store doesn't, is a warning.
 """
 
 from __future__ import annotations
