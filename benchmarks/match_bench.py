@@ -22,14 +22,11 @@ import time
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from imagestore import config
+from imagestore import CancelToken, Descriptor, Digest, config
 from imagestore.oci import media_types
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.platforms import Platform
 from imagestore.store.pull.choice import match_handlers, wanted_platforms
 from imagestore.store.pull.sources import Documents
-from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -62,7 +62,7 @@ def read_transport(registry: Registry) -> None:
 
 def pull(registry: Registry) -> None:
     """Pull into a store of our own."""
-    from imagestore.store.image_store import ImageStore
+    from imagestore import ImageStore
 
     with registry.serve() as server, tempfile.TemporaryDirectory() as folder, ImageStore(folder) as store:
         store.pull(server.reference(REFERENCE), platform="linux/amd64")

@@ -24,11 +24,10 @@ from pathlib import Path
 import grpc
 
 from benchmarks import tiny_layout
+from imagestore import ImageStore, platforms
 from imagestore import config as configuration
-from imagestore import platforms
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.image_service import MESSAGE_BYTES
-from imagestore.store.image_store import ImageStore
 from tests.support.containerd_cri import containerd_cri
 from tests.support.peers import need
 from tests.support.server import serving

@@ -25,16 +25,13 @@ from typing import TYPE_CHECKING
 
 from benchmarks.store_peers import Peers
 from benchmarks.suite.containerd import is_possible
+from imagestore import CancelToken, Descriptor, Digest, Platform
 from imagestore.content.local import LocalContentStore
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.platform import Platform
 from imagestore.store.garbage import collect, collect_from
 from imagestore.store.maintenance.usage import measure
-from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event

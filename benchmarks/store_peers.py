@@ -21,8 +21,7 @@ from benchmarks import tiny_layout
 from benchmarks.suite.containerd import Containerd, containerd
 from benchmarks.suite.cost import imagestore_command
 from benchmarks.suite.series import turns
-from imagestore import platforms
-from imagestore.store.image_store import ImageStore
+from imagestore import ImageStore, platforms
 
 #: The goals, as parts of what containerd takes.
 GOALS = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from imagestore.oci.digest import Digest
+from imagestore import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"

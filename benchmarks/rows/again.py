@@ -13,7 +13,7 @@ from benchmarks.suite.bench import Bench, Registry
 from benchmarks.suite.cost import Cost
 from benchmarks.suite.figures import Figure, Findings, compare, count
 from benchmarks.suite.series import alternate, digits, table
-from imagestore.oci.digest import Digest
+from imagestore import Digest
 from imagestore.testing import RegistryServer, build_index, synthetic_layer
 from tests.support.peers import need
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from imagestore.oci.digest import Digest, new_hash
-from imagestore.testing import Layer, build_image
+from imagestore import Digest
+from imagestore.oci.digest import new_hash
+from imagestore.testing import Image, Layer, build_image
 from imagestore.testing.images.bodies import SyntheticBody
-from imagestore.testing.images.builders import Image
 from imagestore.testing.images.layers import stored_gzip
 
 _MIB = 1 << 20

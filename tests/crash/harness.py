@@ -25,9 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagestore import Digest, ImageStore
 from imagestore.content.direct_io import LEAST_LARGE_BYTES
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_index, layer, synthetic_layer
 from tests.crash.invariants import LATER_SECONDS, broken_backups, violations
 from tests.crash.worker import Place, repair, run
@@ -37,7 +36,7 @@ from tests.unit.store.archive import making
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
 
-    from imagestore.testing.images.builders import Image
+    from imagestore.testing import Image
 
 TOP = Path(__file__).parents[2]
 REFERENCES = tuple(f"registry.example/crash/{name}:1" for name in ("a", "b", "c", "d"))

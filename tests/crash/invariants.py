@@ -13,14 +13,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from imagestore import Digest, ImageStore
 from imagestore.errors import DocumentError, StoreError
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
-from imagestore.oci.digest import Digest
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.manifest import Manifest
-from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.rebuild import rebuild
 
 LATER_SECONDS = 25 * 3600.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 if TYPE_CHECKING:
-    from imagestore.store.image_store import ImageStore
+    from imagestore import ImageStore
 
 _MIXED = [
     *["pull"] * 6,
@@ -88,8 +88,7 @@ def _guarded(place: Place, failpoint: str, work: Callable[[], None]) -> None:
 
 
 def _open(place: Place, *, adopts: bool) -> ImageStore:
-    from imagestore import config, platforms
-    from imagestore.store.image_store import ImageStore
+    from imagestore import ImageStore, config, platforms
     from tests.support.node import CONFIG
 
     host = platforms.parse("windows(10.0.20348)/amd64")
@@ -109,9 +108,9 @@ def _mend(place: Place) -> None:
 
 
 def _work(place: Place, chance: random.Random) -> None:
+    from imagestore import EvictionPolicy
     from imagestore.content import delete
     from imagestore.errors import ImageNotFoundError
-    from imagestore.store.maintenance.eviction import EvictionPolicy
     from imagestore.store.maintenance.hashing import CheckOptions
 
     # These images have few blobs; so some are deleted by several threads, others by one.
@@ -155,7 +154,7 @@ def _work(place: Place, chance: random.Random) -> None:
 
 def _import(store: ImageStore, handler: str, place: Place, chance: random.Random) -> None:
     """An archive, under the names that are pulled too."""
-    from imagestore.store.archive.importing import ImportOptions
+    from imagestore import ImportOptions
 
     options = ImportOptions(
         runtime_handlers=(handler,),

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Digest, ExportOptions, ImportOptions
 from imagestore.errors import ContentNotFoundError, DocumentError
-from imagestore.oci.digest import Digest
 from imagestore.store.archive import layout
 from imagestore.store.archive.contents import ArchiveFormat
-from imagestore.store.archive.exporting import ExportOptions, ExportShape
-from imagestore.store.archive.importing import ImportOptions
+from imagestore.store.archive.exporting import ExportShape
 from imagestore.testing import build_image, build_index, layer
 from tests.support.node import HYPERV, PLATFORMS, PYTHON, Node, node, python_image
 from tests.support.peers import need

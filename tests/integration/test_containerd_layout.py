@@ -13,12 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import platforms
+from imagestore import CancelToken, Digest, ImageStore, platforms
 from imagestore.content.local import LocalContentStore
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_index, synthetic_layer
-from imagestore.util.cancel import CancelToken
 from tests.support.peers import need
 
 pytestmark = pytest.mark.integration

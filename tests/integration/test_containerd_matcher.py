@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
-from imagestore import platforms
+from imagestore import CancelToken, Descriptor, Digest, platforms
 from imagestore.errors import InvalidPlatformError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.select import Selection, select
 from imagestore.platforms import Matcher, Platform, host
 from imagestore.store.pull.sources import Documents
-from imagestore.util.cancel import CancelToken
 from tests.support.go_matcher import Cases, Image, answers, members, platform_of
 from tests.support.golang import compile_program
 

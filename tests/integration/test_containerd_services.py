@@ -16,13 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Digest, ImageStore, platforms
 from imagestore import config as configuration
-from imagestore import platforms
 from imagestore.containerd.service import add_containerd, add_proxy_content
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
-from imagestore.testing import RegistryServer, build_index, synthetic_layer
-from imagestore.testing.images.builders import Image
+from imagestore.testing import Image, RegistryServer, build_index, synthetic_layer
 from tests.support.peers import need
 from tests.support.rpc_server import Add, served
 from tests.support.whole_images import TWO_HANDLERS

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import platforms
-from imagestore.registry.events import BlobStarted, Event
-from imagestore.store.image_store import ImageStore
+from imagestore import BlobStarted, Event, ImageStore, platforms
 from imagestore.testing import RegistryServer, build_index, synthetic_layer
 from imagestore.util.failpoint import VARIABLE
 

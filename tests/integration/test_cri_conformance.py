@@ -21,15 +21,12 @@ from typing import TypeVar
 
 import pytest
 
-from imagestore import platforms
+from imagestore import CancelToken, ImageStore, platforms
 from imagestore.containerd.service import add_proxy_content
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.errors import DeadlineExceededError, ImageStoreError
-from imagestore.store.image_store import ImageStore
-from imagestore.testing import build_image, layer
-from imagestore.testing.images.builders import Image
-from imagestore.util.cancel import CancelToken
+from imagestore.testing import Image, build_image, layer
 from tests.support.containerd_cri import containerd_cri
 from tests.support.cri_server import cri_server
 from tests.support.peers import DockerRegistry, docker_registry, need

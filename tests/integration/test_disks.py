@@ -258,7 +258,7 @@ from pathlib import Path
 from imagestore import platforms
 from imagestore.errors import ImageNotFoundError, StoreFullError
 from imagestore.registry.connect import connect
-from imagestore.store.image_store import ImageStore
+from imagestore import ImageStore
 from imagestore.testing import Registry, build_image, layer
 
 disk = Path(sys.argv[1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore import platforms
+from imagestore import PartAdvanced, platforms
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageStoreError
@@ -18,7 +18,6 @@ from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.image_gc import ImageCollector
 from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
 from imagestore.node.kubelet_messages import ErrorClass
-from imagestore.registry.events import PartAdvanced
 from imagestore.testing import build_index, layer
 from imagestore.util.durations import Duration
 from tests.support.containerd_cri import containerd_cri
@@ -29,8 +28,8 @@ from tests.support.peers import docker_registry
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from imagestore import Event
     from imagestore.node.image_service import ImageService
-    from imagestore.registry.events import Event
 
 pytestmark = pytest.mark.integration
 GATES = FeatureGates(runtime_class_in_image_cri=True, ensure_secret_pulled_images=False)

@@ -11,9 +11,7 @@ from pathlib import Path
 import oras.client
 import pytest
 
-from imagestore import platforms
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
+from imagestore import Digest, ImageStore, platforms
 from imagestore.testing import build_image, build_index, layer
 from tests.support.peers import DockerRegistry, docker_registry, need
 

@@ -173,9 +173,9 @@ def test_adopting_shares_blocks_where_the_disk_can(tmp_path: Path, kind: str) ->
     """A copy would not fit; the source stays writable, and its fate its own."""
     program = f"""
 import os, pathlib, sys
-from imagestore.util.cancel import CancelToken
+from imagestore import CancelToken
 from imagestore.content.local import LocalContentStore
-from imagestore.oci.digest import Digest
+from imagestore import Digest
 disk = pathlib.Path(sys.argv[1])
 size = 180 * {MEBIBYTE}
 data = os.urandom({MEBIBYTE}) * 180

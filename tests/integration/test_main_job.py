@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from imagestore.oci.digest import Digest
+from imagestore import Digest
 from imagestore.oci.index import Index
 from imagestore.platforms import format_all
-from imagestore.testing import build_index, layer
-from imagestore.testing.images.builders import Image
+from imagestore.testing import Image, build_index, layer
 from tests.support.node import CONFIG, HYPERV, PROCESS
 from tests.support.peers import DockerRegistry, docker_registry, need
 

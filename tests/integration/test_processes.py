@@ -12,10 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
-from imagestore.testing import RegistryServer, build_index, layer
-from imagestore.testing.images.builders import BuiltManifest, Image
+from imagestore import Digest, ImageStore
+from imagestore.testing import Image, RegistryServer, build_index, layer
+from imagestore.testing.images.builders import BuiltManifest
 from tests.support.node import HANDLERS, PLATFORMS, needed
 from tests.support.store_process import StoreProcess
 

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import platforms
+from imagestore import ImageStore, platforms
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageStoreError
-from imagestore.store.image_store import ImageStore
-from imagestore.testing import RegistryServer, build_image, layer
-from imagestore.testing.images.builders import Image
+from imagestore.testing import Image, RegistryServer, build_image, layer
 from tests.support.containerd_cri import containerd_cri
 from tests.support.server import Server, short_folder, until
 

@@ -15,17 +15,22 @@ from typing import Any, Final
 import pytest
 import trustme
 
-from imagestore import config, platforms
+from imagestore import (
+    CancelToken,
+    Credential,
+    CredentialLookup,
+    Digest,
+    ImageStore,
+    Reference,
+    Secret,
+    SourceSwitched,
+    config,
+    platforms,
+)
 from imagestore.errors import AuthenticationError, RegistryUnavailableError
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
-from imagestore.registry.credentials.model import Credential, CredentialLookup, Found, Target
-from imagestore.registry.events import SourceSwitched
-from imagestore.store.image_store import ImageStore
+from imagestore.registry.credentials.model import Found, Target
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
 from imagestore.testing.faults import Drip
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
 from tests.support.logins import HTPASSWD, PASSWORD, TokenService, token_service
 from tests.support.peers import DockerRegistry, docker_registry
 

@@ -23,12 +23,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from imagestore import CancelToken
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageStoreError, OperationCancelledError
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
 from imagestore.testing.faults.delivery import Drip
-from imagestore.util.cancel import CancelToken
 from tests.integration.test_server_reload import _HANDLER
 from tests.support.go_client import GoClient, build
 from tests.support.node import CONFIG
@@ -285,8 +285,8 @@ def test_two_servers_on_one_root_see_each_other(tmp_path: Path) -> None:
 
 
 def test_numbers_and_logs_tell_of_a_pull_and_no_secret(tmp_path: Path) -> None:
+    from imagestore import Secret
     from imagestore.registry.credentials.cri import AuthConfig
-    from imagestore.util.secret import Secret
 
     config = tmp_path / "config.toml"
     config.write_text(CONFIG.replace("runhcs-wcow-process", "runc") + _HANDLER)

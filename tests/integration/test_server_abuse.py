@@ -18,11 +18,10 @@ from typing import Any
 import grpc
 import pytest
 
+from imagestore import ImageStore, platforms
 from imagestore import config as configuration
-from imagestore import platforms
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.model import ImageSpec
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
 from imagestore.testing.faults.delivery import Drip
 from tests.support.server import Server, serving, until

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import ImageStore
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import UnknownRuntimeHandlerError
-from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.rebuild import rebuild
 from tests.support.node import CONFIG
 from tests.support.server import serving, until

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore import ImageStore
 from imagestore.errors import ImageStoreError
-from imagestore.store.image_store import ImageStore
-from imagestore.testing import RegistryServer, build_index, replay
-from imagestore.testing.engine.ledger import Ledger
+from imagestore.testing import Ledger, RegistryServer, build_index, replay
 from imagestore.testing.faults import chaos
 from imagestore.testing.images.invalid import InvalidImage, invalid_images
 
 if TYPE_CHECKING:
-    from imagestore.store.image import Image
+    from imagestore import Image
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import oras.client
 import pytest
 
-from imagestore.oci.digest import Digest
+from imagestore import Digest
 from imagestore.testing import RegistryServer, TokenAuth, build_artifact, build_image, build_index, replay, save_tape
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from imagestore import ImageStore
 from imagestore.cli.main import main
-from imagestore.store.image_store import ImageStore
-from imagestore.testing.images.layers import Layer, layer_from_tar
+from imagestore.testing import Layer
+from imagestore.testing.images.layers import layer_from_tar
 from tests.support.peers import need
 from tests.unit.store.unpack.making import REFERENCE, entry, folder, hard_link, link, made, stored
 

@@ -10,13 +10,13 @@ import grpc
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from imagestore import Digest
 from imagestore.containerd._proto import content_pb2, images_pb2, leases_pb2, namespaces_pb2
 from imagestore.containerd._proto.content_pb2_grpc import ContentStub
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesStub
 from imagestore.containerd._proto.leases_pb2_grpc import LeasesStub
 from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesStub
-from imagestore.oci.digest import Digest
 
 STAT, WRITE, COMMIT = content_pb2.STAT, content_pb2.WRITE, content_pb2.COMMIT
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"

@@ -23,8 +23,8 @@ from imagestore.store.workers import StoreWorkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from imagestore import ImageStore
     from imagestore.cri.pull_queue import PullMeter
-    from imagestore.store.image_store import ImageStore
 
 _OPTIONS = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
 

@@ -12,8 +12,8 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from imagestore import Digest
 from imagestore.oci import media_types
-from imagestore.oci.digest import Digest
 from imagestore.platforms import Platform
 
 if TYPE_CHECKING:

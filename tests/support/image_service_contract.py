@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import (
     ImageStoreError,
@@ -15,7 +16,6 @@ from imagestore.errors import (
     UnknownRuntimeHandlerError,
 )
 from imagestore.node.image_service import ImageService
-from imagestore.util.cancel import CancelToken
 
 
 @dataclass

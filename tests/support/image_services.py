@@ -19,11 +19,10 @@ from imagestore.util.durations import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from imagestore import CancelToken, Observer
     from imagestore.cri.model import SandboxMetadata
     from imagestore.errors import ImageStoreError
     from imagestore.registry.credentials.cri import AuthConfig
-    from imagestore.registry.events import Observer
-    from imagestore.util.cancel import CancelToken
 
 
 class FakeClock:

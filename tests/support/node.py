@@ -7,21 +7,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore import config, platforms
+from imagestore import ImageStore, config, platforms
 from imagestore.registry.connect import connect
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import Registry, build_index, layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from imagestore.oci.digest import Digest
+    from imagestore import Digest, Event
     from imagestore.platforms import Platform
-    from imagestore.registry.events import Event
     from imagestore.store.pull.verify import ImageVerifier
-    from imagestore.testing import BasicAuth, FaultRule, TokenAuth
-    from imagestore.testing.images.builders import Image
+    from imagestore.testing import BasicAuth, FaultRule, Image, TokenAuth
 
 HOST = platforms.parse("windows(10.0.20348)/amd64")
 PROCESS = "runhcs-wcow-process"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from imagestore.testing.images.builders import Image
+    from imagestore.testing import Image
 
 _CONFIG = """
 version: 0.1

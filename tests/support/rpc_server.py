@@ -10,10 +10,10 @@ from pathlib import Path
 
 import grpc
 
+from imagestore import ImageStore
 from imagestore.containerd.service import add_containerd, add_proxy_content
 from imagestore.server.calls import CallWatch, NoNumbers
 from imagestore.server.interceptors import CallInterceptor
-from imagestore.store.image_store import ImageStore
 from imagestore.store.workers import StoreWorkers
 
 MESSAGE_BYTES = 16 * 1024 * 1024

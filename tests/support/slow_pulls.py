@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from imagestore import platforms
+from imagestore import CancelToken, platforms
 from imagestore.cri.model import ImageSpec
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
 from imagestore.testing.faults.delivery import Drip
-from imagestore.util.cancel import CancelToken
 from tests.support.server import Server
 
 HERE = platforms.host.detect()

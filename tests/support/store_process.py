@@ -57,8 +57,7 @@ class StoreProcess:
 
 def serve(pipe: Connection, root: Path) -> None:
     """The process's main loop."""
-    from imagestore import config
-    from imagestore.store.image_store import ImageStore
+    from imagestore import ImageStore, config
     from tests.support.node import CONFIG, HOST
 
     settings = config.loads(CONFIG, filename="config.toml", host=HOST)
@@ -72,7 +71,7 @@ def serve(pipe: Connection, root: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    from imagestore.store.image import Image
+    from imagestore import Image
 
     if isinstance(value, Image):
         return value.reference, value.runtime_handler, str(value.manifest.digest)

@@ -7,15 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from imagestore import platforms
+from imagestore import CancelToken, Descriptor, Digest, ImageStore, platforms
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.errors import ImageStoreError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
-from imagestore.testing.images.builders import Document, Image
-from imagestore.util.cancel import CancelToken
+from imagestore.testing import Image
+from imagestore.testing.images.builders import Document
 from tests.support.containerd_client import Client, target
 from tests.support.rpc_server import containerd_face
 

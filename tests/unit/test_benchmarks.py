@@ -16,7 +16,7 @@ from benchmarks.suite.cost import Cost, RunError
 from benchmarks.suite.figures import Figure, compare, lines, over
 from benchmarks.suite.images import SIZES, make_image, packed_layer
 from benchmarks.suite.places import file_system
-from imagestore.oci.digest import Digest
+from imagestore import Digest
 
 S_DIGEST = "sha256:7247d5a5ae7546e4256cb2dff1a84cca8e41d9c6f61eb51a9c3cbbf1ee1523a3"
 #: The benchmarks need Linux.

@@ -14,8 +14,7 @@ import pytest
 
 import imagestore
 from benchmarks import tiny_layout
-from imagestore.oci.digest import Digest
-from imagestore.store.archive.importing import ImportOptions
+from imagestore import Digest, ImportOptions
 from imagestore.testing import Ledger, RegistryServer, build_image, build_index, layer, synthetic_layer
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
 

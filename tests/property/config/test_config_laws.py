@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagestore import config
+from imagestore.config import Location
 from imagestore.config.globs import compile_component, matches
 from imagestore.config.known import normal_member
 from imagestore.config.loading import read
 from imagestore.config.merge_imports import merge
 from imagestore.config.toml_lines import KeyLines
-from imagestore.config.tree import Location, Plain, Table, build, plain
+from imagestore.config.tree import Plain, Table, build, plain
 from imagestore.errors import ConfigError
 from imagestore.platforms import Platform
 

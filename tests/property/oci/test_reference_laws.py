@@ -7,10 +7,10 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import Digest, Reference
 from imagestore.errors import ImageStoreError, InvalidDigestError, InvalidReferenceError
 from imagestore.node.image_names import name_fault
-from imagestore.oci.digest import VERIFIABLE, Digest
-from imagestore.oci.reference import Reference
+from imagestore.oci.digest import VERIFIABLE
 
 component = st.from_regex(r"[a-z0-9]{1,8}([._]|__|-{1,3})?[a-z0-9]{1,8}", fullmatch=True)
 host = st.sampled_from(["docker.io", "localhost", "localhost:5000", "registry.example:443", "[::1]:80", "10.0.0.1"])

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import Descriptor, Digest
 from imagestore.errors import ContentNotFoundError
 from imagestore.oci import media_types
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.index import Index
 from imagestore.oci.select import Selection, select, select_each
 from imagestore.platforms import Matcher, Platform, default_for, only

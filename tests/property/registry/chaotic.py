@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from imagestore import Digest, TransferPolicy
 from imagestore.errors import ImageStoreError
-from imagestore.oci.digest import Digest
-from imagestore.registry.policy import TransferPolicy
 from imagestore.testing import FaultRule, TokenAuth, Where, build_index, layer
 from imagestore.testing.faults import (
     ExpireToken,

@@ -9,17 +9,12 @@ import httpx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagestore import CancelToken, Credential, Descriptor, Digest, Reference, Secret, TransferPolicy
 from imagestore.errors import ImageStoreError
 from imagestore.oci import media_types
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
 from imagestore.registry.connect import connect
-from imagestore.registry.credentials.model import Credential, Found, Target
-from imagestore.registry.policy import TransferPolicy
+from imagestore.registry.credentials.model import Found, Target
 from imagestore.registry.retry import Timing
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
 from tests.support.streams import drain
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from imagestore.oci.digest import Digest
-from imagestore.testing import build_index, layer
-from imagestore.testing.images.builders import BuiltManifest, Image
+from imagestore import Digest
+from imagestore.testing import Image, build_index, layer
+from imagestore.testing.images.builders import BuiltManifest
 from tests.support.node import HANDLERS, PLATFORMS, needed, node
 
 TAGS = ("registry.example/a:1", "registry.example/a:2", "registry.example/b:1")

@@ -11,8 +11,8 @@ import httpx
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from imagestore import Digest
 from imagestore.errors import DocumentError
-from imagestore.oci.digest import Digest
 from imagestore.testing import Registry, Tape, build_image, replay
 from imagestore.testing.engine.answers import parse_range
 from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, body_steps

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Noticed
 from imagestore.cli.main import SECTIONS
-from imagestore.registry.events import Noticed
 from imagestore.testing import Entry, RegistryServer, build_image, build_index
 from tests.support.node import HYPERV, PROCESS, python_image
 from tests.unit.cli.lines import Line

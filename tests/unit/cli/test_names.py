@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from imagestore import Reference
 from imagestore.cli.describe import familiar
 from imagestore.errors import InvalidReferenceError
-from imagestore.oci.reference import Reference
 
 DIGEST = "sha256:" + "a" * 64
 

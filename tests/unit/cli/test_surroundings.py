@@ -14,10 +14,10 @@ from typing import Final
 import platformdirs
 import pytest
 
+from imagestore import ImageStore
 from imagestore.cli import app, signals
 from imagestore.cli.main import main, run
 from imagestore.errors import ConfigError
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import RegistryServer, build_image
 
 COMMAND: Final = f"{sys.executable} -m imagestore"

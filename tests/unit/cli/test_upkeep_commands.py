@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from imagestore import Digest
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.errors import StoreError, StoreFullError
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.digest import Digest
 from imagestore.store.maintenance.service import Upkeep
 from imagestore.testing import RegistryServer
 from tests.support.commands import Commands

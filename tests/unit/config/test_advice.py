@@ -6,10 +6,8 @@ import re
 
 import pytest
 
-from imagestore import config
+from imagestore import Descriptor, Digest, config
 from imagestore.oci import media_types
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.index import Index
 from imagestore.oci.select import Selection, select
 from imagestore.platforms import Platform, format_all, parse

@@ -8,7 +8,7 @@ import pytest
 import trustme
 
 from imagestore import config
-from imagestore.config.findings import Severity
+from imagestore.config import Severity
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagestore import config
-from imagestore.config import hosts
+from imagestore import Platform, config
+from imagestore.config import Severity, hosts
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.findings import Severity
 from imagestore.config.hosts import RegistryHosts, candidates, find_folder, read_hosts, reader_for
 from imagestore.errors import ConfigError
-from imagestore.platforms.platform import Platform
 from imagestore.registry.endpoints import endpoints_from
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.config.findings import Finding
+from imagestore.config import Finding, Location
 from imagestore.config.merge_imports import merge
-from imagestore.config.tree import Location, Plain, Table, build, plain
+from imagestore.config.tree import Plain, Table, build, plain
 
 Document = dict[str, Plain]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore import config
-from imagestore.config.findings import Severity
+from imagestore.config import Severity
 from imagestore.config.hosts import reader_for
 
 if TYPE_CHECKING:

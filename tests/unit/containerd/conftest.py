@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import platforms
-from imagestore.store.image_store import ImageStore
+from imagestore import ImageStore, platforms
 from tests.support.containerd_client import Client
 from tests.support.rpc_server import containerd_face, proxy_face
 

@@ -9,13 +9,12 @@ import grpc
 import pytest
 from google.protobuf.empty_pb2 import Empty
 
-from imagestore import __version__
+from imagestore import ImageStore, __version__
 from imagestore.containerd._proto import introspection_pb2, snapshots_pb2
 from imagestore.containerd._proto.introspection_pb2_grpc import IntrospectionStub
 from imagestore.containerd._proto.snapshots_pb2_grpc import SnapshotsStub
 from imagestore.containerd._proto.version_pb2_grpc import VersionStub
 from imagestore.containerd.service import add_containerd, add_proxy_content
-from imagestore.store.image_store import ImageStore
 from imagestore.store.workers import StoreWorkers
 from tests.support.containerd_client import Client, refused
 from tests.support.rpc_server import containerd_face

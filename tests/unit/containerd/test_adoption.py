@@ -9,14 +9,12 @@ import grpc
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from imagestore import Digest, ImageStore, platforms
 from imagestore import config as configuration
-from imagestore import platforms
 from imagestore.containerd._proto import images_pb2 as wire
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX
-from imagestore.store.image_store import ImageStore
-from imagestore.testing import build_image, build_index, layer
-from imagestore.testing.images.builders import Document, Image
+from imagestore.testing import Image, build_image, build_index, layer
+from imagestore.testing.images.builders import Document
 from tests.support.containerd_client import Client, refused, target
 from tests.support.rpc_server import containerd_face
 from tests.support.whole_images import (

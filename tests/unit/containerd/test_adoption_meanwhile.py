@@ -11,14 +11,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+from imagestore import Descriptor, ImageStore
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ConfigError, ImageDeniedError, ImageStoreError, StoreBusyError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.store.image_store import ImageStore
 from imagestore.store.pull.present import PresentImage, settle
-from imagestore.testing import build_image
-from imagestore.testing.images.builders import Image
+from imagestore.testing import Image, build_image
 from tests.support.containerd_client import Client, refused
 from tests.support.whole_images import (
     NAME,

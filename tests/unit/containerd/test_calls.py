@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from imagestore import ImageStore
 from imagestore.containerd.calls import once_unlocked
 from imagestore.errors import Category, ImageStoreError, IngestLockedError, StoreBusyError
-from imagestore.store.image_store import ImageStore
 from imagestore.util.rpc import MOST_TEXT_BYTES, text_of
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
 

@@ -20,15 +20,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagestore import platforms
+from imagestore import CancelToken, Digest, ImageStore, platforms
 from imagestore.containerd import content
 from imagestore.containerd._proto import content_pb2
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.upload import Piece, Upload
 from imagestore.errors import PreconditionError
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
-from imagestore.util.cancel import CancelToken
 from tests.support.collector import without_collector
 from tests.support.containerd_client import (
     COMMIT,

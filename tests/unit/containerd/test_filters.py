@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import CancelToken
 from imagestore.containerd.filters import Fields, Filter, labelled
 from imagestore.errors import InvalidInputError, OperationCancelledError
-from imagestore.util.cancel import CancelToken
 
 FIELDS = labelled(
     {"name": "docker.io/library/x:1", "target.digest": "sha256:ab"},

@@ -8,15 +8,11 @@ import grpc
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from imagestore import Descriptor, Digest, EvictionPolicy, ImageStore, Platform
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.records import ImageRecord
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.platforms.platform import Platform
-from imagestore.store.image_store import ImageStore
-from imagestore.store.maintenance.eviction import EvictionPolicy
 from tests.support.containerd_client import COMMIT, Client, digest_of, message, refused, target
 
 NOT_FOUND, INVALID = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT

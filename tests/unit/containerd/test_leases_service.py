@@ -7,8 +7,7 @@ import time
 import grpc
 import pytest
 
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
+from imagestore import Digest, ImageStore
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
 
 NOT_FOUND, UNIMPLEMENTED = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED

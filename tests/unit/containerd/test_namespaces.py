@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from imagestore import Digest, ImageStore
 from imagestore.containerd._proto import content_pb2
 from imagestore.containerd._proto import namespaces_pb2 as wire
 from imagestore.metadata.records import HolderKind
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance import why
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
 

@@ -8,11 +8,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from imagestore import platforms
+from imagestore import Digest, ImageStore, platforms
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.namespace_api import proxy_owner
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
 from tests.support.rpc_server import containerd_face, proxy_face
 

@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Digest, ImageStore
 from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import OperationCancelledError, StoreFullError
-from imagestore.oci.digest import Digest
 from imagestore.registry.connect import connect
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import Registry
-from imagestore.util.cancel import CancelToken
 from tests.support.node import HOST, PYTHON, node, python_image
 
 NEVER = CancelToken()

@@ -19,6 +19,7 @@ from typing import Self
 
 import pytest
 
+from imagestore import CancelToken, Descriptor, Digest, Reference
 from imagestore.content.api import IngestStatus
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingest_folder import ingest_name
@@ -35,12 +36,8 @@ from imagestore.errors import (
 )
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci import media_types
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
 from imagestore.registry.events import ignore
 from imagestore.store.pull.fetch import Fetcher, ingest_ref
-from imagestore.util.cancel import CancelToken
 
 NEVER = CancelToken()
 SIZES = (500, 5000, 50000)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Digest
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import IntegrityError, StoreError
-from imagestore.oci.digest import Digest
 
 DATA = b"content"
 DIGEST = Digest.of(DATA)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Digest
 from imagestore.content.delete import Deleted, Deleter
-from imagestore.oci.digest import Digest
 
 
 @pytest.fixture

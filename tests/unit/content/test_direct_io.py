@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imagestore import CancelToken, Digest
 from imagestore.content.direct_io import (
     BUFFER_BYTES,
     DIRECT,
@@ -32,8 +33,6 @@ from imagestore.errors import (
     StoreError,
     StoreFullError,
 )
-from imagestore.oci.digest import Digest
-from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

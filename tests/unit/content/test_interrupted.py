@@ -14,13 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from imagestore import CancelToken, Digest
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
 from imagestore.content.small_writer import SmallBlob
 from imagestore.errors import IntegrityError, OperationCancelledError, StoreError
-from imagestore.oci.digest import Digest
-from imagestore.util.cancel import CancelToken
 
 DATA = b"hello"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Digest
 from imagestore.content.disk import translated
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
@@ -31,8 +32,6 @@ from imagestore.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from imagestore.oci.digest import Digest
-from imagestore.util.cancel import CancelToken
 
 NEVER = CancelToken()
 

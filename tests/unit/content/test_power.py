@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Digest
 from imagestore.content.adopt import hard_link
 from imagestore.content.local import LocalContentStore
 from imagestore.content.small_writer import SmallBlob
 from imagestore.errors import StoreError
-from imagestore.oci.digest import Digest
-from imagestore.util.cancel import CancelToken
 from tests.support.syncs import noted_syncs
 
 NEVER = CancelToken()

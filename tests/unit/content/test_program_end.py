@@ -34,10 +34,10 @@ def work():
 """
 
 FILLING = """
-from imagestore.util.cancel import CancelToken
+from imagestore import CancelToken
 from imagestore.content.direct_io import BUFFER_BYTES, LEAST_LARGE_BYTES
 from imagestore.content.local import LocalContentStore
-from imagestore.oci.digest import Digest
+from imagestore import Digest
 
 CONTENT = bytes(range(256)) * ((LEAST_LARGE_BYTES + 3 * BUFFER_BYTES) // 256 + 1)
 left = memoryview(CONTENT)

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
+from imagestore import CancelToken, Digest
 from imagestore.content.local import LocalContentStore
 from imagestore.content.small_writer import SmallBlob
 from imagestore.errors import StoreFullError
-from imagestore.oci.digest import Digest
-from imagestore.util.cancel import CancelToken
 from imagestore.util.disk_reserve import BALLAST_BYTES, Ballast
 
 MEBIBYTE = 1 << 20

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from imagestore import CancelToken, Digest
 from imagestore.content.local import LocalContentStore
 from imagestore.content.small_writer import BATCH, SmallBlob
 from imagestore.errors import (
@@ -17,8 +18,6 @@ from imagestore.errors import (
     StoreCorruptError,
     StoreError,
 )
-from imagestore.oci.digest import Digest
-from imagestore.util.cancel import CancelToken
 from tests.unit.content.remains import left_over
 
 

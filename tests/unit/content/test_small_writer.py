@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagestore import CancelToken, Digest
 from imagestore.content.direct_io import DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
@@ -30,8 +31,6 @@ from imagestore.errors import (
     StoreFullError,
     WriterClosedError,
 )
-from imagestore.oci.digest import Digest
-from imagestore.util.cancel import CancelToken
 from tests.unit.content.remains import left_over
 
 if TYPE_CHECKING:

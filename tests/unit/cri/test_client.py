@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from imagestore import CancelToken, Secret
 from imagestore.cri._proto import api_pb2 as cri
 from imagestore.cri.client import CriImageService, service
 from imagestore.cri.model import ContainerImage, ImageSpec, SandboxMetadata
@@ -28,8 +29,6 @@ from imagestore.errors import (
 )
 from imagestore.node.image_service import ImageService
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
 from tests.unit.cri.scripted_cri import aborting, serving
 
 IMAGE = cri.Image(id="sha256:1", size=7, repo_tags=["registry.example/app:1"])

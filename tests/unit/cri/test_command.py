@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import ImageStore
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.remote import images
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.errors import UnsupportedError
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import BasicAuth
 from tests.support.commands import Commands
 from tests.support.cri_server import CriServer, cri_server

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import CancelToken, ImageStore, Secret, platforms
 from imagestore import config as configuration
-from imagestore import platforms
 from imagestore.cri.client import CriImageService
 from imagestore.cri.errors import data_of
 from imagestore.cri.model import SandboxMetadata
@@ -39,13 +39,10 @@ from imagestore.errors import (
     UnknownRuntimeHandlerError,
 )
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import BasicAuth, FaultRule, Image, RegistryServer, TokenAuth, Where, build_image
 from imagestore.testing import synthetic_layer as large_layer
 from imagestore.testing.faults import Drip, Stall
-from imagestore.util.cancel import CancelToken
 from imagestore.util.rpc import MOST_TEXT_BYTES, text_of
-from imagestore.util.secret import Secret
 from tests.support.cri_server import cri_server
 from tests.support.node import HYPERV, PROCESS, Node, node
 from tests.unit.cri.image_calls import CANARY, HOST, WINDOWS, spec

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from imagestore import Digest, Secret
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, SandboxMetadata
@@ -19,10 +20,8 @@ from imagestore.errors import (
     InvalidInputError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.oci.digest import Digest
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.testing import Image, build_artifact, build_image
-from imagestore.util.secret import Secret
 from tests.support.cri_server import CriServer, cri_server
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 from tests.unit.cri.image_calls import CANARY, HOST, WINDOWS, spec

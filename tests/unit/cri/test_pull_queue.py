@@ -7,12 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from imagestore import BlobAdvanced, BlobDone, BlobStarted, CancelToken, Descriptor, Digest, Event, Observer
 from imagestore.cri.pull_queue import FairSlots, PullKey, PullOutcome, PullQueue
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError, StoreBusyError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.registry.events import BlobAdvanced, BlobDone, BlobStarted, Event, Observer
-from imagestore.util.cancel import CancelToken
 
 KEY = PullKey(1, "registry.example/app:1", "runc", "")
 LAYER = Descriptor("application/vnd.oci.image.layer.v1.tar", Digest.of(b"layer"), 5)

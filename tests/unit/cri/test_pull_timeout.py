@@ -6,13 +6,21 @@ import asyncio
 
 import pytest
 
+from imagestore import (
+    BlobAdvanced,
+    BlobAwaited,
+    BlobDone,
+    BlobStarted,
+    BlobVerifying,
+    CancelToken,
+    Descriptor,
+    Digest,
+    Event,
+    Waiting,
+)
 from imagestore import config as configuration
 from imagestore.cri.pull_timeout import ProgressWatch
 from imagestore.errors import ConfigError, OperationCancelledError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Event, Waiting
-from imagestore.util.cancel import CancelToken
 
 ONE, TWO = (Descriptor("application/octet-stream", Digest.of(raw), 9) for raw in (b"one", b"two"))
 

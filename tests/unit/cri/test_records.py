@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from imagestore import Digest, ImageStore
 from imagestore import config as configuration
 from imagestore.cri import records
 from imagestore.cri._proto import api_pb2 as cri
@@ -22,8 +23,6 @@ from imagestore.cri.records import chain_id
 from imagestore.cri.response_cache import image_message
 from imagestore.errors import StoreCorruptError
 from imagestore.metadata.records import ListedImage
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
 from imagestore.store.workers import StoreWorkers
 from imagestore.testing import build_image
 from tests.support.node import CONFIG, HOST, PYTHON, node, python_image

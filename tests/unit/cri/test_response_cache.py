@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Digest, ImageStore
 from imagestore.cri.client import CriImageService
 from imagestore.cri.response_cache import KEPT_SECONDS, FilesystemUse
 from imagestore.errors import StoreError
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
 from imagestore.store.workers import StoreWorkers
 from imagestore.testing import Image, build_image
 from tests.support.node import PROCESS, Node, node

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.platform import Platform
 
 
 def restorable(store: SqliteMetadataStore) -> tuple[list[list[ImageRecord]], int]:

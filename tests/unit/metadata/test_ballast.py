@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import StoreBusyError, StoreFullError
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.digest import Digest
 from imagestore.util.disk_reserve import Ballast
 from tests.unit.metadata.keeping import without_log
 

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata import journal_lines
 from imagestore.metadata.journal_reading import Journaled, Reading
 from imagestore.metadata.records import ImageRecord, Lease
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.platform import Platform
 
 A, B, C, D = (Digest.of(name) for name in (b"a", b"b", b"c", b"d"))
 

@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import Descriptor, Digest
 from imagestore.errors import InvalidInputError, LeaseNotFoundError
 from imagestore.metadata.marking import climb, mark
 from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.metadata.records import Holder, HolderKind
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci import gc_labels
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import ContentTerms, LeaseTerms, moment
 from imagestore.store.maintenance.why import Chain, explain
 from tests.support.locks import is_locked

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagestore import Digest
 from imagestore.errors import LeaseNotFoundError
 from imagestore.metadata import journal_lines
 from imagestore.metadata.journal_reading import Journaled, Reading
 from imagestore.metadata.records import Lease
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.digest import Digest
 from tests.unit.metadata.keeping import A, B, C
 
 LASTING = Lease("l", 1.0, math.inf, False, {"note": "x"}, "k8s.io")

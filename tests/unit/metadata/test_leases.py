@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import AlreadyExistsError, LeaseNotFoundError
 from imagestore.metadata.records import lease_key
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.digest import Digest
 from tests.unit.metadata.keeping import Clock
 
 A, B = (Digest.of(name) for name in (b"a", b"b"))

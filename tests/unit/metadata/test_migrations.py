@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Digest, Platform
 from imagestore.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -24,8 +25,6 @@ from imagestore.metadata import backup, location, schema
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.location import NETWORK, file_system
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.digest import Digest
-from imagestore.platforms.platform import Platform
 from tests.support.syncs import noted_syncs
 from tests.unit.metadata.keeping import without_log
 

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagestore import Descriptor, Digest
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.marking import mark
 from imagestore.metadata.namespace_api import HOME, NamedImage, checked_namespace
 from imagestore.metadata.records import lease_key
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from tests.unit.metadata.keeping import Clock
 
 A, B, C, D = (Digest.of(name) for name in (b"a", b"b", b"c", b"d"))

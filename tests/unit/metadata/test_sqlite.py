@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import (
     AlreadyExistsError,
     LeaseNotFoundError,
@@ -29,10 +30,7 @@ from imagestore.metadata.opening import Way
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.schema import CURRENT
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.platforms.platform import Platform
 from imagestore.util.disk_reserve import BALLAST_BYTES
 from tests.support.locks import locks_on
 from tests.unit.metadata.keeping import Clock, digest

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.metadata.summaries import ImageSummary, read_summaries
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.platform import Platform
 
 IMAGE = Digest.of(b"config")
 MANIFEST = Descriptor(OCI_MANIFEST, Digest.of(b"manifest"), 10)

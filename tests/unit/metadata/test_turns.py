@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import LeaseNotFoundError
 from imagestore.metadata import database
 from imagestore.metadata.fairness import Turns
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.digest import Digest
 from tests.unit.metadata.keeping import record
 
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from imagestore import CancelToken, Credential, Secret
 from imagestore.errors import ConfigError
 from imagestore.node.credential_matching import is_docker_hub, matches, matching, normalized_key
 from imagestore.node.credentials import (
@@ -24,9 +25,7 @@ from imagestore.node.credentials import (
     with_secrets,
 )
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.registry.credentials.model import Credential, Found, Target
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
+from imagestore.registry.credentials.model import Found, Target
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import Secret
 from imagestore.errors import ImageServiceError, ServiceUnavailableError
 from imagestore.node.docker.api import negotiate, registry_auth
 from imagestore.node.docker.progress import MAX_LINE_BYTES, read
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.util.secret import Secret
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import OperationCancelledError, ServiceUnavailableError
 from imagestore.node.docker.http import EngineConnection
-from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

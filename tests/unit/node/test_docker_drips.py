@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore import CancelToken, Reference
 from imagestore.errors import (
     DeadlineExceededError,
     ImageServiceError,
@@ -19,8 +20,6 @@ from imagestore.errors import (
 )
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import pull
-from imagestore.oci.reference import Reference
-from imagestore.util.cancel import CancelToken
 from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:

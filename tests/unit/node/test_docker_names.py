@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore import platforms
+from imagestore import CancelToken, platforms
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import DeadlineExceededError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.node.docker.service import DockerImageService
-from imagestore.util.cancel import CancelToken
 from imagestore.util.durations import Duration
 from tests.support.docker_engine import Engine, docker_engine, id_of
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagestore import platforms
+from imagestore import CancelToken, PartAdvanced, Secret, platforms
 from imagestore.cri.model import ContainerImage, ImageSpec
 from imagestore.errors import (
     AccessDeniedError,
@@ -27,10 +27,7 @@ from imagestore.errors import (
 from imagestore.node.docker.handler_table import HandlerTable
 from imagestore.node.docker.service import DockerImageService
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.registry.events import PartAdvanced
-from imagestore.util.cancel import CancelToken
 from imagestore.util.durations import Duration
-from imagestore.util.secret import Secret
 from tests.support.docker_engine import RECORDED, Engine, docker_engine, id_of, recorded
 from tests.support.image_service_contract import Bench, HandlerContract
 
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from imagestore.registry.events import Event
+    from imagestore import Event
 
 APP = "registry.example/team/app"
 ARM = platforms.parse("linux/arm64")

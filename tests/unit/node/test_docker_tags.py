@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import platforms
+from imagestore import CancelToken, platforms
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import (
     AccessDeniedError,
@@ -24,7 +24,6 @@ from imagestore.errors import (
 from imagestore.node.docker import handler_table
 from imagestore.node.docker.handler_table import HandlerTable
 from imagestore.node.docker.service import DockerImageService
-from imagestore.util.cancel import CancelToken
 from tests.support.docker_engine import Engine, docker_engine, id_of
 
 APP = "registry.example/team/app"

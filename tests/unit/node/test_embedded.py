@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore import ImageStore, Secret
 from imagestore.cri.model import ContainerImage, ImageSpec
 from imagestore.errors import AuthenticationError
 from imagestore.node.embedded import EmbeddedImageService
 from imagestore.registry.connect import connect
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import BasicAuth, Registry, build_index, layer
-from imagestore.util.secret import Secret
 from tests.support.image_service_contract import Bench, HandlerContract
 from tests.support.linux_node import AGAIN, APP, CONFIG, HOST, MISSING
 from tests.support.node import node

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.cri.model import ContainerImage
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
 from imagestore.node.eviction import CollectionPolicy, DiskUsage, Reason, disk_of_images
@@ -18,7 +19,6 @@ from imagestore.node.pull_record_files import PullRecordFiles
 from imagestore.node.pull_record_manager import PullManager
 from imagestore.node.pull_records import PulledRecord
 from imagestore.node.pull_verification import CredentialVerification
-from imagestore.util.cancel import CancelToken
 from imagestore.util.durations import Duration
 from tests.support.image_services import FakeService, image
 from tests.unit.node.image_gc_support import NODE, OFF, ON, Bed, seconds

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import ImageServiceError, OperationCancelledError
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
@@ -14,7 +15,6 @@ from imagestore.node.kubelet_messages import ErrorClass
 from imagestore.node.pull_record_files import PullRecordFiles
 from imagestore.node.pull_record_manager import PullManager
 from imagestore.node.pull_verification import CredentialVerification
-from imagestore.util.cancel import CancelToken
 from tests.support.image_services import FakeService, image
 from tests.unit.node.image_manager_support import POD, PRESENT, TWO, Bed, recording, secret
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import CancelToken
 from imagestore.errors import InvalidInputError, OperationCancelledError
 from imagestore.node.puller import PullSlots, TokenBucket
-from imagestore.util.cancel import CancelToken
 from imagestore.util.durations import NANOSECONDS
 from tests.support.image_services import FakeClock
 

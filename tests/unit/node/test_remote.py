@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore import ImageStore, TransferPolicy
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec
 from imagestore.node.embedded import EmbeddedImageService
@@ -15,8 +16,6 @@ from imagestore.node.image_gc import ImageCollector
 from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.kubelet_messages import ErrorClass
-from imagestore.registry.policy import TransferPolicy
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import build_index, layer
 from imagestore.util.durations import Duration
 from tests.support.cri_server import cri_server

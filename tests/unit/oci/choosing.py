@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from imagestore import Descriptor, Digest
 from imagestore.errors import ContentNotFoundError
 from imagestore.oci import media_types
-from imagestore.oci.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
-from imagestore.oci.digest import Digest
+from imagestore.oci.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY
 from imagestore.oci.index import Index
 from imagestore.oci.select import Selection, select
 from imagestore.platforms import Matcher, Platform, only, parse

@@ -7,8 +7,9 @@ from typing import NoReturn
 
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import DigestMismatchError, InvalidDigestError, SizeMismatchError
-from imagestore.oci.digest import Digest, Verifier, verify
+from imagestore.oci.digest import Verifier, verify
 
 SHA256 = "sha256:" + "a" * 64
 SHA512 = "sha512:" + "b" * 128

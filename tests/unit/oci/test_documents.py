@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
+from imagestore import Digest, Platform
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
-from imagestore.oci.digest import Digest
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
-from imagestore.platforms.platform import Platform
 from imagestore.store.pull.choice import target_of
 
 INDEXES = Path(__file__).parents[3] / "fixtures" / "indexes"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from imagestore import Digest, Reference
 from imagestore.errors import InvalidReferenceError
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
 
 SHA256 = "sha256:" + "a" * 64
 SHA512 = "sha512:" + "b" * 128

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from imagestore import Descriptor
 from imagestore.oci import media_types
-from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.select import MAX_CONFIGS, Selection, select, select_each, select_single
 from imagestore.platforms import Matcher, default_for, everything, only, parse
 from tests.unit.oci.choosing import (

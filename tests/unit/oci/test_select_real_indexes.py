@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
+from imagestore import Descriptor, Digest
 from imagestore.oci.index import Index
 from imagestore.oci.select import Selection, select
 from imagestore.oci.shared_fields import parse_platform

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.platforms import Platform, any_of, default_for, everything, exact, only, only_os, ordered, parse
-from imagestore.platforms.explain import REFUSALS, Explanation, Rule
+from imagestore.platforms import (
+    Explanation,
+    Platform,
+    Rule,
+    any_of,
+    default_for,
+    everything,
+    exact,
+    only,
+    only_os,
+    ordered,
+    parse,
+)
+from imagestore.platforms.explain import REFUSALS
 
 
 @pytest.mark.parametrize(

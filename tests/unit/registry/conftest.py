@@ -14,15 +14,14 @@ import httpx
 import pytest
 import respx
 
+from imagestore import CancelToken, TransferPolicy
 from imagestore.errors import AuthenticationError
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.endpoints import DirectEndpoints
-from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.retry import Timing
 from imagestore.registry.session import Line
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.util.cancel import CancelToken
 from tests.unit.registry.scripted_server import Server
 from tests.unit.registry.wire import SHORT
 
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
 
     from httpx import Headers
 
-    from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore import CredentialLookup, Event
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
-    from imagestore.registry.events import Event
     from imagestore.registry.transport.addresses import Origin
     from tests.unit.registry.scripted_server import Script, Serve
 

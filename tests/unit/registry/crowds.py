@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
+from imagestore import Descriptor, Digest
 from imagestore.registry.transport.addresses import Origin
 
 ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)

@@ -7,14 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from imagestore import config, platforms
+from imagestore import CancelToken, Credential, ImageStore, Secret, config, platforms
 from imagestore.registry.connect import connect
-from imagestore.registry.credentials.model import Credential, Found
+from imagestore.registry.credentials.model import Found
 from imagestore.registry.retry import Timing
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import FaultRule, Registry, TokenAuth, Where, build_image
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,12 +19,11 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from imagestore.registry.credentials.model import CredentialLookup, Target
-    from imagestore.registry.policy import TransferPolicy
-    from imagestore.store.image import Image as Pulled
-    from imagestore.testing import BasicAuth
+    from imagestore import CredentialLookup, TransferPolicy
+    from imagestore import Image as Pulled
+    from imagestore.registry.credentials.model import Target
+    from imagestore.testing import BasicAuth, Image
     from imagestore.testing.engine.engine import Shaper
-    from imagestore.testing.images.builders import Image
 
 HOST = platforms.parse("linux/amd64")
 REFERENCE = "registry.example/team/app:1"

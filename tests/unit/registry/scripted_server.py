@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from imagestore import CancelToken
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import Response, make_request
-from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain
 
 PIECE = 256 * 1024

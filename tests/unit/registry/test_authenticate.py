@@ -12,6 +12,7 @@ import threading
 import pytest
 from httpx import Headers
 
+from imagestore import CancelToken, Credential, CredentialLookup, Secret
 from imagestore.errors import (
     AuthenticationError,
     ProtocolError,
@@ -22,10 +23,8 @@ from imagestore.errors import (
 from imagestore.registry.auth.authenticate import MAX_ANSWERS, RegistryAuthenticator
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.credentials.model import Anonymous, Credential, CredentialLookup
+from imagestore.registry.credentials.model import Anonymous
 from imagestore.registry.transport.addresses import Origin
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
 from tests.unit.registry.token_server import (
     ALICE,
     IDENTITY,

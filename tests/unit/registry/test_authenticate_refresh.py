@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import AuthenticationError, OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
-from imagestore.util.cancel import CancelToken
 from tests.unit.registry.token_server import (
     ALICE,
     IDENTITY,

@@ -13,6 +13,7 @@ import pytest
 import trustme
 from cryptography import x509
 
+from imagestore import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import RegistryUnavailableError
 from imagestore.registry.transport import tls
@@ -20,7 +21,6 @@ from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from imagestore import CancelToken, Descriptor, Digest, Reference, TransferPolicy, Waiting
 from imagestore.errors import (
     OperationCancelledError,
     ProtocolError,
@@ -16,12 +17,6 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
-from imagestore.registry.events import Waiting
-from imagestore.registry.policy import TransferPolicy
-from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain, pieces
 from tests.unit.registry.wire import Body
 

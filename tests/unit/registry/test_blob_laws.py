@@ -9,11 +9,8 @@ import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imagestore import Descriptor, Digest, Reference, TransferPolicy
 from imagestore.errors import ImageStoreError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
-from imagestore.registry.policy import TransferPolicy
 from tests.support.streams import drain, pieces
 
 REFERENCE = Reference.parse("registry.example/team/app:1")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from imagestore import Descriptor, Digest, Reference
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -26,9 +27,6 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.oci import media_types
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,14 +10,10 @@ import httpx
 import pytest
 from httpx import Headers
 
+from imagestore import Descriptor, Digest, Noticed, Reference, TransferPolicy
 from imagestore.errors import DigestMismatchError, ProtocolError, ReferenceNotFoundError, RegistryUnavailableError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER, OCI_LAYER_GZIP
-from imagestore.oci.reference import Reference
 from imagestore.registry.errors_body import warning_texts
-from imagestore.registry.events import Noticed
-from imagestore.registry.policy import TransferPolicy
 from tests.support.streams import drain
 
 MakeBench = Callable[..., Any]

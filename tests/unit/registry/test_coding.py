@@ -13,15 +13,11 @@ import httpx
 import pytest
 from httpx import Headers
 
+from imagestore import CancelToken, Descriptor, Digest, Reference, TransferPolicy
 from imagestore.errors import AuthenticationError, DigestMismatchError, ImageStoreError, IntegrityError
 from imagestore.oci import media_types
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.token_service import TokenService
-from imagestore.registry.policy import TransferPolicy
-from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain
 from tests.unit.registry.token_server import FakeResponse
 from tests.unit.registry.wire import Body, Mirrored

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import trustme
 
+from imagestore import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import DeadlineExceededError, OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.transport.addresses import Origin
@@ -19,7 +20,6 @@ from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
     BODY,

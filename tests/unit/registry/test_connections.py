@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imagestore import CancelToken
 from imagestore.errors import PreconditionError, RegistryUnavailableError
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
     BODY,

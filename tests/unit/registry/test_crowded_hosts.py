@@ -8,11 +8,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from imagestore import CancelToken, Reference, TransferPolicy
 from imagestore.errors import OperationCancelledError, RegistryError
-from imagestore.oci.reference import Reference
 from imagestore.registry.limits import HostPlaces
-from imagestore.registry.policy import TransferPolicy
-from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain
 from tests.unit.registry.crowds import CONTENT, LAYER, ONE, OTHER, MakeBench
 from tests.unit.registry.wire import Mirrored

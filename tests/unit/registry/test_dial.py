@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Exchange, Pace
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.util.cancel import CancelToken
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 

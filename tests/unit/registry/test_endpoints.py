@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from imagestore import Descriptor, Digest, Reference, SourceSwitched
 from imagestore.config.connection import ConnectionSettings
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import (
@@ -18,12 +19,8 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.oci.reference import Reference
 from imagestore.registry.endpoints import ConfiguredEndpoints, default_endpoint, endpoints_from
-from imagestore.registry.events import SourceSwitched
 from tests.support.streams import drain
 
 if TYPE_CHECKING:

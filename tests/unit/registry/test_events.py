@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.cli import progress
-from imagestore.registry.events import (
+from imagestore import (
     BlobAdvanced,
     BlobAwaited,
     BlobDone,
     BlobStarted,
     BlobVerifying,
+    CancelToken,
     Event,
     Noticed,
     Resolved,
@@ -22,10 +22,10 @@ from imagestore.registry.events import (
     SourceSwitched,
     Waiting,
 )
+from imagestore.cli import progress
 from imagestore.store.pull.fetch import ingest_ref
 from imagestore.testing import FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse
-from imagestore.util.cancel import CancelToken
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
 
 LAYER = layer("only", size=4000)

@@ -9,9 +9,8 @@ import httpx
 import pytest
 import respx
 
-from imagestore.oci.digest import Digest
+from imagestore import Digest, ImageStore
 from imagestore.registry.connect import connect
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import Registry, build_image
 
 IMAGE = build_image()

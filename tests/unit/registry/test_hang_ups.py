@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import RegistryUnavailableError
 from imagestore.registry.retry import is_transient
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.util.cancel import CancelToken
 from tests.unit.registry.scripted_server import reset
 from tests.unit.registry.wire import SHORT
 

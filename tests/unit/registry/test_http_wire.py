@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import (
     DeadlineExceededError,
     OperationCancelledError,
@@ -20,7 +21,6 @@ from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.util.cancel import CancelToken
 from tests.unit.registry.scripted_server import reset
 from tests.unit.registry.wire import OK, RawServers, say
 

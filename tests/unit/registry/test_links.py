@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import Digest, Reference
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import (
     AccessDeniedError,
@@ -21,9 +22,7 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryUnavailableError,
 )
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.oci.reference import Reference
 from imagestore.registry import listing
 from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.links import Link, next_target, parse_links

@@ -8,13 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from imagestore.oci.digest import Digest
-from imagestore.registry.policy import TransferPolicy
-from imagestore.store.image_store import ImageStore
+from imagestore import CancelToken, Digest, ImageStore, TransferPolicy
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image
 from imagestore.testing.faults.delivery import Reset, SlowHead
 from imagestore.testing.faults.effect import Effect
-from imagestore.util.cancel import CancelToken
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
 
 IMAGE = build_image()

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from imagestore import CancelToken, TransferPolicy
 from imagestore.registry.operation import Operation
-from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.retry import Timing
-from imagestore.util.cancel import CancelToken
 
 
 @dataclass

@@ -14,20 +14,16 @@ from typing import Any
 import httpx
 import pytest
 
+from imagestore import CancelToken, Descriptor, Digest, Reference, TransferPolicy
 from imagestore.errors import (
     AccessDeniedError,
     OperationCancelledError,
     RegistryUnavailableError,
     SizeMismatchError,
 )
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
 from imagestore.registry.connect import connect
-from imagestore.registry.policy import TransferPolicy
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, layer
 from imagestore.testing.faults import Drip, IgnoreRange, Reset
-from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain, pieces
 from tests.unit.registry.wire import Body
 

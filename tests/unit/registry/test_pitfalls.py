@@ -22,12 +22,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from imagestore import errors
+from imagestore import CancelToken, Descriptor, Digest, Reference, errors
 from imagestore.config.connection import ConnectionSettings
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_LAYER
-from imagestore.oci.reference import Reference
 from imagestore.registry.connect import connect
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
@@ -52,7 +49,6 @@ from imagestore.testing.faults import (
     Stall,
 )
 from imagestore.testing.images.invalid import invalid_images
-from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PROCESS, PYTHON, node
 from tests.support.streams import drain
 from tests.unit.registry.pitfall_bench import ALWAYS, LOGIN, REFERENCE, Bench, fault

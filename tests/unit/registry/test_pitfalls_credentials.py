@@ -9,8 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from imagestore import errors
-from imagestore.oci.reference import Reference
+from imagestore import CancelToken, Reference, errors
 from imagestore.registry.credentials.lookup import CredentialResolver, Surroundings
 from imagestore.testing import (
     BasicAuth,
@@ -26,7 +25,6 @@ from imagestore.testing.faults import (
     Refuse,
     Reset,
 )
-from imagestore.util.cancel import CancelToken
 from tests.unit.registry.pitfall_bench import LOGIN, PASSWORD, REFERENCE, Bench, Logins, fault
 
 

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ProtocolError
 from imagestore.registry.connect import EndpointLines
@@ -16,7 +17,6 @@ from imagestore.registry.policy import AuthPolicy
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.util.cancel import CancelToken
 from tests.unit.registry.wire import OK, RawServers, say
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.transport.addresses import Origin
@@ -17,7 +18,6 @@ from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import Response, make_request
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.util.cancel import CancelToken
 from tests.support.streams import drain
 from tests.unit.registry.scripted_server import BODY, HEAD, Script, Server, say, whole
 

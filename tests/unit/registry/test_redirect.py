@@ -11,16 +11,13 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
+from imagestore import Descriptor, Digest, Noticed, Reference
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import AccessDeniedError, AuthenticationError, ProtocolError, RegistryUnavailableError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX
-from imagestore.oci.reference import Reference
 from imagestore.registry import echoed_secrets, session
 from imagestore.registry.echoed_secrets import secrets_in
 from imagestore.registry.endpoints import Endpoint
-from imagestore.registry.events import Noticed
 from imagestore.registry.transport.urls import join, origin_of
 from tests.support.streams import drain
 

@@ -9,18 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
+from imagestore import Credential, Descriptor, Digest, Noticed, Reference, Secret
 from imagestore.errors import AccessDeniedError, AuthenticationError, ReferenceNotFoundError, RegistryError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_LAYER_GZIP
-from imagestore.oci.reference import Reference
 from imagestore.registry.auth.token_service import basic_header
-from imagestore.registry.credentials.model import Credential
 from imagestore.registry.echoed_secrets import secrets_in, without
 from imagestore.registry.endpoints import Endpoint
-from imagestore.registry.events import Noticed
 from imagestore.registry.transport.urls import escape, origin_of
-from imagestore.util.secret import Secret
 
 MakeBench = Callable[..., Any]
 REFERENCE = Reference.parse("registry.example/team/app:1")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore import CancelToken, Digest, Reference, TransferPolicy, Waiting
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import (
     AccessDeniedError,
@@ -21,11 +22,7 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryUnavailableError,
 )
-from imagestore.oci.digest import Digest
-from imagestore.oci.reference import Reference
 from imagestore.registry.endpoints import Endpoint, endpoints_from
-from imagestore.registry.events import Waiting
-from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.retry import (
     HostPauses,
     Timing,
@@ -34,7 +31,6 @@ from imagestore.registry.retry import (
     limited_seconds,
     parse_retry_after,
 )
-from imagestore.util.cancel import CancelToken
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"

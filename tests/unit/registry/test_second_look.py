@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from imagestore import CancelToken, Credential, Descriptor, Digest, Reference, Secret
 from imagestore.errors import AccessDeniedError, AuthenticationError, ConfigError, ReferenceNotFoundError, RegistryError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST
-from imagestore.oci.reference import Reference
 from imagestore.registry.auth.token_service import basic_header
 from imagestore.registry.connect import connect
-from imagestore.registry.credentials.model import Credential, Found, Target
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
+from imagestore.registry.credentials.model import Found, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from imagestore import config, platforms
-from imagestore.config.findings import Severity
+from imagestore import CancelToken, Credential, ImageStore, Secret, TransferPolicy, config, platforms
+from imagestore.config import Severity
 from imagestore.config.hosts import read_hosts
 from imagestore.config.known import REGISTRY_PLUGIN_SECTION
 from imagestore.config.model import RegistrySettings
 from imagestore.errors import AuthenticationError, ConfigError, ReferenceNotFoundError
 from imagestore.registry.connect import connect
-from imagestore.registry.credentials.model import Credential, Found, Target
-from imagestore.registry.policy import RealmTrust, TransferPolicy, auth_policy, transfer_policy
-from imagestore.store.image_store import ImageStore
+from imagestore.registry.credentials.model import Found, Target
+from imagestore.registry.policy import RealmTrust, auth_policy, transfer_policy
 from imagestore.testing import Registry, TokenAuth, build_image
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
 
 HOST = platforms.parse("linux/amd64")
 TABLE = 'version = 3\n[plugins."io.imagestore.registry.v1"]\n'

@@ -26,6 +26,7 @@ from cryptography.x509 import (
     random_serial_number,
 )
 
+from imagestore import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import (
     ConfigError,
@@ -36,7 +37,6 @@ from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.util.cancel import CancelToken
 from tests.unit.registry.wire import OK, SHORT, RawServers
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from imagestore import CancelToken, Secret
 from imagestore.errors import AuthenticationError, OperationCancelledError
 from imagestore.registry.auth.scope import Scope
 from imagestore.registry.auth.tokens import (
@@ -18,8 +19,6 @@ from imagestore.registry.auth.tokens import (
     usable_seconds,
 )
 from imagestore.registry.transport.addresses import Origin
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
 
 ORIGIN = Origin("https", "registry.example", 443)
 

@@ -11,13 +11,12 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 from httpx import Headers
 
+from imagestore import CancelToken, Credential, CredentialLookup, Secret
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.credentials.model import Credential, CredentialLookup, Explicit, Found
+from imagestore.registry.credentials.model import Explicit, Found
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.messages import Response
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable

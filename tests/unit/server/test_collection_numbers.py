@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import platforms
-from imagestore.oci.digest import Digest
+from imagestore import Digest, ImageStore, platforms
 from imagestore.server.gc_scheduler import Collector
 from imagestore.server.metrics import Metrics, StoreNumbers
 from imagestore.store.garbage import GarbageReport
-from imagestore.store.image_store import ImageStore
 from imagestore.store.workers import StoreWorkers
 
 GOOD = GarbageReport(False, (), 5, (), 0, {})

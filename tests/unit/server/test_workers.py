@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from imagestore.store.image_store import ImageStore
+from imagestore import CancelToken, ImageStore
 from imagestore.store.workers import StoreWorkers
-from imagestore.util.cancel import CancelToken
 
 
 class Store:

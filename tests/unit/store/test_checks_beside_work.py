@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from imagestore import CancelToken, Digest, ImageStore
 from imagestore.errors import ContentNotFoundError, StoreCorruptError, StoreError
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.check import FaultKind, record_faults
 from imagestore.store.maintenance.rebuild import rebuild
-from imagestore.util.cancel import CancelToken
 from tests.support.locks import is_locked
 from tests.support.node import HYPERV, PYTHON, Node, node
 from tests.unit.store.test_upkeep import spoil

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 import imagestore
-from imagestore import ImageStore
+from imagestore import BlobStarted, CancelToken, Event, ImageStore
 from imagestore.errors import ImageStoreError, OperationCancelledError, StoreError
-from imagestore.registry.events import BlobStarted, Event
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from imagestore.testing.faults import Drip, FaultRule, Where
-from imagestore.util.cancel import CancelToken
 
 
 @pytest.fixture

@@ -15,17 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Descriptor, Digest, Platform
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.metadata.marking import breathing, in_order, mark
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.platform import Platform
 from imagestore.store.garbage import STALE_INGEST_SECONDS, Patience, collect, collect_from, sweep
-from imagestore.util.cancel import CancelToken
 
 NEVER = CancelToken()
 

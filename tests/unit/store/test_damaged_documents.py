@@ -8,10 +8,8 @@ from typing import BinaryIO
 
 import pytest
 
+from imagestore import BlobDone, Digest, Image
 from imagestore.errors import ContentNotFoundError, IntegrityError
-from imagestore.oci.digest import Digest
-from imagestore.registry.events import BlobDone
-from imagestore.store.image import Image
 from imagestore.store.pull.sources import remove_damaged
 from imagestore.testing import build_image, layer
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import EvictionPolicy, ImageStore
 from imagestore.errors import StoreCorruptError
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.check import FaultKind
-from imagestore.store.maintenance.eviction import EvictionPolicy
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import PYTHON, node, python_image

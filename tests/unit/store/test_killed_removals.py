@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Digest, ImageStore
 from imagestore.metadata.journal import RecordJournal
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import PYTHON, node, python_image

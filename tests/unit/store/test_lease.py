@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import ImageStoreError, StoreFullError, StoreReadOnlyError
 from imagestore.metadata import location
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.digest import Digest
 from imagestore.store import leases
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
+from imagestore import Digest, ImageStore
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
-from imagestore.oci.digest import Digest
-from imagestore.store.image_store import ImageStore
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node, python_image
 
 ALIAS = "registry.example/library/python:alias"

@@ -15,9 +15,9 @@ _CODE = """
 import json, os, resource, sys
 from pathlib import Path
 import imagestore
-from imagestore.oci.digest import Digest
+from imagestore import Digest
 from imagestore.errors import StoreError
-from imagestore.store.maintenance.eviction import EvictionPolicy
+from imagestore import EvictionPolicy
 
 store = imagestore.open(sys.argv[1])
 zeros = Digest.parse("sha256:" + 64 * "0")

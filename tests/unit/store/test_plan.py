@@ -7,12 +7,11 @@ from typing import NoReturn
 
 import pytest
 
+from imagestore import CancelToken, Digest
 from imagestore.errors import NoMatchingManifestError, StoreError
-from imagestore.oci.digest import Digest
 from imagestore.store.pull.plan import Presence
 from imagestore.testing import Layer, build_image, build_index, layer
 from imagestore.testing.images.bodies import BytesBody
-from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
 
 

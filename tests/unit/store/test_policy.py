@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from imagestore import Descriptor, Digest, EvictionPolicy, Platform
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.records import ImageRecord
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.platforms.platform import Platform
-from imagestore.store.maintenance.eviction import EvictionPolicy, choose
+from imagestore.store.maintenance.eviction import choose
 from imagestore.store.maintenance.usage import Disk, ImageUsage
 
 NOW = 1000 * 86400.0

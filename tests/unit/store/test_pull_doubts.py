@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import platforms
+from imagestore import CancelToken, Descriptor, Digest, Noticed, platforms
 from imagestore.errors import DocumentError, IntegrityError, StoreFullError
 from imagestore.metadata.records import ImageRecord
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.registry.client import RegistryClient
-from imagestore.registry.events import Noticed
-from imagestore.testing import Entry, build_artifact, build_image, build_index, layer
+from imagestore.testing import Entry, Image, build_artifact, build_image, build_index, layer
 from imagestore.testing.images.bodies import BytesBody
-from imagestore.testing.images.builders import Image
-from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
 
 ODD = "registry.example/odd:1"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Digest, Event, Selected
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.errors import (
     DeadlineExceededError,
@@ -17,11 +18,7 @@ from imagestore.errors import (
     OperationCancelledError,
     StoreFullError,
 )
-from imagestore.oci.digest import Digest
-from imagestore.registry.events import Event, Selected
-from imagestore.testing import build_index, layer
-from imagestore.testing.images.builders import Image
-from imagestore.util.cancel import CancelToken
+from imagestore.testing import Image, build_index, layer
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image, snapshot
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import BlobStarted, Digest, Event, Noticed
 from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
@@ -17,12 +18,9 @@ from imagestore.errors import (
     StoreCorruptError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
-from imagestore.registry.events import BlobStarted, Event, Noticed
-from imagestore.testing import Entry, FaultRule, Where, build_image, build_index, layer
+from imagestore.testing import Entry, FaultRule, Image, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse, RefuseRange, Truncate, WrongDigest
-from imagestore.testing.images.builders import Image
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, node, python_image
 
 OWN = "windows(10.0.20348.1)/amd64"

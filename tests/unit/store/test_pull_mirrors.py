@@ -8,9 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from imagestore import config
+from imagestore import ImageStore, config
 from imagestore.registry.connect import connect
-from imagestore.store.image_store import ImageStore
 from imagestore.testing import Registry, build_image, layer
 from tests.support.node import HOST
 

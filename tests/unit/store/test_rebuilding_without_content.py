@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from imagestore import ImageStore
 from imagestore.errors import StoreError
 from imagestore.metadata.journal import RecordJournal
-from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import PYTHON, node, python_image

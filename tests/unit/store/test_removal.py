@@ -17,17 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagestore import Descriptor, Digest, Platform, Reference
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
 from imagestore.metadata import database
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.namespace_api import NamedImage
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.oci.reference import Reference
-from imagestore.platforms.platform import Platform
 from imagestore.store import record_lookup
 from imagestore.store.garbage import Patience
 from imagestore.store.maintenance import removal

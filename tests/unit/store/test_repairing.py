@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from imagestore import BlobDone, CancelToken, Digest, Event, EvictionPolicy, ImageStore, ImportOptions, Observer
 from imagestore.content import blob_files
 from imagestore.content.blob_files import open_blob
 from imagestore.content.locks import FileLock
@@ -32,17 +33,11 @@ from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.location import JOURNAL
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.digest import Digest
-from imagestore.registry.events import BlobDone, Event, Observer
 from imagestore.store import leases
-from imagestore.store.archive.importing import ImportOptions
-from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance.check import CheckReport, Fault, FaultKind
-from imagestore.store.maintenance.eviction import EvictionPolicy
 from imagestore.store.maintenance.hashing import CheckOptions
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
-from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
 from tests.unit.store.archive import making
 from tests.unit.store.test_upkeep import OTHER, damage_database, present, spoil

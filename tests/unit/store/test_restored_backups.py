@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.store.image_store import ImageStore
+from imagestore import ImageStore
 from imagestore.store.maintenance.rebuild import rebuild
 from tests.support.node import PYTHON, node
 from tests.unit.store.test_upkeep import damage_database

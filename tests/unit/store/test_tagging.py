@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Descriptor
 from imagestore.errors import (
     ImageDeniedError,
     ImageNotFoundError,
@@ -15,10 +16,8 @@ from imagestore.errors import (
     StoreBusyError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.oci.descriptor import Descriptor
 from imagestore.store.maintenance import tags
 from imagestore.testing import build_image
-from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
 
 PAUSE = "registry.example/pause:1"

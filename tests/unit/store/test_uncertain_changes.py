@@ -15,11 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import Digest, Image, ImageStore
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.oci.digest import Digest
-from imagestore.store.image import Image
-from imagestore.store.image_store import ImageStore
 from imagestore.store.leases import LIFETIME_SECONDS
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.store.maintenance.restoring import RebuildReport

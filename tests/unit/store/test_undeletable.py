@@ -9,18 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Descriptor, Digest, EvictionPolicy, ImageStore
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.errors import DocumentError, UndeletableError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.store.garbage import GarbageReport
-from imagestore.store.image_store import ImageStore
 from imagestore.store.leases import held
-from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
+from imagestore.store.maintenance.eviction import EvictionReport
 from imagestore.store.maintenance.removal import Removals
 from imagestore.store.pull.undo import undone_on_failure
-from imagestore.util.cancel import CancelToken
 from tests.support.node import PYTHON, Node, node
 
 

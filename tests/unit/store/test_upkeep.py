@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from imagestore import CancelToken, Digest, EvictionPolicy, Image, ImageStore
 from imagestore.cli import describe
 from imagestore.errors import (
     DeadlineExceededError,
@@ -22,18 +23,13 @@ from imagestore.errors import (
     StoreCorruptError,
 )
 from imagestore.metadata.records import HolderKind
-from imagestore.oci.digest import Digest
 from imagestore.platforms import Platform
-from imagestore.store.image import Image
-from imagestore.store.image_store import ImageStore
 from imagestore.store.maintenance import eviction
 from imagestore.store.maintenance.check import FaultKind
-from imagestore.store.maintenance.eviction import EvictionPolicy
 from imagestore.store.maintenance.hashing import CheckOptions, CheckProgress
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import Entry, build_artifact, build_image, build_index
 from imagestore.testing.images.bodies import BytesBody
-from imagestore.util.cancel import CancelToken
 from tests.support.locks import is_locked
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Descriptor
 from imagestore.config.model import VerifierSettings
 from imagestore.errors import ConfigError, ImageDeniedError
-from imagestore.oci.descriptor import Descriptor
 from imagestore.store.pull.verify import ProgramVerifiers
 from imagestore.testing import FaultRule, Where
 from imagestore.testing.faults import WrongDigest
-from imagestore.util.cancel import CancelToken
 from tests.support.node import CONFIG, PYTHON, node, python_image
 
 TARGET = python_image().target

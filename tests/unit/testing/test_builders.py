@@ -10,21 +10,23 @@ from typing import Any
 
 import pytest
 
+from imagestore import Digest, Platform
 from imagestore.errors import InvalidInputError, InvalidPlatformError
 from imagestore.oci import media_types
-from imagestore.oci.digest import Digest
-from imagestore.platforms.platform import Platform
-from imagestore.testing.images.bodies import read_all
-from imagestore.testing.images.builders import (
+from imagestore.testing import (
     Entry,
     Image,
     attestation,
     build_artifact,
     build_image,
     build_index,
-    read_platform,
+    foreign_layer,
+    layer,
+    synthetic_layer,
 )
-from imagestore.testing.images.layers import foreign_layer, layer, stored_gzip, synthetic_layer
+from imagestore.testing.images.bodies import read_all
+from imagestore.testing.images.builders import read_platform
+from imagestore.testing.images.layers import stored_gzip
 
 
 def document(image: Image) -> dict[str, Any]:

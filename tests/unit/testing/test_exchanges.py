@@ -16,7 +16,7 @@ from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagestore.testing.tapes.player import Replay
+    from imagestore.testing import Replay
 
 CONTENT = b"0123456789"
 PING = TapeExchange("GET", "https", "a.example", "/v2/", "", 200, text="{}")

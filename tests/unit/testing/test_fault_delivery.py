@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import DocumentError
-from imagestore.oci.digest import Digest
 from imagestore.testing import Registry, RegistryServer, TokenAuth, build_image
 from imagestore.testing.faults import (
     Drip,

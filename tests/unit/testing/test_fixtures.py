@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from imagestore.platforms.platform import Platform
+from imagestore import Platform
 from imagestore.testing import load_tape, replay
 from imagestore.testing.faults import catalogue
 from imagestore.testing.tapes.blob_folder import BlobFolder

@@ -10,11 +10,10 @@ import httpx
 import pytest
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing import BasicAuth, Registry, TokenAuth, build_image
+from imagestore.testing import BasicAuth, Library, Registry, TokenAuth, build_image
 from imagestore.testing.engine.exchange import Fields, Request
 from imagestore.testing.engine.gate import TokenGate
 from imagestore.testing.engine.rules import RegistryRules
-from imagestore.testing.images.library import Library
 
 IMAGE = build_image()
 NAME = "registry.example/app:1"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import ConfigError, DocumentError, ImageStoreError, IntegrityError
-from imagestore.oci.digest import Digest
 from imagestore.testing import Tape, build_image, build_index, load_tape, make_tape, replay, save_tape, synthetic_layer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import layout_to_tape, tape_to_layout

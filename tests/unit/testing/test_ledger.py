@@ -6,10 +6,11 @@ import base64
 
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import InvalidDigestError, InvalidInputError
-from imagestore.oci.digest import Digest
+from imagestore.testing import Ledger
 from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
-from imagestore.testing.engine.ledger import Ledger, describe_credential
+from imagestore.testing.engine.ledger import describe_credential
 
 BLOB = Digest.of(b"blob")
 

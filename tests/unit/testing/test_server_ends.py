@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import ConfigError
-from imagestore.oci.digest import Digest
 from imagestore.testing import (
     FaultRule,
     Registry,

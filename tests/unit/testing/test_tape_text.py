@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore import Digest
 from imagestore.errors import ConfigError, ContentNotFoundError, DocumentError, IntegrityError
-from imagestore.oci.digest import Digest
 from imagestore.testing import (
     ReplayMismatchError,
+    Tape,
     build_index,
     load_tape,
     make_tape,
@@ -22,7 +23,7 @@ from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults import FaultRule, Reset, Where, catalogue
 from imagestore.testing.images.bodies import BytesBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.tape import Tape, TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
 from imagestore.testing.tapes.tape_read import parse_tape
 from imagestore.testing.tapes.tape_write import format_tape, quote
 

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import DeadlineExceededError, OperationCancelledError
-from imagestore.util.cancel import CancelToken
 
 
 def test_a_passed_deadline_is_seen_by_check() -> None:

@@ -9,15 +9,13 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagestore import CancelToken, ExportOptions, ImportOptions
 from imagestore.errors import DocumentError, ImageStoreError
 from imagestore.store.archive import docker_archive, tar
 from imagestore.store.archive.contents import ArchiveFormat
-from imagestore.store.archive.exporting import ExportOptions, ExportShape
-from imagestore.store.archive.importing import ImportOptions
-from imagestore.testing import build_image, build_index, layer
-from imagestore.testing.images.builders import Image
+from imagestore.store.archive.exporting import ExportShape
+from imagestore.testing import Image, build_image, build_index, layer
 from imagestore.testing.images.layers import Family
-from imagestore.util.cancel import CancelToken
 from tests.support.node import Node, node
 from tests.unit.store.archive.making import layout_files, member, tar_of, write
 

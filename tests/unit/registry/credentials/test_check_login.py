@@ -6,6 +6,7 @@ import httpx
 import pytest
 from httpx import Headers
 
+from imagestore import CancelToken, Credential, Secret
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -14,11 +15,8 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.credentials.login import check_login
-from imagestore.registry.credentials.model import Credential
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.transport.urls import origin_of
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
 from tests.unit.registry.token_server import FakeResponse
 
 BASE = "https://registry.example/v2"

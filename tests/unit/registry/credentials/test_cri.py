@@ -6,13 +6,11 @@ import base64
 
 import pytest
 
+from imagestore import CancelToken, Credential, Reference, Secret
 from imagestore.errors import InvalidInputError
-from imagestore.oci.reference import Reference
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.credentials.model import Credential, Outcome, Target
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
+from imagestore.registry.credentials.model import Outcome, Target
 
 PAIR = Secret(base64.b64encode(b"bob:CANARY\0").decode())
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Credential
 from imagestore.errors import ConfigError, ImageStoreError, OperationCancelledError
 from imagestore.registry.credentials.helper import REMEMBER_SECONDS, HelperPool, find_program, servers
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential, Target
-from imagestore.util.cancel import CancelToken
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Target
 
 TARGET = Target("registry.example", "a/b")
 NOT_FOUND = "echo 'credentials not found in native keychain'; exit 1"

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Credential, Secret
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.helper import HelperPool
 from imagestore.registry.credentials.login import Place, place_for, remove_login, store_login
 from imagestore.registry.credentials.lookup import Surroundings
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential, Target
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Target
 from tests.support.strangers import refuse_to_follow
 
 HOST = "registry.example"

@@ -11,20 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Credential, Reference, Secret
 from imagestore.errors import ConfigError
-from imagestore.oci.reference import Reference
 from imagestore.registry.credentials import containers_auth, docker_config
 from imagestore.registry.credentials.lookup import CredentialResolver, Explanation, Surroundings
-from imagestore.registry.credentials.model import (
-    HUB_LEGACY_KEY,
-    Credential,
-    Explicit,
-    Found,
-    Outcome,
-    Target,
-)
-from imagestore.util.cancel import CancelToken
-from imagestore.util.secret import Secret
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Outcome, Target
 
 HOST = "registry.example"
 

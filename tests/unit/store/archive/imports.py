@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import ImportOptions
 from imagestore.errors import ImageStoreError
-from imagestore.store.archive.importing import ImportOptions
-from imagestore.testing.images.builders import Image
+from imagestore.testing import Image
 from tests.support.node import Node, python_image, snapshot
 
 KATA = ImportOptions(("kata",))

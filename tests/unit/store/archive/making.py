@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from imagestore.oci.digest import Digest
+from imagestore import Digest
 from imagestore.store.archive import layout
-from imagestore.testing.images.builders import Image, render_descriptor
-from imagestore.testing.images.layers import Layer
+from imagestore.testing import Image, Layer
+from imagestore.testing.images.builders import render_descriptor
 
 BLOCK = 512
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import ImportOptions
 from imagestore.errors import DocumentError
-from imagestore.store.archive.importing import ImportOptions
 from imagestore.testing import build_index
 from tests.support.node import PLATFORMS, PYTHON, node, python_image
 from tests.unit.store.archive.making import layout_files, write

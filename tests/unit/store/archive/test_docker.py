@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from imagestore import CancelToken, Digest, ExportOptions, ImportOptions, Noticed
 from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
@@ -26,18 +27,11 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.oci import media_types
-from imagestore.oci.digest import Digest
 from imagestore.oci.image_config import ImageConfig
-from imagestore.registry.events import Noticed
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import decompressed
 from imagestore.store.archive.contents import ArchiveFormat
-from imagestore.store.archive.exporting import ExportOptions
-from imagestore.store.archive.importing import ImportOptions
-from imagestore.testing import build_artifact, build_image, build_index, layer
-from imagestore.testing.images.builders import Image
-from imagestore.testing.images.layers import Layer
-from imagestore.util.cancel import CancelToken
+from imagestore.testing import Image, Layer, build_artifact, build_image, build_index, layer
 from tests.support.node import PYTHON, Node, node, python_image, snapshot
 from tests.unit.store.archive.making import END, layout_files, member, saved_files, tar_of, write
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from imagestore import BlobAdvanced, CancelToken, Digest, ExportOptions, ImportOptions
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -25,16 +26,12 @@ from imagestore.errors import (
     PreconditionError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.oci.digest import Digest
 from imagestore.oci.index import Index
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.registry.events import BlobAdvanced
 from imagestore.store.archive import layout
 from imagestore.store.archive.contents import ArchiveFormat
-from imagestore.store.archive.exporting import ExportOptions, ExportShape
-from imagestore.store.archive.importing import ImportOptions
+from imagestore.store.archive.exporting import ExportShape
 from imagestore.testing import Entry, build_artifact, build_image, build_index
-from imagestore.util.cancel import CancelToken
 from tests.support.node import HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image
 from tests.support.strangers import refuse_to_follow
 from tests.support.syncs import noted_syncs

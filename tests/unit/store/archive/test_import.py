@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import BlobDone, CancelToken, Digest, Event, ImageStore, ImportOptions, Noticed
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -25,15 +26,9 @@ from imagestore.errors import (
     OperationCancelledError,
     StoreFullError,
 )
-from imagestore.oci.digest import Digest
-from imagestore.registry.events import BlobDone, Event, Noticed
 from imagestore.store.archive import layout
 from imagestore.store.archive.contents import ArchiveImage
-from imagestore.store.archive.importing import ImportOptions
-from imagestore.store.image_store import ImageStore
-from imagestore.testing import Entry, build_artifact, build_image, build_index, layer, synthetic_layer
-from imagestore.testing.images.builders import Image
-from imagestore.util.cancel import CancelToken
+from imagestore.testing import Entry, Image, build_artifact, build_image, build_index, layer, synthetic_layer
 from tests.support.node import CONFIG, HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image, snapshot
 from tests.unit.store.archive.imports import ALL, KATA, image, refused
 from tests.unit.store.archive.making import layout_files, saved_files, tar_of, write

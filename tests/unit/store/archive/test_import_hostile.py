@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Digest, ImportOptions
 from imagestore.errors import (
     ContentNotFoundError,
     DigestMismatchError,
@@ -23,12 +24,8 @@ from imagestore.errors import (
     StoreFullError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.oci.digest import Digest
 from imagestore.store.archive import layout, source
-from imagestore.store.archive.importing import ImportOptions
-from imagestore.testing import Entry, build_image, build_index, layer
-from imagestore.testing.images.builders import Image
-from imagestore.util.cancel import CancelToken
+from imagestore.testing import Entry, Image, build_image, build_index, layer
 from tests.support.node import Node, python_image
 from tests.unit.store.archive.imports import KATA, image, refused
 from tests.unit.store.archive.making import END, layout_files, member, tar_of, write

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from imagestore import Digest, ImportOptions, Noticed
 from imagestore.errors import (
     ContentNotFoundError,
     DocumentError,
@@ -18,12 +19,8 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.oci import media_types
-from imagestore.oci.digest import Digest
-from imagestore.registry.events import Noticed
 from imagestore.store.archive import layout
-from imagestore.store.archive.importing import ImportOptions
-from imagestore.testing import build_image, build_index, layer
-from imagestore.testing.images.builders import Image
+from imagestore.testing import Image, build_image, build_index, layer
 from tests.support.node import Node, node
 from tests.unit.store.archive.imports import KATA, refused
 from tests.unit.store.archive.making import header, layout_files, member, saved_files, tar_of, write

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Event
 from imagestore.errors import OperationCancelledError
-from imagestore.registry.events import Event
 from imagestore.store.archive.source import opened
 from imagestore.store.archive.writing import Member, write_tar
-from imagestore.util.cancel import CancelToken
 from tests.support.node import PYTHON, Node, node, python_image
 from tests.unit.store.archive.making import layout_files, tar_of
 

@@ -7,10 +7,10 @@ import tarfile
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import DocumentError, OperationCancelledError
 from imagestore.store.archive.sparse import Span
 from imagestore.store.archive.tar import MAX_EXTENSION_BYTES, TarTable, clean, scan
-from imagestore.util.cancel import CancelToken
 from tests.unit.store.archive.making import BLOCK, END, header, member, pax, tar_of
 
 

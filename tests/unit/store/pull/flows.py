@@ -7,8 +7,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from imagestore import CancelToken
 from imagestore.store.pull.fetch_flow import Flow
-from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from imagestore import BlobDone, BlobStarted, CancelToken, Descriptor, Digest, Event, Reference
 from imagestore.content.api import ContentInfo
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import (
@@ -19,13 +20,8 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     SizeMismatchError,
 )
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER
-from imagestore.oci.reference import Reference
-from imagestore.registry.events import BlobDone, BlobStarted, Event
 from imagestore.store.pull.fetch import Fetcher, ingest_ref
-from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

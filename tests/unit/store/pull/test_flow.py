@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagestore import CancelToken
 from imagestore.errors import OperationCancelledError
 from imagestore.store.pull.fetch_flow import Flow
-from imagestore.util.cancel import CancelToken
 from tests.support.collector import without_collector
 from tests.unit.store.pull.flows import Gauge, flow_of
 

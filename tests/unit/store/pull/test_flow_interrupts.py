@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import OperationCancelledError
 from imagestore.store.pull.fetch_flow import Flow
-from imagestore.util.cancel import CancelToken
 from tests.unit.store.pull.flows import Gauge, flow_of
 
 

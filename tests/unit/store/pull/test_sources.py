@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken, Descriptor, Digest
 from imagestore.errors import OperationCancelledError, SizeMismatchError
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX
 from imagestore.store.pull.sources import Documents
-from imagestore.util.cancel import CancelToken
 from tests.support.node import PYTHON, node
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import CancelToken
 from imagestore.errors import DocumentError, StoreBusyError, StoreFullError
 from imagestore.store import leases
 from imagestore.store.pull.fetch import ingest_ref
 from imagestore.store.pull.undo import undone_on_failure
-from imagestore.util.cancel import CancelToken
 from tests.support.node import node, python_image
 
 

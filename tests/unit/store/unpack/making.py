@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from imagestore import platforms
-from imagestore.store.image_store import ImageStore
+from imagestore import ImageStore, platforms
 from imagestore.store.unpack.unpack import UnpackReport
-from imagestore.testing import RegistryServer, build_image
-from imagestore.testing.images.layers import Layer, layer_from_tar
+from imagestore.testing import Layer, RegistryServer, build_image
+from imagestore.testing.images.layers import layer_from_tar
 
 REFERENCE = "registry.example/app:1"
 #: Owners need root.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import UnpackLimits
 from imagestore.errors import DocumentError, ImageStoreError
-from imagestore.store.unpack.apply import UnpackLimits
 from imagestore.store.unpack.tree import Tree
 from imagestore.testing.images.layers import layer_from_tar
 from tests.unit.store.unpack.making import archive, entry, folder, hard_link, link, listed, made, unpacked

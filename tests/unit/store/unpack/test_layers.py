@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import platforms
+from imagestore import CancelToken, Event, ImageStore, LayerUnpacked, LayerUnpacking, UnpackLimits, platforms
 from imagestore.errors import (
     AlreadyExistsError,
     DocumentError,
@@ -20,12 +20,8 @@ from imagestore.errors import (
     PreconditionError,
     UnsupportedError,
 )
-from imagestore.registry.events import Event, LayerUnpacked, LayerUnpacking
-from imagestore.store.image_store import ImageStore
-from imagestore.store.unpack.apply import UnpackLimits
 from imagestore.testing import RegistryServer, build_image
 from imagestore.testing.images.layers import layer_from_tar
-from imagestore.util.cancel import CancelToken
 from tests.unit.store.unpack.making import (
     IS_ROOTLESS,
     REFERENCE,
