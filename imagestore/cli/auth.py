@@ -133,7 +133,7 @@ def _document(reference: str, explanation: Explanation) -> dict[str, object]:
 def _registry(text: str) -> str:
     """The registry's name as references have it; a pasted URL is cut to its host."""
     from imagestore.oci.reference import Reference
-    from imagestore.registry.credentials.docker_config import host_of
+    from imagestore.registry.credentials.sources import host_of
 
     if "@" in text:
         # Not shown: what is in front of it may be a password.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from imagestore.config.hosts import RegistryHosts
     from imagestore.oci.reference import Reference
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.transport.proxies import ProxyRules
+    from imagestore.registry.transport.proxy import ProxyRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ def hosts(app: App, reference: str, output: str) -> None:
     """
     from imagestore.config.hosts import reader_for
     from imagestore.oci.reference import Reference
-    from imagestore.registry.breaker import STATE_FOLDER, Breaker
     from imagestore.registry.endpoints import endpoints_from
-    from imagestore.registry.transport.proxies import ProxyRules
+    from imagestore.registry.mirrors import STATE_FOLDER, Breaker
+    from imagestore.registry.transport.proxy import ProxyRules
 
     parsed = Reference.parse(reference)
     configured = reader_for(app.config)(parsed.host)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from imagestore.errors import ReferenceNotFoundError
 from imagestore.oci import digest as digests
 from imagestore.registry import manifests
-from imagestore.registry.blob_answer import inline_body, open_blob
+from imagestore.registry.blob_sources import inline_body, open_blob
 from imagestore.registry.blobs import BlobStream, Setting, Stretch
-from imagestore.registry.breaker import Breaker
-from imagestore.registry.document_answer import announced, confirm, from_get, verified
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.events import ignore
-from imagestore.registry.failover import first_served
 from imagestore.registry.limits import HostPlaces
+from imagestore.registry.manifests import announced, confirm, from_get, verified
+from imagestore.registry.mirrors import Breaker, first_served
 from imagestore.registry.operation import Operations
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.ranges import range_field
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.events import Observer
     from imagestore.registry.listing import Referrers
-    from imagestore.registry.operation import Sender
     from imagestore.registry.session import Line
+    from imagestore.registry.transport.messages import Sender
     from imagestore.util.cancel import CancelToken
 
 T = TypeVar("T")
@@ -317,7 +316,7 @@ class RegistryClient:
 
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
         """A layer from its own addresses; None when none of them may be asked."""
-        from imagestore.registry.foreign_layers import allowed_sources, foreign_line
+        from imagestore.registry.blob_sources import allowed_sources, foreign_line
 
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._stranger is None or not sources:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.config.hosts import reader_for
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
-from imagestore.registry.breaker import Breaker
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.endpoints import ConfiguredEndpoints, DirectEndpoints
+from imagestore.registry.mirrors import Breaker
 from imagestore.registry.policy import AuthPolicy
 from imagestore.registry.policy import auth_policy as auth_policy_of
 from imagestore.registry.policy import transfer_policy as transfer_policy_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from imagestore.errors import (
     AuthenticationError,
@@ -22,9 +22,8 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.registry import redirect
-from imagestore.registry.echoed_secrets import hush, secrets_in, without
-from imagestore.registry.errors_body import failure, warning_texts
+from imagestore.registry import redirects
+from imagestore.registry.errors_body import failure, hush, secrets_in, warning_texts, without
 from imagestore.registry.events import Noticed, Waiting
 from imagestore.registry.retry import (
     TRANSIENT_STATUSES,
@@ -45,10 +44,11 @@ if TYPE_CHECKING:
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.events import Observer
     from imagestore.registry.limits import Place
-    from imagestore.registry.operation import Authenticator, Operation, Sender
+    from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import HostPauses, Timing
-    from imagestore.registry.transport.messages import Response
+    from imagestore.registry.transport.addresses import Origin
+    from imagestore.registry.transport.messages import Response, Sender
     from imagestore.util.cancel import CancelToken
 
 T = TypeVar("T")
@@ -61,6 +61,34 @@ _MAX_CHALLENGES: Final = 3
 _MAX_LOOKS: Final = 3
 # What a storage host answers when a signed URL has expired; the registry gives a new one.
 _STALE_STATUSES: Final = frozenset({400, 401, 403, 410})
+
+
+class Authenticator(Protocol):
+    """Knows what to put into ``Authorization`` for an origin and a repository."""
+
+    def authorization(self, origin: Origin, repository: str) -> str:
+        """The header value known so far, or an empty text (then the request goes out without)."""
+
+    def provenance(self, origin: Origin, repository: str) -> str:
+        """Where the credentials behind the last answer to a challenge came from; empty when it was anonymous."""
+
+    def forget(self, origin: Origin, repository: str, refused: str) -> None:
+        """Drop what is remembered for a repository, if it is the header value that was refused."""
+
+    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
+        """Where a login for the registry is stored; empty when there is none.
+
+        Raises:
+            ConfigError, InvalidInputError: the place or the login can't be read.
+            OperationCancelledError: cancelled while a credential helper ran.
+        """
+
+    def respond(self, origin: Origin, repository: str, headers: httpx.Headers, *, cancel: CancelToken) -> str:
+        """Answer a 401: read the challenges, obtain credentials or a token, return the header value to try once.
+
+        Raises:
+            AuthenticationError: no usable challenge, no credentials, or they were refused.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,10 +387,10 @@ class Session:
         while True:
             response = self.line.sender.send(request, cancel=self.cancel)
             self._pass_on_warnings(response, secrets, signed=str(request.url) if len(seen) > 1 else "")
-            if response.status not in redirect.STATUSES:
+            if response.status not in redirects.STATUSES:
                 return response
             with response:
-                request = redirect.next_request(request, response, home=self.endpoint.origin)
+                request = redirects.next_request(request, response, home=self.endpoint.origin)
             if str(request.url) in seen or len(seen) > self.shared.policy.redirects:
                 host = self.endpoint.host
                 raise ProtocolError(

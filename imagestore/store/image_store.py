@@ -429,8 +429,8 @@ class ImageStore(Archives, Upkeep):
         with self._lock:
             if self._own_registry is None:
                 with self._loading():
-                    from imagestore.registry.breaker import STATE_FOLDER
                     from imagestore.registry.connect import connect
+                    from imagestore.registry.mirrors import STATE_FOLDER
 
                 self._own_registry = connect(
                     config=self.config,

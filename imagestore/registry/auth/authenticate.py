@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
 from imagestore.registry.auth.challenge import parse_challenges
 from imagestore.registry.auth.realm import Realm, check_address, is_same_party
-from imagestore.registry.auth.renewal import Renewal
 from imagestore.registry.auth.scope import parse_scopes, wanted_scopes
 from imagestore.registry.auth.token_service import TokenService, basic_header
-from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
+from imagestore.registry.auth.tokens import Renewal, TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Anonymous, Found, Target
 from imagestore.registry.policy import AuthPolicy, RealmTrust
 from imagestore.registry.transport import addresses, urls
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
     from imagestore.registry.auth.challenge import Challenge
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.operation import Sender
     from imagestore.registry.transport.addresses import Origin
+    from imagestore.registry.transport.messages import Sender
     from imagestore.util.cancel import CancelToken
 
 #: Challenges answered for one request; two are normal (no token yet; one more scope).

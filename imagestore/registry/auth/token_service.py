@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from imagestore.registry.auth.scope import Scope
     from imagestore.registry.credentials.model import Credential, Found
-    from imagestore.registry.operation import Sender
-    from imagestore.registry.transport.messages import Response
+    from imagestore.registry.transport.messages import Response, Sender
     from imagestore.util.cancel import CancelToken
     from imagestore.util.secret import Secret
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AuthenticationError, OperationCancelledError
+from imagestore.errors import AuthenticationError, OperationCancelledError, RegistryUnavailableError
 from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from imagestore.registry.auth.scope import Scope
     from imagestore.registry.transport.addresses import Origin
     from imagestore.util.cancel import CancelToken
+
 
 #: Largest answer of a token service that is read. Large group claims make tokens of some ten kilobytes.
 MAX_REPLY_BYTES: Final = 256 * 1024
@@ -217,3 +218,66 @@ class TokenCache:
         if len(self._tokens) >= _MAX_TOKENS and key not in self._tokens:
             del self._tokens[min(self._tokens, key=lambda known: self._tokens[known].renew_at)]
         self._tokens[key] = token
+
+
+class Renewal:
+    """One login's exchanges with one token service; thread-safe."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        # The newest refresh token, where the service has replaced the login's own.
+        self._refresh: Secret | None = None
+        # How many exchanges have ended, and why the last one had no answer at all.
+        self._ended = 0
+        self._outage: RegistryUnavailableError | None = None
+
+    def exchange(self, fetch: Callable[[Secret | None], TokenReply], *, cancel: CancelToken) -> TokenReply:
+        """Wait until no other exchange of the login is under way, then make this one.
+
+        Args:
+            fetch: makes it; given the newest refresh token, or None when the login's own is the newest.
+            cancel: ends the wait.
+
+        Raises:
+            OperationCancelledError: cancelled while waiting.
+            RegistryUnavailableError: as ``fetch``, or as the exchange that was waited for, if the service didn't answer
+                it: nobody in the line waits for another time limit.
+            Exception: whatever ``fetch`` raised.
+        """
+        ended = self._ended
+        while not self._turn.acquire(timeout=_POLL_SECONDS):
+            cancel.check()
+        try:
+            if self._outage is not None and self._ended != ended:
+                # Each its own, since callers add what they know to an error.
+                raise copy.copy(self._outage) from self._outage.__cause__
+            return self._exchange(fetch)
+        finally:
+            self._turn.release()
+
+    def _exchange(self, fetch: Callable[[Secret | None], TokenReply]) -> TokenReply:
+        outage: RegistryUnavailableError | None = None
+        try:
+            reply = self._fetch(fetch)
+        except RegistryUnavailableError as error:
+            if not error.status:  # an answer may be about the scope alone
+                # Without the traceback, which would keep the caller's whole work.
+                outage = copy.copy(error)
+                outage.__cause__ = error.__cause__
+            raise
+        finally:
+            self._outage = outage
+            self._ended += 1
+        if reply.refresh_token:
+            self._refresh = reply.refresh_token
+        return reply
+
+    def _fetch(self, fetch: Callable[[Secret | None], TokenReply]) -> TokenReply:
+        if self._refresh is None:
+            return fetch(None)
+        try:
+            return fetch(self._refresh)
+        except AuthenticationError:
+            # The remembered token was refused; the login's own has the last word.
+            self._refresh = None
+            return fetch(None)

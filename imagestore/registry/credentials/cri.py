@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials import files
-from imagestore.registry.credentials.docker_config import host_of
 from imagestore.registry.credentials.model import NO_SECRET, Credential, Explicit, Findings, Found, Outcome, Step
+from imagestore.registry.credentials.sources import host_of
 from imagestore.util.secret import Secret
 
 if TYPE_CHECKING:

@@ -19,13 +19,11 @@ from imagestore.errors import (
 )
 from imagestore.registry.auth.authenticate import RegistryAuthenticator, target_of
 from imagestore.registry.credentials import files
-from imagestore.registry.credentials.containers_auth import matching_keys as containers_keys
-from imagestore.registry.credentials.docker_config import helper_for
-from imagestore.registry.credentials.docker_config import matching_keys as docker_keys
 from imagestore.registry.credentials.files import spellings
 from imagestore.registry.credentials.helper import servers
 from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, CredentialResolver, docker_config_path
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Target
+from imagestore.registry.credentials.sources import containers_keys, docker_keys, helper_for
 from imagestore.registry.errors_body import read_some, tls_hint
 from imagestore.registry.transport.messages import make_request
 
@@ -34,8 +32,8 @@ if TYPE_CHECKING:
     from imagestore.registry.credentials.lookup import Surroundings
     from imagestore.registry.credentials.model import Credential
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.operation import Sender
     from imagestore.registry.policy import AuthPolicy
+    from imagestore.registry.transport.messages import Sender
     from imagestore.util.cancel import CancelToken
 
 _SECRET_MEMBERS: Final = ("auth", "username", "password", "identitytoken", "registrytoken")

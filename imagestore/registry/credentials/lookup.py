@@ -16,10 +16,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.registry.credentials.containers_auth import ContainersAuthSource
-from imagestore.registry.credentials.docker_config import DockerConfigSource
 from imagestore.registry.credentials.helper import HelperPool
 from imagestore.registry.credentials.model import Found, Outcome, Source, Step, Target
+from imagestore.registry.credentials.sources import ContainersAuthSource, DockerConfigSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -25,17 +25,15 @@ import httpx
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
-from imagestore.registry.operation import Sender
 from imagestore.registry.ranges import parse_length
 from imagestore.registry.transport import addresses, network, tls, urls
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.connection import BODY, SizedBody
 from imagestore.registry.transport.direct import DirectTransport
-from imagestore.registry.transport.faults import FAULTS, translated
-from imagestore.registry.transport.messages import Pieces, Response, check_head
+from imagestore.registry.transport.errors import FAULTS, translated
+from imagestore.registry.transport.messages import Pieces, Response, Sender, check_head
 from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
-from imagestore.registry.transport.proxied import ProxiedTransport
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxiedTransport, ProxyRules
 
 if TYPE_CHECKING:
     import ssl

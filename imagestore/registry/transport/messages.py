@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import httpx
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from types import TracebackType
     from typing import Self
+
+    from imagestore.util.cancel import CancelToken
 
 _MAX_HEADER_COUNT: Final = 256
 _MAX_HEADER_BYTES: Final = 64 * 1024
@@ -185,3 +187,16 @@ class Response:
             host=host,
             status=self.status,
         )
+
+
+class Sender(Protocol):
+    """Sends one request, follows nothing, retries nothing."""
+
+    def send(self, request: httpx.Request, *, cancel: CancelToken) -> Response:
+        """Exchange one request for a response.
+
+        Raises:
+            RegistryUnavailableError: no connection, TLS failure, timeout, or the peer hung up.
+            ProtocolError: the answer is no HTTP, or the request can't be sent as it is.
+            OperationCancelledError: cancelled while waiting.
+        """

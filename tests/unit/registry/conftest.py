@@ -21,7 +21,7 @@ from imagestore.registry.endpoints import DirectEndpoints
 from imagestore.registry.retry import Timing
 from imagestore.registry.session import Line
 from imagestore.registry.transport.http import HttpSender
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.scripted_server import Server
 from tests.unit.registry.wire import SHORT
 

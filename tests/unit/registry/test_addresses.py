@@ -19,7 +19,7 @@ from imagestore.registry.transport.addresses import (
     is_public,
     parse,
 )
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from imagestore.registry.transport import tls
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

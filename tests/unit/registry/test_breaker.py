@@ -11,10 +11,9 @@ import pytest
 
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import ProtocolError, ReferenceNotFoundError, RegistryUnavailableError
-from imagestore.registry.breaker import Breaker, FolderMemory, Memory, ProcessMemory
 from imagestore.registry.endpoints import endpoints_from
 from imagestore.registry.events import ignore
-from imagestore.registry.failover import first_served
+from imagestore.registry.mirrors import Breaker, FolderMemory, Memory, ProcessMemory, first_served
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
     BODY,

@@ -15,7 +15,7 @@ from imagestore import CancelToken
 from imagestore.errors import PreconditionError, RegistryUnavailableError
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
     BODY,

@@ -17,7 +17,7 @@ from imagestore import CancelToken
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Exchange, Pace
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 

@@ -14,7 +14,7 @@ from imagestore.errors import RegistryUnavailableError
 from imagestore.registry.retry import is_transient
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.scripted_server import reset
 from tests.unit.registry.wire import SHORT
 

@@ -14,8 +14,8 @@ from imagestore.cli.hosts import hosts
 from imagestore.cli.main import main
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import ConfigError, InvalidReferenceError, RegistryUnavailableError
-from imagestore.registry.breaker import Breaker
 from imagestore.registry.endpoints import endpoints_from
+from imagestore.registry.mirrors import Breaker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,7 +29,7 @@ from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 SHORT = Timeouts(connect=2.0, idle=2.0, pace=Pace(head_seconds=2.0))

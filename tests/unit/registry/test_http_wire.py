@@ -20,7 +20,7 @@ from imagestore.errors import (
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.scripted_server import reset
 from tests.unit.registry.wire import OK, RawServers, say
 

@@ -25,8 +25,7 @@ from imagestore.errors import (
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.registry import listing
 from imagestore.registry.endpoints import Endpoint, endpoints_from
-from imagestore.registry.links import Link, next_target, parse_links
-from imagestore.registry.listing import Referrers, fallback_tag
+from imagestore.registry.listing import Link, Referrers, fallback_tag, next_target, parse_links
 
 MakeBench = Callable[..., Any]
 REFERENCE = Reference.parse("registry.example/team/app:1")

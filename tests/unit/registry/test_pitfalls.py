@@ -29,7 +29,7 @@ from imagestore.registry.connect import connect
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 from imagestore.testing import (
     FaultRule,
     RegistryServer,

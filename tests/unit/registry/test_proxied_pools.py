@@ -13,7 +13,7 @@ import pytest
 from imagestore import CancelToken
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
-from imagestore.registry.transport.proxied import ProxiedTransport
+from imagestore.registry.transport.proxy import ProxiedTransport
 from tests.unit.registry.scripted_server import BODY, HEAD, Server, reset, say, whole
 
 

@@ -15,9 +15,9 @@ from imagestore import Descriptor, Digest, Noticed, Reference
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import AccessDeniedError, AuthenticationError, ProtocolError, RegistryUnavailableError
 from imagestore.oci.media_types import OCI_INDEX
-from imagestore.registry import echoed_secrets, session
-from imagestore.registry.echoed_secrets import secrets_in
+from imagestore.registry import errors_body, session
 from imagestore.registry.endpoints import Endpoint
+from imagestore.registry.errors_body import secrets_in
 from imagestore.registry.transport.urls import join, origin_of
 from tests.support.streams import drain
 
@@ -283,7 +283,7 @@ def test_many_warnings_at_a_signed_address_cost_no_search_for_each_value(
     made = Mock(wraps=secrets_in)
     monkeypatch.setattr(session, "secrets_in", made)
     searches = Mock(wraps=re.escape)
-    monkeypatch.setattr(echoed_secrets, "re", SimpleNamespace(sub=re.sub, escape=searches, IGNORECASE=re.IGNORECASE))
+    monkeypatch.setattr(errors_body, "re", SimpleNamespace(sub=re.sub, escape=searches, IGNORECASE=re.IGNORECASE))
     assert read(opened) == CONTENT
     assert len(opened.events) == 100
     assert made.call_count <= 4

@@ -13,8 +13,8 @@ from imagestore import Credential, Descriptor, Digest, Noticed, Reference, Secre
 from imagestore.errors import AccessDeniedError, AuthenticationError, ReferenceNotFoundError, RegistryError
 from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.registry.auth.token_service import basic_header
-from imagestore.registry.echoed_secrets import secrets_in, without
 from imagestore.registry.endpoints import Endpoint
+from imagestore.registry.errors_body import secrets_in, without
 from imagestore.registry.transport.urls import escape, origin_of
 
 MakeBench = Callable[..., Any]

@@ -36,7 +36,7 @@ from imagestore.registry.transport import tls
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.wire import OK, SHORT, RawServers
 
 if TYPE_CHECKING:

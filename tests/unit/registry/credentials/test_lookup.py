@@ -13,7 +13,7 @@ import pytest
 
 from imagestore import CancelToken, Credential, Reference, Secret
 from imagestore.errors import ConfigError
-from imagestore.registry.credentials import containers_auth, docker_config
+from imagestore.registry.credentials import sources
 from imagestore.registry.credentials.lookup import CredentialResolver, Explanation, Surroundings
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Outcome, Target
 
@@ -155,7 +155,7 @@ def test_run_and_config_folders(machine: Machine) -> None:
     ],
 )
 def test_containers_keys(keys: list[str], host: str, repository: str, expected: str | None) -> None:
-    found = containers_auth.matching_keys(keys, Target(host, repository))
+    found = sources.containers_keys(keys, Target(host, repository))
     assert (found[0] if found else None) == expected
 
 
@@ -175,7 +175,7 @@ def test_containers_keys(keys: list[str], host: str, repository: str, expected: 
     ],
 )
 def test_docker_keys(keys: list[str], host: str, expected: list[str]) -> None:
-    assert docker_config.matching_keys(keys, Target(host)) == expected
+    assert sources.docker_keys(keys, Target(host)) == expected
 
 
 def test_docker_helper_of_the_host_beats_the_store_beats_entries(machine: Machine) -> None:

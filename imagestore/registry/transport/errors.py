@@ -9,7 +9,7 @@ import httpx
 
 from imagestore.errors import ProtocolError, RegistryUnavailableError
 from imagestore.registry.transport import tls, urls
-from imagestore.registry.transport.proxies import PROXY_LOGIN, PROXY_VARIABLES
+from imagestore.registry.transport.proxy import PROXY_LOGIN, PROXY_VARIABLES
 
 if TYPE_CHECKING:
     from imagestore.registry.transport.network import Exchange
