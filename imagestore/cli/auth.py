@@ -175,12 +175,12 @@ def _ask(registry: str, username: str | None, *, from_stdin: bool) -> Credential
 def _check(app: App, registry: str, credential: Credential, cancel: CancelToken) -> None:
     from imagestore.config.hosts import reader_for
     from imagestore.registry.credentials.login import check_login
-    from imagestore.registry.endpoints import ConfiguredEndpoints
+    from imagestore.registry.endpoints import endpoints_from
     from imagestore.registry.policy import auth_policy
     from imagestore.registry.transport.http import HttpSender
 
     # The registry itself, which comes last; a mirror has no say about its logins.
-    endpoint = ConfiguredEndpoints(reader_for(app.config)).endpoints(registry)[-1]
+    endpoint = endpoints_from(registry, reader_for(app.config)(registry))[-1]
     # The login to be tried is the host's own, also where pulls show it another registry's.
     policy = replace(auth_policy(app.config.settings.registry), credential_hosts={})
     sender = HttpSender()

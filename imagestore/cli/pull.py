@@ -257,7 +257,8 @@ def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
 def _sources(app: App, reference: str) -> list[str]:
     """The hosts that would be asked for content, in order."""
     from imagestore.config.hosts import reader_for
-    from imagestore.registry.endpoints import PULL, ConfiguredEndpoints
+    from imagestore.registry.endpoints import PULL, endpoints_from
 
-    endpoints = ConfiguredEndpoints(reader_for(app.config)).endpoints(Reference.parse(reference).host)
+    host = Reference.parse(reference).host
+    endpoints = endpoints_from(host, reader_for(app.config)(host))
     return [endpoint.host for endpoint in endpoints if PULL in endpoint.capabilities]

@@ -1,10 +1,9 @@
-"""One large blob over several connections: bounded ranges side by side, handed out in order.
+"""One large blob over several connections: ranges are fetched in parallel and handed out in order.
 
-The first range is the proof: only when its host answers it exactly (206 with the Content-Range that was asked for) do
-further ranges follow, each checked the same way. A host that later ignores one ends the parallel part, and the rest
-comes in one stream. Bytes are handed out in their order and held in memory until then, so whoever writes them appends,
-hashes and can be resumed as ever; the window of parts bounds the memory. Nothing verifies a single part in this
-protocol: the digest over the whole is checked where the bytes are kept.
+Further ranges follow only if a host answers the first one exactly (206 with the Content-Range that was asked for); each
+is checked the same way. If a host later ignores one, the rest comes in one stream. Parts wait in memory for their turn,
+so the writer appends, hashes and resumes as with one stream; the number of parts bounds the memory. A single part can't
+be verified in this protocol: the digest over the whole blob is checked by the writer.
 """
 
 from __future__ import annotations
@@ -15,19 +14,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.registry.blobs import BlobStream, RangeIgnoredError, Stretch
+from imagestore.registry.blobs import BlobReader, BlobStream, RangeIgnoredError, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
-    from typing import Self
 
     from imagestore.registry.policy import TransferPolicy
     from imagestore.util.cancel import CancelToken
 
-    Make = Callable[[Stretch, CancelToken], BlobStream]
-
-# Parts in memory for each connection: one that comes, one that came before its turn.
+# Parts in memory for each connection: one that is received, one that waits for its turn.
 _PARTS_PER_CONNECTION: Final = 2
 
 
@@ -50,7 +45,7 @@ class _Part:
     failure: BaseException | None = None
 
 
-class ParallelStream:
+class ParallelStream(BlobReader):
     """A BlobReader over several connections.
 
     Args:
@@ -62,7 +57,13 @@ class ParallelStream:
     """
 
     def __init__(
-        self, first: BlobStream, size: int, *, make: Make, policy: TransferPolicy, cancel: CancelToken
+        self,
+        first: BlobStream,
+        size: int,
+        *,
+        make: Callable[[Stretch, CancelToken], BlobStream],
+        policy: TransferPolicy,
+        cancel: CancelToken,
     ) -> None:
         self._first = first
         self._size = size
@@ -84,58 +85,46 @@ class ParallelStream:
 
     @property
     def start(self) -> int:
-        """See BlobReader."""
         return self._first.start
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """See BlobReader."""
         rest = self._rest.hosts if self._rest is not None else ()
         with self._changed:
             return tuple(dict.fromkeys((*self._first.hosts, *self._hosts, *rest)))
 
     def readinto(self, buffer: memoryview) -> int:
-        """See BlobReader."""
         if self._rest is not None:
             return self._rest.readinto(buffer)
         if not self._has_begun:
             self._has_begun = True
             for _ in range(self._connections - 1):
-                self._employ()
+                self._start_worker()
         if not self._is_first_over:
             count = self._first.readinto(buffer)
             self._position += count
             if self._first.end != self._proven and self._threads:
-                # Its host changed its mind (or another host took over), and the stream goes on to the blob's end.
-                # A part that failed closed the window too, and must go with it: only the threads tell if this was done.
-                self._first.note_waste(self._dismiss())
+                # Its host stopped serving ranges (or another host took over): this stream goes on to the blob's end.
+                # A part that failed has closed the window too; whether it was emptied is seen by the threads only.
+                self._first.note_waste(self._stop_workers())
             if count:
                 return count
             self._is_first_over = True
             if self._position < self._size:
                 # Its connection is free now.
-                self._employ()
+                self._start_worker()
                 if not self._threads:
                     return self._one_stream(buffer)
         return self._from_window(buffer)
 
     def close(self) -> None:
-        """See BlobReader."""
-        self._dismiss()
+        self._stop_workers()
         self._first.close()
         if self._rest is not None:
             self._rest.close()
         self._stack.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        self.close()
-
-    def _employ(self) -> None:
+    def _start_worker(self) -> None:
         thread = threading.Thread(target=self._work, name="imagestore-range", daemon=True)
         self._threads.append(thread)
         try:
@@ -143,7 +132,7 @@ class ParallelStream:
         except RuntimeError:  # no more threads for this process: those there are do it, or one stream
             self._threads.remove(thread)
 
-    def _dismiss(self) -> int:
+    def _stop_workers(self) -> int:
         """End the threads and wait for them; empty the window, and say how many bytes were in it."""
         with self._changed:
             self._is_closed = True
@@ -160,7 +149,7 @@ class ParallelStream:
             failure: BaseException | None = None
             try:
                 self._receive(part)
-            except BaseException as error:  # noqa: BLE001 - raised in the reader's thread, at its place in the order
+            except BaseException as error:  # noqa: BLE001 - raised in the reader's thread, when the part's turn comes
                 failure = error
             with self._changed:
                 part.failure, part.is_over = failure, True
@@ -193,19 +182,14 @@ class ParallelStream:
             with self._changed:
                 self._hosts.update(dict.fromkeys(stream.hosts))
 
-    def _head(self) -> _Part:
-        """The part whose turn it is."""
-        with self._changed:
-            while not self._window:
-                self._changed.wait()
-            return self._window[0]
-
     def _from_window(self, buffer: memoryview) -> int:
         """The next bytes of the parts in order; 0 when they were the last."""
         while self._position < self._size or self._window:
-            part = self._head()
-            done = self._position - part.stretch.start
             with self._changed:
+                while not self._window:
+                    self._changed.wait()
+                part = self._window[0]
+                done = self._position - part.stretch.start
                 while part.received == done and not part.is_over:
                     self._changed.wait()
                 count = min(part.received - done, len(buffer))
@@ -225,9 +209,9 @@ class ParallelStream:
         return 0
 
     def _one_stream(self, buffer: memoryview) -> int:
-        """Go on without ranges; what came ahead of its turn is lost."""
+        """Go on without ranges; parts that wait for their turn are lost."""
         handed_out = self._position - self._window[0].stretch.start if self._window else 0
-        stretch = Stretch(self._position, self._size, is_continued=True, wasted=self._dismiss() - handed_out)
+        stretch = Stretch(self._position, self._size, is_continued=True, wasted=self._stop_workers() - handed_out)
         self._rest = self._make(stretch, self._cancel)
         return self._rest.readinto(buffer)
 

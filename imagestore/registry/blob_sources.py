@@ -17,7 +17,6 @@ from imagestore.registry.content_coding import UnpackedBody, coding, coding_hint
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
-from imagestore.registry.session import Line
 from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.limits import HostPlaces, Place
     from imagestore.registry.session import Call, Session
-    from imagestore.registry.transport.addresses import Origin
-    from imagestore.registry.transport.messages import Response, Sender
-    from imagestore.util.cancel import CancelToken
+    from imagestore.registry.transport.messages import Response
 
 
 _log = logging.getLogger(__name__)
@@ -167,39 +164,3 @@ def allowed_sources(descriptor: Descriptor, allowed_hosts: AbstractSet[str]) -> 
         if origin.scheme == "https" and urls.host_port(origin) in allowed_hosts:
             found[Endpoint(url, origin, urls.host_port(origin), is_upstream=True, source="layer address")] = None
     return tuple(found)
-
-
-class _Nobody:
-    """An Authenticator that never has an answer."""
-
-    def authorization(self, origin: Origin, repository: str) -> str:
-        """Nothing."""
-        return ""
-
-    def provenance(self, origin: Origin, repository: str) -> str:
-        """Nowhere."""
-        return ""
-
-    def forget(self, origin: Origin, repository: str, refused: str) -> None:
-        """Nothing is remembered."""
-
-    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
-        """Nowhere."""
-        return ""
-
-    def respond(self, origin: Origin, repository: str, headers: httpx.Headers, *, cancel: CancelToken) -> str:
-        """Refuse: no credentials go to an address that an image named."""
-        raise ProtocolError(
-            f"{urls.host_port(origin)}: wants a login for a foreign layer, which is never given",
-            host=urls.host_port(origin),
-            status=401,
-        )
-
-
-def foreign_line(sender: Sender) -> Line:
-    """A line without credentials.
-
-    Args:
-        sender: connects to public addresses only.
-    """
-    return Line(sender, _Nobody())

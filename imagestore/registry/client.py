@@ -1,8 +1,8 @@
-"""The registry client: resolve a reference, fetch a document, stream a blob.
+"""The registry client: resolve a reference, fetch a document, stream a blob, list tags and referrers.
 
-Everything that comes is checked before it counts: the status, the size before and while reading, the digest of
-documents, and that the server's media type agrees with the descriptor's (OCI distribution specification 1.1, "Pull").
-The digest of a blob is verified where it is written, over bytes of all runs.
+Answers are checked before they count: the status, the size before and while reading, the digest of documents, and that
+the server's media type agrees with the descriptor's (OCI distribution specification 1.1, "Pull"). The digest of a blob
+is checked by the writer, over the bytes of all runs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from imagestore.errors import ReferenceNotFoundError
 from imagestore.oci import digest as digests
 from imagestore.registry import manifests
-from imagestore.registry.blob_sources import inline_body, open_blob
-from imagestore.registry.blobs import BlobStream, Setting, Stretch
+from imagestore.registry.auth.access import Line, NoLogin
+from imagestore.registry.blob_ranges import ParallelStream
+from imagestore.registry.blob_sources import allowed_sources, inline_body, open_blob
+from imagestore.registry.blobs import BlobStream, Stretch
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.events import ignore
 from imagestore.registry.limits import HostPlaces
+from imagestore.registry.listing import Referrers, list_referrers, list_tags
 from imagestore.registry.manifests import announced, confirm, from_get, verified
 from imagestore.registry.mirrors import Breaker, first_served
 from imagestore.registry.operation import Operations
@@ -29,7 +32,6 @@ from imagestore.registry.session import Call, Session, Surroundings
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from collections.abc import Set as AbstractSet
-    from types import TracebackType
     from typing import Self
 
     from imagestore.oci.descriptor import Descriptor
@@ -37,10 +39,8 @@ if TYPE_CHECKING:
     from imagestore.oci.reference import Reference
     from imagestore.registry.blobs import BlobReader, Body
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.endpoints import Endpoint, EndpointResolver
+    from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.events import Observer
-    from imagestore.registry.listing import Referrers
-    from imagestore.registry.session import Line
     from imagestore.registry.transport.messages import Sender
     from imagestore.util.cancel import CancelToken
 
@@ -62,11 +62,11 @@ class RegistryClient:
 
     Args:
         lines: how to reach each endpoint and authenticate there.
-        endpoints: which hosts serve a reference.
+        endpoints: which hosts serve the references of a registry host, in the order to ask them.
         policy: limits of retries, waits and waste.
         observer: told about waits and changes of host.
         stranger: sends to hosts that only a document names; without it no such host is asked.
-        breaker: remembers dead mirrors; its own by default.
+        breaker: remembers unreachable mirrors; its own by default.
         timing: clocks, chance and sleep.
         on_close: run by close().
     """
@@ -75,7 +75,7 @@ class RegistryClient:
         self,
         *,
         lines: Lines,
-        endpoints: EndpointResolver,
+        endpoints: Callable[[str], tuple[Endpoint, ...]],
         policy: TransferPolicy | None = None,
         observer: Observer = ignore,
         stranger: Sender | None = None,
@@ -104,13 +104,13 @@ class RegistryClient:
         return twin
 
     def observed_by(self, observer: Observer) -> RegistryClient:
-        """This client, with its connections, tokens and memory of dead hosts, but telling another observer."""
+        """This client, with its connections, tokens and memory of unreachable hosts, for another observer."""
         twin = self._twin()
         twin._shared = replace(self._shared, observer=observer)
         return twin
 
     def with_credentials(self, credentials: CredentialLookup) -> RegistryClient:
-        """This client, with its connections, limits and memory of dead hosts, but these credentials and no tokens."""
+        """This client, with its connections, limits and memory of unreachable hosts, for other credentials."""
         twin = self._twin()
         twin._lines = self._lines.with_credentials(credentials)
         return twin
@@ -124,9 +124,9 @@ class RegistryClient:
     ) -> tuple[Descriptor, bytes | None]:
         """Find what a reference leads to. With a digest the digest decides, whatever the tag says.
 
-        The document is fetched with one GET, and its bytes decide; what a header says of them is a hint. Where the
-        caller knows targets, a HEAD is sent first, which registries don't count as a pull: if it names one of them,
-        that one is the answer. A HEAD that fails or says anything else is followed by the GET at once.
+        The document is fetched with one GET, and its bytes decide; a header is only a hint. If the caller knows
+        targets, a HEAD is sent first, which registries don't count as a pull: if it names one of them, that is the
+        answer. A HEAD that fails or names another digest is followed by the GET at once.
 
         Args:
             reference: what to look up.
@@ -137,7 +137,7 @@ class RegistryClient:
             Descriptor of an index or a manifest, and its bytes; a known descriptor comes without bytes.
 
         Raises:
-            RegistryError: no such reference, no access, or nobody answers properly.
+            RegistryError: no such reference, no access, or no host answers properly.
             IntegrityError: the server has something else under this digest.
             DocumentError: the registry doesn't name the document's type, and its bytes don't either.
             InvalidDigestError: the reference's digest can't be verified here.
@@ -172,7 +172,7 @@ class RegistryClient:
             cancel: ends it.
 
         Raises:
-            RegistryError: not there, no access, or nobody answers properly.
+            RegistryError: not there, no access, or no host answers properly.
             IntegrityError: every host has other bytes than the descriptor says.
             OperationCancelledError: cancelled, or past the deadline.
         """
@@ -214,7 +214,7 @@ class RegistryClient:
             A stream to close; look at its ``start`` before writing.
 
         Raises:
-            RegistryError: not there, no access, or nobody answers properly.
+            RegistryError: not there, no access, or no host answers properly.
             IntegrityError: every host announces another size.
             OperationCancelledError: cancelled, or past the deadline.
         """
@@ -241,7 +241,7 @@ class RegistryClient:
                         raise
                     return found
 
-            return BlobStream(descriptor, stretch, opener=open_at, setting=Setting(shared, operation, token))
+            return BlobStream(descriptor, stretch, opener=open_at, shared=shared, operation=operation, cancel=token)
 
         policy, size = shared.policy, descriptor.size
         is_large = size - offset >= policy.least_bytes_for_ranges and descriptor.data is None
@@ -250,8 +250,6 @@ class RegistryClient:
         first = make(Stretch(offset, min(offset + policy.range_bytes, size)), cancel)
         if first.end == size:
             return first
-        from imagestore.registry.blob_ranges import ParallelStream
-
         return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
 
     def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
@@ -262,8 +260,6 @@ class RegistryClient:
             DocumentError: a page is no tag list.
             OperationCancelledError: cancelled, or past the deadline.
         """
-        from imagestore.registry.listing import list_tags
-
         return self._first(
             reference,
             {PULL, RESOLVE},
@@ -288,8 +284,6 @@ class RegistryClient:
             DocumentError: a page is no index.
             OperationCancelledError: cancelled, or past the deadline.
         """
-        from imagestore.registry.listing import list_referrers
-
         return self._first(
             reference,
             {PULL, REFERRERS},
@@ -309,24 +303,18 @@ class RegistryClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
         """A layer from its own addresses; None when none of them may be asked."""
-        from imagestore.registry.blob_sources import allowed_sources, foreign_line
-
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._stranger is None or not sources:
             return None
-        line, operation, policy = foreign_line(self._stranger), self._operations.of(cancel), self._shared.policy
+        line, operation = Line(self._stranger, NoLogin()), self._operations.of(cancel)
 
         def attempt(endpoint: Endpoint, _: int) -> Body:
-            session = Session(
-                endpoint, line, self._shared, operation, cancel, policy.attempts, policy.longest_wait_seconds
-            )
+            session = Session(endpoint, line, self._shared, operation, cancel)
             return open_blob(session, replace(call, url=endpoint.base), descriptor, offset, self._places)
 
         return first_served(sources, attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer)
@@ -342,18 +330,15 @@ class RegistryClient:
         avoid: Collection[str] = (),
     ) -> T:
         """Ask the reference's endpoints in order."""
-        policy, operation = self._shared.policy, self._operations.of(cancel)
+        operation = self._operations.of(cancel)
         able = [one for one in operation.endpoints(reference.host, self._endpoints) if needed <= one.capabilities]
         if avoid:
-            # Where the registry finished what a mirror began, the mirror is rather to blame.
+            # If the registry finished what a mirror began, the mirror is more likely at fault.
             able.sort(
                 key=lambda endpoint: (endpoint.host in avoid, not endpoint.is_upstream and endpoint.host in avoid)
             )
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
-            attempts = policy.mirror_attempts if behind else policy.attempts
-            longest = policy.mirror_wait_seconds if behind else policy.longest_wait_seconds
-            line = self._lines(endpoint)
-            return ask(Session(endpoint, line, self._shared, operation, cancel, attempts, longest, not behind))
+            return ask(Session(endpoint, self._lines(endpoint), self._shared, operation, cancel, not behind))
 
         return first_served(able, attempt, what=what, breaker=self._breaker, observer=self._shared.observer)

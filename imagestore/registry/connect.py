@@ -10,15 +10,15 @@ import threading
 from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.config.hosts import reader_for
+from imagestore.registry.auth.access import Line
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.endpoints import ConfiguredEndpoints, DirectEndpoints
+from imagestore.registry.endpoints import default_endpoint, endpoints_from
 from imagestore.registry.mirrors import Breaker
 from imagestore.registry.policy import AuthPolicy
 from imagestore.registry.policy import auth_policy as auth_policy_of
 from imagestore.registry.policy import transfer_policy as transfer_policy_of
-from imagestore.registry.session import Line
 
 if TYPE_CHECKING:
     import httpx
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.config.connection import ConnectionSettings
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.endpoints import Endpoint, EndpointResolver
+    from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
     from imagestore.registry.transport.addresses import Origin
@@ -65,10 +65,14 @@ def connect(
     from imagestore.registry.transport.http import HttpSender
 
     sender = HttpSender(transport=transport, unix_socket=unix_socket)
-    endpoints: EndpointResolver = DirectEndpoints()
     auth_policy = None
+    read = reader_for(config) if config is not None else None
+
+    def endpoints(host: str) -> tuple[Endpoint, ...]:
+        # Read for each operation, so that edits take effect.
+        return (default_endpoint(host),) if read is None else endpoints_from(host, read(host))
+
     if config is not None:
-        endpoints = ConfiguredEndpoints(reader_for(config))
         policy = policy or transfer_policy_of(config.settings.registry)
         auth_policy = auth_policy_of(config.settings.registry)
     return RegistryClient(

@@ -8,7 +8,7 @@ otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from imagestore.config.connection import ConnectionSettings
@@ -16,8 +16,6 @@ from imagestore.oci.reference import DOCKER_HUB, DOCKER_HUB_API, api_host
 from imagestore.registry.transport import addresses, urls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from imagestore.config.hosts import HostConfig, RegistryHosts
     from imagestore.registry.transport.addresses import Origin
 
@@ -79,17 +77,6 @@ class Endpoint:
         return urls.origin_of(f"{self.origin.scheme}://{self.namespace}") == self.origin
 
 
-class EndpointResolver(Protocol):
-    """Says where references of a registry host are served."""
-
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
-        """Endpoints in the order to try them; at least one.
-
-        Raises:
-            ConfigError: the host's configuration can't be used.
-        """
-
-
 def default_endpoint(host: str) -> Endpoint:
     """The registry itself, by containerd's built-in rules.
 
@@ -104,29 +91,6 @@ def default_scheme(host: str) -> str:
     """``http`` for a literal loopback host with a port other than 443, else ``https``."""
     origin = urls.origin_of(f"https://{host}")
     return "http" if addresses.is_loopback_name(origin.host) and origin.port != 443 else "https"
-
-
-class DirectEndpoints:
-    """Every registry is asked itself, without mirrors and without configuration."""
-
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
-        """The registry's default endpoint."""
-        return (default_endpoint(host),)
-
-
-class ConfiguredEndpoints:
-    """Endpoints from a source of host configurations, read anew each time so that edits take effect.
-
-    Args:
-        read: what is configured for a registry host; ``hosts.read_hosts`` over some folders, for example.
-    """
-
-    def __init__(self, read: Callable[[str], RegistryHosts]) -> None:
-        self._read = read
-
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
-        """See EndpointResolver."""
-        return endpoints_from(host, self._read(host))
 
 
 def endpoints_from(host: str, configured: RegistryHosts) -> tuple[Endpoint, ...]:

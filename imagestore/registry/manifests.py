@@ -214,7 +214,7 @@ def announced(session: Session, call: Call, wanted: Digest | None) -> Digest | N
         OperationCancelledError: the operation was cancelled, or is past its deadline.
     """
     with session.cancel.child(deadline_seconds=session.shared.policy.head_seconds) as token:
-        once = replace(session, cancel=token, attempts=1)
+        once = replace(session, cancel=token, is_tried_once=True)
         try:
             return once.call(replace(call, method="HEAD"), lambda response: _from_head(response, wanted))
         except (RegistryError, OperationCancelledError) as error:

@@ -10,7 +10,9 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from imagestore.registry.endpoints import Endpoint, EndpointResolver
+    from collections.abc import Callable
+
+    from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
     from imagestore.registry.transport.addresses import Origin
@@ -48,7 +50,7 @@ class Operation:
         #: Held by a request that looks for a better authorization; the others wait for what it finds.
         self.looking = threading.Lock()
 
-    def endpoints(self, host: str, resolver: EndpointResolver) -> tuple[Endpoint, ...]:
+    def endpoints(self, host: str, resolve: Callable[[str], tuple[Endpoint, ...]]) -> tuple[Endpoint, ...]:
         """Who serves a registry host's references: looked up once, so that one operation has one answer.
 
         Raises:
@@ -56,7 +58,7 @@ class Operation:
         """
         found = self._endpoints.get(host)
         if found is None:
-            found = self._endpoints[host] = resolver.endpoints(host)
+            found = self._endpoints[host] = resolve(host)
         return found
 
     def take_retry(self) -> bool:
@@ -132,17 +134,12 @@ class Operations:
         self._policy = policy
         self._timing = timing
         self._lock = threading.Lock()
-        # As a WeakKeyDictionary, for which more has to be loaded than a short pull needs.
-        by_token: dict[weakref.ref[CancelToken], Operation] = {}
-        self._by_token = by_token
-        self._forget = lambda ended: by_token.pop(ended, None)
+        self._by_token: weakref.WeakKeyDictionary[CancelToken, Operation] = weakref.WeakKeyDictionary()
 
     def of(self, cancel: CancelToken) -> Operation:
         """The operation of a token or of its parent; it ends with the outermost token."""
-        # What is forgotten is so without the lock, which whoever forgets may hold.
-        whole = weakref.ref(cancel.operation, self._forget)
         with self._lock:
-            found = self._by_token.get(whole)
+            found = self._by_token.get(cancel.operation)
             if found is None:
-                found = self._by_token[whole] = Operation(self._policy, self._timing)
+                found = self._by_token[cancel.operation] = Operation(self._policy, self._timing)
             return found

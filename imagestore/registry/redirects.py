@@ -1,9 +1,9 @@
-"""Where a redirect leads, and what goes along.
+"""Where a redirect leads, and which headers go along.
 
-Blobs are usually served by a storage host under a signed URL. Everything that was made for the registry stays with the
-registry: ``Authorization`` and every configured header are dropped as soon as scheme, host or port differ, and are not
-put back when a later hop returns (CVE-2026-50151, GHSA-vh4v-2xq2-g5cg; storage services also refuse a signed request
-that carries a second authorization).
+Blobs are usually served by a storage host under a signed URL. What was made for the registry stays with the registry:
+``Authorization`` and every configured header are dropped as soon as scheme, host or port differ, and are not put back
+when a later hop returns (CVE-2026-50151, GHSA-vh4v-2xq2-g5cg; storage services also refuse a signed request that
+carries a second authorization).
 """
 
 from __future__ import annotations
@@ -15,49 +15,59 @@ from imagestore.registry.transport import urls
 from imagestore.registry.transport.messages import moved
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import httpx
 
     from imagestore.registry.transport.addresses import Origin
     from imagestore.registry.transport.messages import Response
 
-STATUSES: Final = frozenset({301, 302, 303, 307, 308})
-# What a stranger may see of a request: which form and which bytes are wanted.
-_TRAVELLING: Final = frozenset({"accept", "range"})
+_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
+# What another host may see of a request: which form and which bytes are wanted.
+_KEPT_ELSEWHERE: Final = frozenset({"accept", "range"})
 
 
-def next_request(request: httpx.Request, response: Response, *, home: Origin) -> httpx.Request:
-    """The request that follows a redirect.
+def follow(request: httpx.Request, send: Callable[[httpx.Request], Response], *, home: Origin, most: int) -> Response:
+    """Send a request, and what its redirects make of it.
 
     Args:
-        request: what was sent last; it must be a GET or HEAD.
-        response: the redirecting answer.
+        request: a GET or HEAD.
+        send: sends one request.
         home: the origin whose secrets the request may carry.
+        most: redirects that are followed.
 
     Raises:
-        ProtocolError: the target is missing, unreadable, not http(s), or leads from https to http.
+        ProtocolError: a redirect can't be followed, or there are too many.
+        Exception: whatever ``send`` raised.
     """
+    seen = {str(request.url)}
+    while True:
+        response = send(request)
+        if response.status not in _STATUSES:
+            return response
+        with response:
+            request = _next_request(request, response, home)
+        if str(request.url) in seen or len(seen) > most:
+            host = urls.host_port(home)
+            message = f"{host}: redirects in a circle or more than {most} times"
+            raise ProtocolError(message, host=host, status=response.status)
+        seen.add(str(request.url))
+
+
+def _next_request(request: httpx.Request, response: Response, home: Origin) -> httpx.Request:
     here = urls.origin_of(str(request.url))
-    host = urls.host_port(here)
+    host, status = urls.host_port(here), response.status
     location = response.headers.get("Location", "").strip()
     if request.method not in {"GET", "HEAD"}:
-        raise ProtocolError(f"{host}: a {request.method} is not redirected", host=host, status=response.status)
+        raise ProtocolError(f"{host}: a {request.method} is not redirected", host=host, status=status)
     if not location:
-        raise ProtocolError(
-            f"{host}: answered {response.status} without saying where to go", host=host, status=response.status
-        )
+        raise ProtocolError(f"{host}: answered {status} without a Location to go to", host=host, status=status)
     try:
         target = urls.join(str(request.url), location)
         there = urls.origin_of(target)
     except ProtocolError as error:
-        raise ProtocolError(
-            f"{host}: redirects where nobody can go: {error}", host=host, status=response.status
-        ) from error
+        raise ProtocolError(f"{host}: redirects to an unusable address: {error}", host=host, status=status) from error
     if here.scheme == "https" and there.scheme != "https":
-        raise ProtocolError(
-            f"{host}: redirects from https to {urls.shown(target)}, which is not encrypted",
-            host=host,
-            status=response.status,
-        )
-    if there == home == here:
-        return moved(request, target)
-    return moved(request, target, only=_TRAVELLING)
+        message = f"{host}: redirects from https to {urls.shown(target)}, which is not encrypted"
+        raise ProtocolError(message, host=host, status=status)
+    return moved(request, target, only=None if there == home == here else _KEPT_ELSEWHERE)

@@ -1,9 +1,9 @@
-"""Talking to one endpoint: authentication, redirects, and patience.
+"""Requests to one endpoint: authentication, redirects and retries.
 
-A request goes out with what is known of its authorization. A 401 is answered once for each distinct challenge, never
-in a loop: a token service may hand out a token that is worth nothing without saying so. A refusal without a challenge
-(403, 404; of a login any other too) is looked into once: see ``_look_again``. Redirects are followed here
-and not in the HTTP library, so that nothing made for the registry leaves it. What may succeed later is tried again.
+A request is sent with the authorization that is known so far. A 401 is answered once for each distinct challenge, never
+in a loop, since a token service may hand out a token that is worth nothing. A refusal without a challenge (403, 404;
+after a login any other 4xx too) is looked into once: see ``_look_again``. Redirects are followed here and not in the
+HTTP library, so that no secret made for the registry leaves it (``redirects.py``). What may succeed later is retried.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import (
     AuthenticationError,
     ConfigError,
     InvalidInputError,
-    ProtocolError,
     RateLimitedError,
     RegistryError,
     RegistryUnavailableError,
@@ -41,14 +40,14 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from imagestore.registry.auth.access import Line
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.events import Observer
     from imagestore.registry.limits import Place
     from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import HostPauses, Timing
-    from imagestore.registry.transport.addresses import Origin
-    from imagestore.registry.transport.messages import Response, Sender
+    from imagestore.registry.transport.messages import Response
     from imagestore.util.cancel import CancelToken
 
 T = TypeVar("T")
@@ -57,46 +56,10 @@ _log = logging.getLogger(__name__)
 
 # A token, then perhaps one for another scope, as the registry words it.
 _MAX_CHALLENGES: Final = 3
-# What remembered is forgotten; what another thread has obtained is used; a login is asked for at /v2/.
+# A remembered authorization is forgotten; what another thread has obtained is used; a login is asked for at /v2/.
 _MAX_LOOKS: Final = 3
 # What a storage host answers when a signed URL has expired; the registry gives a new one.
 _STALE_STATUSES: Final = frozenset({400, 401, 403, 410})
-
-
-class Authenticator(Protocol):
-    """Knows what to put into ``Authorization`` for an origin and a repository."""
-
-    def authorization(self, origin: Origin, repository: str) -> str:
-        """The header value known so far, or an empty text (then the request goes out without)."""
-
-    def provenance(self, origin: Origin, repository: str) -> str:
-        """Where the credentials behind the last answer to a challenge came from; empty when it was anonymous."""
-
-    def forget(self, origin: Origin, repository: str, refused: str) -> None:
-        """Drop what is remembered for a repository, if it is the header value that was refused."""
-
-    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
-        """Where a login for the registry is stored; empty when there is none.
-
-        Raises:
-            ConfigError, InvalidInputError: the place or the login can't be read.
-            OperationCancelledError: cancelled while a credential helper ran.
-        """
-
-    def respond(self, origin: Origin, repository: str, headers: httpx.Headers, *, cancel: CancelToken) -> str:
-        """Answer a 401: read the challenges, obtain credentials or a token, return the header value to try once.
-
-        Raises:
-            AuthenticationError: no usable challenge, no credentials, or they were refused.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """How to reach an endpoint and how to authenticate there."""
-
-    sender: Sender
-    authenticator: Authenticator
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +96,11 @@ class Surroundings:
     pauses: HostPauses
     observer: Observer
 
+    def wait(self, host: str, seconds: float, reason: str, cancel: CancelToken) -> None:
+        """Sleep, and tell the observer why."""
+        self.observer(Waiting(host, seconds, reason))
+        self.timing.sleep(cancel, seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -144,9 +112,8 @@ class Session:
         shared: policy, clocks, pauses, observer.
         operation: what its requests share.
         cancel: ends it.
-        attempts: tries of one request, the first included.
-        longest_wait_seconds: a host that asks for a longer wait is given up.
-        is_last: no other host is asked behind it.
+        is_last: no other host is asked behind it, so that it is given more tries and longer waits.
+        is_tried_once: nothing is retried.
     """
 
     endpoint: Endpoint
@@ -154,9 +121,8 @@ class Session:
     shared: Surroundings
     operation: Operation
     cancel: CancelToken
-    attempts: int
-    longest_wait_seconds: float
     is_last: bool = True
+    is_tried_once: bool = False
 
     def call(self, call: Call, use: Callable[[Response], T], place: Place | None = None) -> T:
         """Send until there is an answer that another try wouldn't change, and use it.
@@ -170,6 +136,8 @@ class Session:
             RegistryError: refused, unreachable, or no sensible protocol.
             OperationCancelledError: cancelled, or past the deadline.
         """
+        policy = self.shared.policy
+        attempts = 1 if self.is_tried_once else policy.attempts if self.is_last else policy.mirror_attempts
         attempt = 0
         while True:
             attempt += 1
@@ -189,7 +157,7 @@ class Session:
                     # A token service has its own limits.
                     asked = raised.retry_after
             with place.lent(cancel=self.cancel) if place is not None else nullcontext():
-                if attempt >= self.attempts or not self._will_wait(error, attempt, asked):
+                if attempt >= attempts or not self._will_wait(error, attempt, asked):
                     raise error
                 self._wait_for_pauses()
 
@@ -206,12 +174,19 @@ class Session:
             raise
 
     def _comment(self, call: Call, error: RegistryError, secrets: tuple[str, ...]) -> None:
-        """Take out what was sent, and put in whose login it was, or who sent us where it was refused."""
+        """Hide the secrets that were sent, and say whose login was refused, or who redirected to the refusing host."""
         hush(error, secrets)
         if error.status not in {401, 403, 404}:
             return
-        if error.host != self.endpoint.host:
-            error.hint = self._hint_elsewhere(error)
+        here = self.endpoint.host
+        if error.host != here:
+            error.hint = (
+                f"{here} redirected there, and no login is sent to a host that another one names; put "
+                f"{error.host} into the reference, or into the hosts.toml of {here}"
+                if error.status == 401
+                else f"{here} redirected there, without its login: storage that refuses the address it was given, or "
+                f"has lost the content, is for the operator of {here} to repair"
+            )
             return
         account = self.line.authenticator.provenance(self.endpoint.origin, call.repository)
         remark = self.operation.login_remark(self.endpoint.origin, call.repository)
@@ -220,23 +195,11 @@ class Session:
         elif remark:
             error.hint = f"it does not exist, or strangers may not see it; {remark}"
 
-    def _hint_elsewhere(self, error: RegistryError) -> str:
-        """What helps where the host that the registry redirected to refuses; trying again doesn't, it was tried."""
-        here = self.endpoint.host
-        if error.status == 401:
-            return (
-                f"{here} redirected there, and no login is sent to a host that another one names; put "
-                f"{error.host} into the reference, or into the hosts.toml of {here}"
-            )
-        return (
-            f"{here} redirected there, without its login: storage that refuses the address it was given, or has lost "
-            f"the content, is for the operator of {here} to repair"
-        )
-
     def _longest_wait(self) -> float:
         """Seconds that may be waited for this host."""
-        remaining = self.cancel.remaining_seconds()
-        return self.longest_wait_seconds if remaining is None else min(remaining, self.longest_wait_seconds)
+        policy, remaining = self.shared.policy, self.cancel.remaining_seconds()
+        longest = policy.longest_wait_seconds if self.is_last else policy.mirror_wait_seconds
+        return longest if remaining is None else min(remaining, longest)
 
     def _is_passing(self, call: Call, response: Response, attempt: int) -> bool:
         """Whether a later try may get another answer."""
@@ -248,25 +211,25 @@ class Session:
 
     def _will_wait(self, error: RegistryError, attempt: int, retry_after: float | None) -> bool:
         """Arrange the wait before the next try; False when there shall be none."""
-        policy, timing = self.shared.policy, self.shared.timing
+        policy, pauses, host = self.shared.policy, self.shared.pauses, self.endpoint.host
         is_limit_without_time = retry_after is None and isinstance(error, RateLimitedError)
-        seconds = (limited_seconds if is_limit_without_time else backoff_seconds)(policy, attempt, timing.random())
+        wait_for = limited_seconds if is_limit_without_time else backoff_seconds
+        seconds = wait_for(policy, attempt, self.shared.timing.random())
         if retry_after is not None:
-            # Above the wish, never below it; and not all clients at the same moment.
+            # Never less than the host asked for; and not all clients at the same moment.
             seconds = retry_after + min(seconds, 1.0)
         if seconds >= self._longest_wait():
             if retry_after is not None and not self.endpoint.is_upstream:
-                # Others serve meanwhile; asking it again before would only prolong its trouble.
-                pause = min(seconds, policy.longest_wait_seconds)
-                self.shared.pauses.pause(self.endpoint.host, pause, str(error))
+                # Other hosts serve; a request before that time would only prolong the limit.
+                pauses.pause(host, min(seconds, policy.longest_wait_seconds), str(error))
             return False
         if not self.operation.take_retry():
             return False
-        _log.debug("%s: try %d failed, next in %.1f s: %s", self.endpoint.host, attempt, seconds, error)
+        _log.debug("%s: try %d failed, next in %.1f s: %s", host, attempt, seconds, error)
         if retry_after is not None:
-            self.shared.pauses.pause(self.endpoint.host, seconds, str(error))
+            pauses.pause(host, seconds, str(error))
         else:
-            wait(self.shared, self.endpoint.host, seconds, str(error), self.cancel)
+            self.shared.wait(host, seconds, str(error), self.cancel)
         return True
 
     def _exchange(self, call: Call) -> tuple[Response, tuple[str, ...]]:
@@ -319,32 +282,28 @@ class Session:
         - What this operation has just obtained or looked for is not looked for again; what another of its requests
           has obtained is used.
         """
-        with self.operation.looking:
-            return self._looked_again(call, sent, response)
-
-    def _looked_again(self, call: Call, sent: str, response: Response) -> str | None:
         origin, repository, authenticator = self.endpoint.origin, call.repository, self.line.authenticator
-        newer = authenticator.authorization(origin, repository)
-        if newer != sent and (newer or self.operation.has_tried(origin, repository, sent)):
-            # Another request of this operation has obtained the one, or forgotten the other.
-            return newer
-        if self.operation.has_tried(origin, repository, sent):
-            return None
-        self.operation.tried(origin, repository, sent)
-        if not sent and response.status == 400:
-            return None
-        if sent:
-            authenticator.forget(origin, repository, sent)
-            return authenticator.authorization(origin, repository)
-        headers = self._challenge_of_host(call)
-        if headers is None:
-            return None
-        try:
-            return self._respond(call, headers)
-        except AuthenticationError as error:
-            without_login = f"without a login {self.endpoint.host} answered {response.status}"
-            error.hint = f"{error.hint}; {without_login}" if error.hint else without_login
-            raise
+        with self.operation.looking:
+            newer = authenticator.authorization(origin, repository)
+            has_tried = self.operation.has_tried(origin, repository, sent)
+            if newer != sent and (newer or has_tried):
+                # Another request of this operation has obtained the one, or forgotten the other.
+                return newer
+            if has_tried:
+                return None
+            self.operation.tried(origin, repository, sent)
+            if sent:
+                authenticator.forget(origin, repository, sent)
+                return authenticator.authorization(origin, repository)
+            headers = self._challenge_of_host(call) if response.status != 400 else None
+            if headers is None:
+                return None
+            try:
+                return self._respond(call, headers)
+            except AuthenticationError as error:
+                without_login = f"without a login {self.endpoint.host} answered {response.status}"
+                error.hint = f"{error.hint}; {without_login}" if error.hint else without_login
+                raise
 
     def _challenge_of_host(self, call: Call) -> httpx.Headers | None:
         """The challenge of ``/v2/``; None without one, and without a stored login that could answer it."""
@@ -352,9 +311,8 @@ class Session:
         try:
             account = self.line.authenticator.stored_login(endpoint.origin, call.repository, cancel=self.cancel)
         except (ConfigError, InvalidInputError) as error:
-            self.operation.remark_on_login(
-                endpoint.origin, call.repository, f"whether a login is stored could not be found out: {error}"
-            )
+            remark = f"whether a login is stored could not be found out: {error}"
+            self.operation.remark_on_login(endpoint.origin, call.repository, remark)
             return None
         if not account:
             return None
@@ -383,37 +341,17 @@ class Session:
         return make_request(call.method, url, tuple(headers))
 
     def _follow(self, request: httpx.Request, secrets: tuple[str, ...]) -> Response:
-        seen = {str(request.url)}
-        while True:
-            response = self.line.sender.send(request, cancel=self.cancel)
-            self._pass_on_warnings(response, secrets, signed=str(request.url) if len(seen) > 1 else "")
-            if response.status not in redirects.STATUSES:
-                return response
-            with response:
-                request = redirects.next_request(request, response, home=self.endpoint.origin)
-            if str(request.url) in seen or len(seen) > self.shared.policy.redirects:
-                host = self.endpoint.host
-                raise ProtocolError(
-                    f"{host}: redirects in a circle or more than {self.shared.policy.redirects} times",
-                    host=host,
-                    status=response.status,
-                )
-            seen.add(str(request.url))
+        """The answer behind all redirects; warnings on the way are passed to the observer."""
 
-    def _pass_on_warnings(self, response: Response, secrets: tuple[str, ...], *, signed: str) -> None:
-        texts = warning_texts(response.headers)
-        hidden = sorted({*secrets, *secrets_in((), signed=signed)}, key=len, reverse=True) if texts else ()
-        for text in texts:
-            message = f"{self.endpoint.host} says: {without(text, hidden)}"
-            if self.operation.is_news(message):
-                self.shared.observer(Noticed(message))
+        def send(one: httpx.Request) -> Response:
+            response = self.line.sender.send(one, cancel=self.cancel)
+            signed = "" if one is request else str(one.url)
+            texts = warning_texts(response.headers)
+            hidden = sorted({*secrets, *secrets_in((), signed=signed)}, key=len, reverse=True) if texts else ()
+            for text in texts:
+                message = f"{self.endpoint.host} says: {without(text, hidden)}"
+                if self.operation.is_news(message):
+                    self.shared.observer(Noticed(message))
+            return response
 
-
-def wait(shared: Surroundings, host: str, seconds: float, reason: str, cancel: CancelToken) -> None:
-    """Sleep and say so.
-
-    Raises:
-        OperationCancelledError: cancelled meanwhile.
-    """
-    shared.observer(Waiting(host, seconds, reason))
-    shared.timing.sleep(cancel, seconds)
+        return redirects.follow(request, send, home=self.endpoint.origin, most=self.shared.policy.redirects)

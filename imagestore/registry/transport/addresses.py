@@ -1,9 +1,9 @@
 """Origins, and which network addresses a server may send us to.
 
-A registry names further addresses in redirects, token realms, ``Link`` headers and layer URLs. Following them blindly
-lets a stranger reach what only this machine can reach (SSRF: CVE-2026-33540, GHSA-28r5-37g7-p6mp and kin), so an
-address named by a *public* peer must itself be public. The judgement is on the address that is then connected to,
-after name resolution, never on the name alone: a name may resolve to anything, and to something else a moment later.
+A registry names further addresses in redirects, token realms, ``Link`` headers and layer URLs. If the client followed
+all of them, a hostile registry could reach hosts that only this machine can reach (SSRF: CVE-2026-33540,
+GHSA-28r5-37g7-p6mp). So an address named by a *public* registry must itself be public. The address that is connected to
+is checked, after name resolution: a name may resolve to any address, and to another one a moment later.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,20 +19,12 @@ if TYPE_CHECKING:
 
 PRIVATE_HINT: Final = "a public registry may not send its clients to private addresses"
 _ENDS_IN_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
-_OCTETS: Final = frozenset(map(str, range(256)))
-_NAT64: Final = "64:ff9b::/96"
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 # Reserved for local use, protocols and examples, and not covered by is_global on every supported Python.
-_LOCAL_NETWORKS: Final = (
-    "100.64.0.0/10",
-    "192.0.0.0/24",
-    "192.88.99.0/24",
-    "64:ff9b:1::/48",
-    "2001::/23",
-    "3fff::/20",
-    "fec0::/10",
+_LOCAL_NETWORKS: Final[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]] = (
+    *map(ipaddress.IPv4Network, ("100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24")),
+    *map(ipaddress.IPv6Network, ("64:ff9b:1::/48", "2001::/23", "3fff::/20", "fec0::/10")),
 )
-# Addresses an endpoint was met on that are kept until somebody asks about it.
-_MOST_MET: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +53,10 @@ def parse(host: str) -> Address | None:
     (IPv6Address('::1'), None)
     """
     text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if ":" not in text and not text.replace(".", "").isdigit():
-        return None  # most are names, for which the library of addresses needn't be loaded
     try:
         return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:
         return None
-
-
-def is_literal(host: str) -> bool:
-    """Whether a host is an address, so that no name is to be looked up."""
-    return _is_plainly_loopback(host) or parse(host) is not None
 
 
 @functools.lru_cache(maxsize=256)
@@ -85,14 +69,9 @@ def is_public(address: Address) -> bool:
     embedded = _embedded(address)
     if embedded is not None:
         return all(is_public(inner) for inner in embedded)
-    if any(address in network for network in _networks() if network.version == address.version):
+    if any(address in network for network in _LOCAL_NETWORKS if network.version == address.version):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
-
-
-@functools.cache
-def _networks() -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    return tuple(map(ipaddress.ip_network, _LOCAL_NETWORKS))
 
 
 def _embedded(address: Address) -> tuple[ipaddress.IPv4Address, ...] | None:
@@ -104,7 +83,7 @@ def _embedded(address: Address) -> tuple[ipaddress.IPv4Address, ...] | None:
         return (address.sixtofour,)
     if address.teredo is not None:
         return address.teredo
-    if address in ipaddress.IPv6Network(_NAT64):
+    if address in _NAT64:
         return (ipaddress.IPv4Address(int(address) & 0xFFFFFFFF),)
     return None
 
@@ -117,26 +96,12 @@ def is_loopback_name(host: str) -> bool:
     >>> is_loopback_name("127.9.9.9"), is_loopback_name("localhost.example")
     (True, False)
     """
-    if host.lower() == "localhost" or _is_plainly_loopback(host):
+    if host.lower() == "localhost":
         return True
     address = parse(host)
-    return address is not None and is_loopback(address)
-
-
-def _is_plainly_loopback(host: str) -> bool:
-    """Whether a host is an address in 127.0.0.0/8, as everybody writes it."""
-    first, *others = host.split(".")
-    return first == "127" and len(others) == 3 and all(each in _OCTETS for each in others)
-
-
-def is_loopback(address: Address) -> bool:
-    """Whether an address is this machine's own. Python before 3.13 doesn't look at IPv4 inside IPv6.
-
-    >>> is_loopback(ipaddress.ip_address("::ffff:127.0.0.1"))
-    True
-    """
+    # Python before 3.13 doesn't look at IPv4 inside IPv6.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return address is not None and (mapped or address).is_loopback
 
 
 def is_address_in_disguise(host: str) -> bool:
@@ -150,43 +115,24 @@ def is_address_in_disguise(host: str) -> bool:
 
 
 class PeerMemory:
-    """Remembers whether endpoints were met on public or private addresses; thread-safe."""
+    """Remembers whether endpoints answered from public or private addresses; thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._public: set[Origin] = set()
         self._private: set[Origin] = set()
-        # Judged when somebody asks: most endpoints never send anybody elsewhere.
-        self._met: dict[Origin, set[str]] = {}
 
     def note(self, origin: Origin, address: str) -> None:
         """An endpoint answered from this address."""
-        with self._lock:
-            if origin in self._public:
-                return
-            met = self._met.setdefault(origin, set())
-            met.add(address)
-            if len(met) > _MOST_MET:
-                self._judge(origin)
-
-    def _judge(self, origin: Origin) -> None:
-        for text in self._met.get(origin, ()):
-            address = parse(text)
-            if address is not None:
-                (self._public if is_public(address) else self._private).add(origin)
-        # Not before: to judge may fail, for want of a descriptor to load the library.
-        self._met.pop(origin, None)
+        parsed = parse(address)
+        if parsed is not None:
+            (self._public if is_public(parsed) else self._private).add(origin)
 
     def is_private(self, origin: Origin) -> bool:
-        """Whether an endpoint lives on a private network, so that it may name its neighbours there.
+        """Whether an endpoint is on a private network, so that it may name other hosts there.
 
-        One public answer is enough for a no: a name may resolve to both.
+        An endpoint that once answered from a public address is public: a name may resolve to both kinds.
         """
-        if is_loopback_name(origin.host):
-            return True
         literal = parse(origin.host)
-        if literal is not None:
-            return not is_public(literal)
-        with self._lock:
-            self._judge(origin)
-            return origin in self._private and origin not in self._public
+        if is_loopback_name(origin.host) or literal is not None:
+            return literal is None or not is_public(literal)
+        return origin in self._private and origin not in self._public

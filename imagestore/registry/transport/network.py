@@ -280,7 +280,7 @@ class _Lookup:
             httpx.ConnectError: there are none.
             OperationCancelledError: cancelled meanwhile, or past the deadline.
         """
-        if addresses.is_literal(self._host):
+        if addresses.parse(self._host) is not None:
             self._run()
         else:
             self._start()

@@ -16,10 +16,10 @@ import respx
 
 from imagestore import CancelToken, TransferPolicy
 from imagestore.errors import AuthenticationError
+from imagestore.registry.auth.access import Line
 from imagestore.registry.client import RegistryClient
-from imagestore.registry.endpoints import DirectEndpoints
+from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.retry import Timing
-from imagestore.registry.session import Line
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.scripted_server import Server
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from httpx import Headers
 
     from imagestore import CredentialLookup, Event
-    from imagestore.registry.endpoints import Endpoint, EndpointResolver
+    from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.transport.addresses import Origin
     from tests.unit.registry.scripted_server import Script, Serve
 
@@ -107,7 +107,7 @@ def make_bench() -> Callable[..., Bench]:
     def make(
         transport: httpx.BaseTransport | Callable[[httpx.Request], httpx.Response],
         *,
-        endpoints: EndpointResolver | None = None,
+        endpoints: Callable[[str], tuple[Endpoint, ...]] | None = None,
         authenticators: Callable[[Endpoint], FakeAuthenticator] | None = None,
         policy: TransferPolicy | None = None,
     ) -> Bench:
@@ -133,7 +133,7 @@ class FakeLines:
 
 def _bench(
     sender: HttpSender,
-    endpoints: EndpointResolver | None,
+    endpoints: Callable[[str], tuple[Endpoint, ...]] | None,
     authenticators: Callable[[Endpoint], FakeAuthenticator] | None,
     policy: TransferPolicy | None,
 ) -> Bench:
@@ -143,7 +143,7 @@ def _bench(
     choose = authenticators or (lambda endpoint: nobody)
     client = RegistryClient(
         lines=FakeLines(sender, choose),
-        endpoints=endpoints or DirectEndpoints(),
+        endpoints=endpoints or (lambda host: (default_endpoint(host),)),
         policy=policy,
         observer=events.append,
         stranger=sender.stranger(),

@@ -20,7 +20,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.registry.endpoints import ConfiguredEndpoints, default_endpoint, endpoints_from
+from imagestore.registry.endpoints import default_endpoint, endpoints_from
 from tests.support.streams import drain
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Mirrors:
         return RegistryHosts(mirrors)
 
     def bench(self, make_bench: MakeBench, **more: Any) -> Any:
-        return make_bench(self, endpoints=ConfiguredEndpoints(self.read), **more)
+        return make_bench(self, endpoints=lambda host: endpoints_from(host, self.read(host)), **more)
 
 
 def good(request: httpx.Request) -> httpx.Response:
@@ -262,7 +262,7 @@ def test_a_host_without_pull_is_never_asked(make_bench: MakeBench) -> None:
 
 def test_no_able_host_is_an_error_with_the_mend(make_bench: MakeBench) -> None:
     nobody = RegistryHosts(server=HostConfig("https://m.example/v2", capabilities=frozenset({"push"})))
-    bench = make_bench(absent, endpoints=ConfiguredEndpoints(lambda host: nobody))
+    bench = make_bench(absent, endpoints=lambda host: endpoints_from(host, nobody))
     with pytest.raises(ProtocolError, match="no configured host") as raised:
         bench.client.resolve(TAGGED, cancel=bench.cancel)
     assert "capability" in raised.value.hint

@@ -344,7 +344,7 @@ def test_without_api_and_tag_there_are_none(make_bench: MakeBench) -> None:
 class WithMirror:
     """A mirror in front of the registry."""
 
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+    def __call__(self, host: str) -> tuple[Endpoint, ...]:
         return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
 
 

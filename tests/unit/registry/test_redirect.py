@@ -35,7 +35,7 @@ class OneEndpoint:
     def __init__(self, scheme: str = "https") -> None:
         self._scheme = scheme
 
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+    def __call__(self, host: str) -> tuple[Endpoint, ...]:
         base = f"{self._scheme}://{host}/v2"
         return (
             Endpoint(
@@ -184,7 +184,7 @@ def test_an_unsafe_target_is_refused_and_never_asked(bench: Any, location: str) 
 
 
 def test_a_redirect_that_leads_nowhere_is_said_to_be_one(bench: Any) -> None:
-    with pytest.raises(ProtocolError, match="answered 307 without saying where to go"):
+    with pytest.raises(ProtocolError, match="answered 307 without a Location to go to"):
         read(bench(Web().on(FIRST, httpx.Response(307))))
 
 

@@ -27,7 +27,7 @@ PAIR = base64.b64decode(BASIC.removeprefix("Basic ")).decode()
 class Configured:
     """The registry with a configured header."""
 
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+    def __call__(self, host: str) -> tuple[Endpoint, ...]:
         base = f"https://{host}/v2"
         return (Endpoint(base, origin_of(base), host, is_upstream=True, headers=(("X-Team", "CANARY-header"),)),)
 

@@ -248,7 +248,7 @@ def test_a_pause_longer_than_the_deadline_is_not_sat_out(make_bench: MakeBench) 
 class WithMirror:
     """A mirror in front of the registry."""
 
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+    def __call__(self, host: str) -> tuple[Endpoint, ...]:
         return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
 
 

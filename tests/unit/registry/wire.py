@@ -46,5 +46,5 @@ class Body(httpx.SyncByteStream):
 class Mirrored:
     """A registry behind one mirror."""
 
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+    def __call__(self, host: str) -> tuple[Endpoint, ...]:
         return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))

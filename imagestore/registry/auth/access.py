@@ -1,0 +1,71 @@
+"""How an endpoint is reached: what sends its requests, and what authorizes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from imagestore.errors import ProtocolError
+from imagestore.registry.transport import urls
+
+if TYPE_CHECKING:
+    import httpx
+
+    from imagestore.registry.transport.addresses import Origin
+    from imagestore.registry.transport.messages import Sender
+    from imagestore.util.cancel import CancelToken
+
+
+class Authenticator(Protocol):
+    """Knows what to put into ``Authorization`` for an origin and a repository."""
+
+    def authorization(self, origin: Origin, repository: str) -> str:
+        """The header value known so far; empty to send the request without."""
+
+    def provenance(self, origin: Origin, repository: str) -> str:
+        """Where the credentials behind the last answer to a challenge came from; empty when it was anonymous."""
+
+    def forget(self, origin: Origin, repository: str, refused: str) -> None:
+        """Drop what is remembered for a repository, if it is the header value that was refused."""
+
+    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
+        """Where a login for the registry is stored; empty when there is none.
+
+        Raises:
+            ConfigError, InvalidInputError: the place or the login can't be read.
+        """
+
+    def respond(self, origin: Origin, repository: str, headers: httpx.Headers, *, cancel: CancelToken) -> str:
+        """Answer a 401: read the challenges, obtain credentials or a token, return the header value to try once.
+
+        Raises:
+            AuthenticationError: no usable challenge, no credentials, or they were refused.
+        """
+
+
+class NoLogin:
+    """An Authenticator for addresses that only an image names: no credentials go there."""
+
+    def authorization(self, origin: Origin, repository: str) -> str:
+        return ""
+
+    def provenance(self, origin: Origin, repository: str) -> str:
+        return ""
+
+    def forget(self, origin: Origin, repository: str, refused: str) -> None:
+        pass
+
+    def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
+        return ""
+
+    def respond(self, origin: Origin, repository: str, headers: httpx.Headers, *, cancel: CancelToken) -> str:
+        host = urls.host_port(origin)
+        raise ProtocolError(f"{host}: wants a login for a foreign layer, which is never given", host=host, status=401)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How to reach an endpoint and how to authenticate there."""
+
+    sender: Sender
+    authenticator: Authenticator
