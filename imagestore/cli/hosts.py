@@ -51,11 +51,11 @@ def hosts(app: App, reference: str, output: str) -> None:
     parsed = Reference.parse(reference)
     configured = reader_for(app.config)(parsed.host)
     endpoints = endpoints_from(parsed.host, configured)
-    breaker = Breaker.shared(str(app.root / STATE_FOLDER))
+    breaker = Breaker(str(app.root / STATE_FOLDER))
     known = _Known(
         ProxyRules.from_environment(),
         app.config.settings.registry.mirror_credentials,
-        frozenset(each.base for each in endpoints if not each.is_upstream and breaker.is_resting(each)),
+        frozenset(each.base for each in endpoints if not each.is_upstream and breaker.is_open(each)),
         dict(_faults(endpoints)),
     )
     if output == "json":

@@ -80,7 +80,7 @@ def connect(
         endpoints=endpoints,
         policy=policy,
         stranger=sender.stranger(),
-        breaker=Breaker.shared(state_folder) if state_folder else None,
+        breaker=Breaker(state_folder) if state_folder else None,
         timing=timing,
         on_close=sender.close,
     )

@@ -1,8 +1,11 @@
-"""One endpoint after the other until one serves, and an error that tells about each.
+"""Failover: one endpoint after the other until one serves, and a circuit breaker for each mirror.
 
-A mirror that fails, refuses or doesn't have the thing is passed over. The last endpoint is the registry itself, and its
-verdict is the one raised: a mirror's "not found" says nothing about the registry. Where the registry can't be reached,
-a mirror that only asked for patience is asked once more, and waited for.
+A mirror that fails, refuses or doesn't have the content is passed over. The last endpoint is the registry itself, and its
+error is the one raised: a mirror's "not found" says nothing about the registry. If the registry can't be reached, a
+mirror that only rate limited us is asked once more, and waited for.
+
+An unreachable mirror is skipped for one minute; then one request probes it, and any answer closes its circuit. The
+registry itself is never skipped. With a folder this memory is shared by all processes that use the folder.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import (
     DocumentError,
@@ -34,8 +37,13 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.registry.transport.addresses import Origin
 
-
 T = TypeVar("T")
+
+#: How long an unreachable mirror is skipped: short enough to notice its return, long enough for a pull.
+OPEN_SECONDS: Final = 60.0
+#: Below a store's root: the folder where its processes share what they know about mirrors.
+STATE_FOLDER: Final = "hosts"
+_MOMENT: Final = re.compile(r"[0-9]{1,12}\.[0-9]{3}")
 
 
 def first_served(
@@ -52,37 +60,36 @@ def first_served(
         endpoints: those that have the needed capability.
         attempt: asks one endpoint; the number says how many remain behind it.
         what: names the thing in errors.
-        breaker: remembers dead mirrors.
+        breaker: remembers unreachable mirrors.
         observer: told when the next endpoint is tried.
 
     Raises:
-        RegistryError, IntegrityError, DocumentError: what the last endpoint said; the others' words are in its hint.
+        RegistryError, IntegrityError, DocumentError: that of the last endpoint; the others' texts are in its hint.
     """
     if not endpoints:
         raise ProtocolError(
             f"{what}: no configured host may serve this",
             hint="give a host in hosts.toml the capability 'pull', for tags also 'resolve'",
         )
-    candidates = [endpoint for endpoint in endpoints if endpoint.is_upstream or not breaker.is_resting(endpoint)]
-    candidates = candidates or list(endpoints[-1:])
+    candidates = [endpoint for endpoint in endpoints if not breaker.is_open(endpoint)] or list(endpoints[-1:])
     failures: list[RegistryError | IntegrityError | DocumentError] = []
     limited: Endpoint | None = None
     for position, endpoint in enumerate(candidates):
         behind = len(candidates) - position - 1
-        # Asked only now: a permit after a rest is the one probe, and must not be taken for a host that isn't needed.
-        if behind and not endpoint.is_upstream and not breaker.permits(endpoint):
+        # Asked only now: after the minute one caller gets the probe, and must not get it for a host that isn't needed.
+        if behind and not breaker.allows(endpoint):
             continue
         try:
             served = attempt(endpoint, behind)
         except (RegistryError, IntegrityError, DocumentError) as error:
-            breaker.failed(endpoint, error)
+            breaker.record_failure(endpoint, error)
             failures.append(error)
             if behind:
                 observer(SourceSwitched(endpoint.host, candidates[position + 1].host, str(error)))
                 if limited is None and isinstance(error, RateLimitedError):
                     limited = endpoint
         else:
-            breaker.succeeded(endpoint)
+            breaker.record_answer(endpoint)
             return served
     last = failures[-1]
     if limited is not None and isinstance(last, RegistryUnavailableError) and not last.status:
@@ -90,71 +97,74 @@ def first_served(
         try:
             served = attempt(limited, 0)
         except (RegistryError, IntegrityError, DocumentError) as error:
-            breaker.failed(limited, error)
+            breaker.record_failure(limited, error)
         else:
-            breaker.succeeded(limited)
+            breaker.record_answer(limited)
             return served
-    raise _combined(failures)
-
-
-def _combined(
-    failures: list[RegistryError | IntegrityError | DocumentError],
-) -> RegistryError | IntegrityError | DocumentError:
-    last = failures[-1]
     if len(failures) > 1:
         before = "before that: " + "; ".join(str(error) for error in failures[:-1])
         last.hint = f"{last.hint}; {before}" if last.hint else before
-        last.__cause__ = ExceptionGroup("all hosts failed", list(failures[:-1]))
-    return last
+        last.__cause__ = ExceptionGroup("all hosts failed", failures[:-1])
+    raise last
 
 
-#: How long a dead mirror is left out, in seconds: short enough to notice its return, long enough for a pull.
-REST_SECONDS: Final = 60.0
-#: Below a store's root: the folder where its processes share what they know about mirrors.
-STATE_FOLDER: Final = "hosts"
-_MOMENT: Final = re.compile(r"[0-9]{1,12}\.[0-9]{3}")
-
-
-class Memory(Protocol):
-    """Keeps until when each origin rests; seconds on the breaker's clock."""
-
-    def get(self, origin: Origin) -> float | None:
-        """The moment, or None for an origin that isn't resting."""
-
-    def set(self, origin: Origin, until: float | None) -> None:
-        """Keep a moment, or forget the origin."""
-
-
-class ProcessMemory:
-    """Forgets when the process ends."""
-
-    def __init__(self) -> None:
-        self._until: dict[Origin, float] = {}
-
-    def get(self, origin: Origin) -> float | None:
-        """See Memory."""
-        return self._until.get(origin)
-
-    def set(self, origin: Origin, until: float | None) -> None:
-        """See Memory."""
-        if until is None:
-            self._until.pop(origin, None)
-        else:
-            self._until[origin] = until
-
-
-class FolderMemory:
-    """Shared by processes: one small file for each resting origin.
+class Breaker:
+    """A circuit breaker for each mirror; thread-safe. A registry itself is always allowed.
 
     Args:
-        folder: made when first needed; where it can't be written, nothing is remembered.
+        folder: one small file for each mirror that is skipped, for all processes; made when first needed. Where it
+            can't be written, nothing is remembered. Empty for a memory of this process only.
+        clock: seconds; by default the wall clock with a folder, else one that never goes back.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str = "", *, clock: Callable[[], float] | None = None) -> None:
         self._folder = folder
+        self._clock = clock or (time.time if folder else time.monotonic)
+        self._lock = threading.Lock()
+        # Without a folder: until when each mirror is skipped.
+        self._until: dict[Origin, float] = {}
 
-    def get(self, origin: Origin) -> float | None:
-        """See Memory."""
+    def allows(self, endpoint: Endpoint) -> bool:
+        """Whether an endpoint may be tried; when its minute is over, one caller gets to probe it."""
+        if endpoint.is_upstream:
+            return True
+        with self._lock:
+            until, now = self._get(endpoint.origin), self._clock()
+            # Later than any moment that we set: the wall clock was set back.
+            if until is None or until > now + OPEN_SECONDS:
+                return True
+            if now < until:
+                return False
+            # Half open: others skip it until the probe has its result, or for another minute.
+            self._set(endpoint.origin, now + OPEN_SECONDS)
+            return True
+
+    def is_open(self, endpoint: Endpoint) -> bool:
+        """Whether an endpoint is skipped at the moment; changes nothing."""
+        if endpoint.is_upstream:
+            return False
+        with self._lock:
+            until, now = self._get(endpoint.origin), self._clock()
+            return until is not None and now < until <= now + OPEN_SECONDS
+
+    def record_failure(self, endpoint: Endpoint, error: ImageStoreError) -> None:
+        """An endpoint failed; only being unreachable counts, and any other answer shows that it is alive."""
+        if not isinstance(error, RegistryUnavailableError) or error.status != 0:
+            self.record_answer(endpoint)
+        elif not endpoint.is_upstream:
+            with self._lock:
+                self._set(endpoint.origin, self._clock() + OPEN_SECONDS)
+
+    def record_answer(self, endpoint: Endpoint) -> None:
+        """An endpoint answered."""
+        if not endpoint.is_upstream:
+            with self._lock:
+                if self._get(endpoint.origin) is not None:
+                    self._set(endpoint.origin, None)
+
+    def _get(self, origin: Origin) -> float | None:
+        if not self._folder:
+            return self._until.get(origin)
         try:
             with open(self._path(origin), encoding="ascii", errors="replace", opener=opener) as stream:
                 text = stream.read(32)
@@ -162,77 +172,19 @@ class FolderMemory:
             return None
         return float(text) if _MOMENT.fullmatch(text) else None
 
-    def set(self, origin: Origin, until: float | None) -> None:
-        """See Memory."""
+    def _set(self, origin: Origin, until: float | None) -> None:
+        if not self._folder:
+            self._until.pop(origin, None)
+            if until is not None:
+                self._until[origin] = until
+            return
+        # A lost file costs one try at a mirror that can't be reached.
         with contextlib.suppress(OSError):
             if until is None:
                 os.unlink(self._path(origin))
-                return
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            replace(self._path(origin), f"{until:.3f}".encode())
+            else:
+                os.makedirs(self._folder, mode=0o700, exist_ok=True)
+                replace(self._path(origin), f"{until:.3f}".encode())
 
     def _path(self, origin: Origin) -> str:
         return os.path.join(self._folder, Digest.of(str(origin).encode()).encoded)
-
-
-class Breaker:
-    """A circuit breaker for each mirror; thread-safe.
-
-    Args:
-        memory: by default this process's.
-        clock: seconds; of a clock that all users of the memory share.
-    """
-
-    def __init__(
-        self,
-        memory: Memory | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._memory = memory or ProcessMemory()
-        self._clock = clock
-        self._lock = threading.Lock()
-
-    @classmethod
-    def shared(cls, folder: str) -> Breaker:
-        """One whose memory is a folder, by the wall clock."""
-        return cls(FolderMemory(folder), clock=time.time)
-
-    def permits(self, endpoint: Endpoint) -> bool:
-        """Whether an endpoint may be tried; after its rest one caller gets to probe it."""
-        with self._lock:
-            until = self._memory.get(endpoint.origin)
-            now = self._clock()
-            # A rest longer than any we give: the wall clock was set back.
-            if until is None or until > now + REST_SECONDS:
-                return True
-            if now < until:
-                return False
-            # Half open: whoever asks next waits for this probe's result, or for another rest.
-            self._memory.set(endpoint.origin, now + REST_SECONDS)
-            return True
-
-    def is_resting(self, endpoint: Endpoint) -> bool:
-        """Whether an endpoint is left out at the moment; changes nothing."""
-        with self._lock:
-            until = self._memory.get(endpoint.origin)
-            now = self._clock()
-            return until is not None and now < until <= now + REST_SECONDS
-
-    def failed(self, endpoint: Endpoint, error: ImageStoreError) -> None:
-        """An endpoint failed; only being unreachable counts, and any other answer shows that it is alive."""
-        if endpoint.is_upstream:
-            return
-        if not isinstance(error, RegistryUnavailableError) or error.status != 0:
-            self.succeeded(endpoint)
-            return
-        with self._lock:
-            self._memory.set(endpoint.origin, self._clock() + REST_SECONDS)
-
-    def succeeded(self, endpoint: Endpoint) -> None:
-        """An endpoint answered; a registry itself never rests."""
-        if endpoint.is_upstream:
-            return
-        with self._lock:
-            if self._memory.get(endpoint.origin) is not None:
-                self._memory.set(endpoint.origin, None)

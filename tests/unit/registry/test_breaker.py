@@ -13,7 +13,7 @@ from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import ProtocolError, ReferenceNotFoundError, RegistryUnavailableError
 from imagestore.registry.endpoints import endpoints_from
 from imagestore.registry.events import ignore
-from imagestore.registry.mirrors import Breaker, FolderMemory, Memory, ProcessMemory, first_served
+from imagestore.registry.mirrors import Breaker, first_served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,44 +40,39 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=["process", "folder"])
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Memory:
-    return ProcessMemory() if request.param == "process" else FolderMemory(str(tmp_path / "state"))
-
-
-@pytest.fixture
-def breaker(memory: Memory, clock: Clock) -> Breaker:
-    return Breaker(memory, clock=clock)
+def breaker(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Breaker:
+    return Breaker("" if request.param == "process" else str(tmp_path / "state"), clock=clock)
 
 
 def test_a_mirror_is_permitted_until_it_fails(breaker: Breaker) -> None:
-    assert breaker.permits(MIRROR)
-    breaker.failed(MIRROR, DEAD)
-    assert not breaker.permits(MIRROR)
-    assert breaker.is_resting(MIRROR)
-    assert breaker.permits(OTHER)
+    assert breaker.allows(MIRROR)
+    breaker.record_failure(MIRROR, DEAD)
+    assert not breaker.allows(MIRROR)
+    assert breaker.is_open(MIRROR)
+    assert breaker.allows(OTHER)
 
 
 @pytest.mark.parametrize("error", [RegistryUnavailableError("busy", status=503), ProtocolError("nonsense", status=404)])
 def test_a_mirror_that_answers_is_not_dead(breaker: Breaker, error: RegistryUnavailableError) -> None:
-    breaker.failed(MIRROR, error)
-    assert breaker.permits(MIRROR)
+    breaker.record_failure(MIRROR, error)
+    assert breaker.allows(MIRROR)
 
 
 def test_the_registry_itself_is_never_left_out(breaker: Breaker) -> None:
-    breaker.failed(UPSTREAM, DEAD)
-    assert breaker.permits(UPSTREAM)
+    breaker.record_failure(UPSTREAM, DEAD)
+    assert breaker.allows(UPSTREAM)
 
 
 def test_after_its_rest_one_caller_probes(breaker: Breaker, clock: Clock) -> None:
-    breaker.failed(MIRROR, DEAD)
+    breaker.record_failure(MIRROR, DEAD)
     clock.seconds += 60
-    assert not breaker.is_resting(MIRROR)
-    assert [breaker.permits(MIRROR) for _ in range(3)] == [True, False, False]
+    assert not breaker.is_open(MIRROR)
+    assert [breaker.allows(MIRROR) for _ in range(3)] == [True, False, False]
 
 
 def test_while_a_mirror_is_probed_others_ask_the_next_host(breaker: Breaker, clock: Clock) -> None:
     """Each of a node's pulls would wait for a host that is probably still dead."""
-    breaker.failed(MIRROR, DEAD)
+    breaker.record_failure(MIRROR, DEAD)
     clock.seconds += 60
     asked: list[str] = []
 
@@ -95,47 +90,47 @@ def test_while_a_mirror_is_probed_others_ask_the_next_host(breaker: Breaker, clo
 
 
 def test_a_good_probe_closes_and_a_bad_one_opens_again(breaker: Breaker, clock: Clock) -> None:
-    breaker.failed(MIRROR, DEAD)
+    breaker.record_failure(MIRROR, DEAD)
     clock.seconds += 60
-    assert breaker.permits(MIRROR)
-    breaker.failed(MIRROR, DEAD)
+    assert breaker.allows(MIRROR)
+    breaker.record_failure(MIRROR, DEAD)
     clock.seconds += 59
-    assert not breaker.permits(MIRROR)
+    assert not breaker.allows(MIRROR)
     clock.seconds += 1
-    assert breaker.permits(MIRROR)
-    breaker.succeeded(MIRROR)
-    assert [breaker.permits(MIRROR) for _ in range(3)] == [True, True, True]
+    assert breaker.allows(MIRROR)
+    breaker.record_answer(MIRROR)
+    assert [breaker.allows(MIRROR) for _ in range(3)] == [True, True, True]
 
 
 def test_a_probe_that_is_answered_closes_whatever_the_answer(breaker: Breaker, clock: Clock) -> None:
-    breaker.failed(MIRROR, DEAD)
+    breaker.record_failure(MIRROR, DEAD)
     clock.seconds += 60
-    assert breaker.permits(MIRROR)
-    breaker.failed(MIRROR, ReferenceNotFoundError("not here", status=404))
-    assert not breaker.is_resting(MIRROR)
-    assert breaker.permits(MIRROR)
+    assert breaker.allows(MIRROR)
+    breaker.record_failure(MIRROR, ReferenceNotFoundError("not here", status=404))
+    assert not breaker.is_open(MIRROR)
+    assert breaker.allows(MIRROR)
 
 
 def test_another_process_knows_too(tmp_path: Path, clock: Clock) -> None:
-    Breaker(FolderMemory(str(tmp_path / "state")), clock=clock).failed(MIRROR, DEAD)
-    other = Breaker(FolderMemory(str(tmp_path / "state")), clock=clock)
-    assert not other.permits(MIRROR)
+    Breaker(str(tmp_path / "state"), clock=clock).record_failure(MIRROR, DEAD)
+    other = Breaker(str(tmp_path / "state"), clock=clock)
+    assert not other.allows(MIRROR)
     assert len(os.listdir(tmp_path / "state")) == 1
 
 
 def test_a_clock_set_back_does_not_leave_a_mirror_out_for_long(breaker: Breaker, clock: Clock) -> None:
-    breaker.failed(MIRROR, DEAD)
+    breaker.record_failure(MIRROR, DEAD)
     clock.seconds -= 3600
-    assert breaker.permits(MIRROR)
+    assert breaker.allows(MIRROR)
 
 
 @pytest.mark.parametrize("content", [b"", b"nan", b"inf", b"-1.000", b"\xff\xfe", b"1" * 100])
 def test_a_damaged_memory_is_no_memory(tmp_path: Path, clock: Clock, content: bytes) -> None:
-    breaker = Breaker(FolderMemory(str(tmp_path)), clock=clock)
-    breaker.failed(MIRROR, DEAD)
+    breaker = Breaker(str(tmp_path), clock=clock)
+    breaker.record_failure(MIRROR, DEAD)
     (only,) = tmp_path.iterdir()
     only.write_bytes(content)
-    assert breaker.permits(MIRROR)
+    assert breaker.allows(MIRROR)
 
 
 def test_a_memory_that_cannot_be_written_leaves_nothing_behind(
@@ -145,8 +140,8 @@ def test_a_memory_that_cannot_be_written_leaves_nothing_behind(
         raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(os, "replace", full)
-    breaker = Breaker(FolderMemory(str(tmp_path)), clock=clock)
-    breaker.failed(MIRROR, DEAD)
+    breaker = Breaker(str(tmp_path), clock=clock)
+    breaker.record_failure(MIRROR, DEAD)
     assert os.listdir(tmp_path) == []
 
 
@@ -161,12 +156,12 @@ def test_an_interrupt_behind_the_writing_of_a_memory_is_not_lost(
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Breaker(FolderMemory(str(tmp_path)), clock=clock).failed(MIRROR, DEAD)
+        Breaker(str(tmp_path), clock=clock).record_failure(MIRROR, DEAD)
 
 
 def test_a_folder_that_cannot_be_written_only_forgets(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "file").touch()
-    breaker = Breaker(FolderMemory(str(tmp_path / "file" / "below")), clock=clock)
-    breaker.failed(MIRROR, DEAD)
-    assert breaker.permits(MIRROR)
-    breaker.succeeded(MIRROR)
+    breaker = Breaker(str(tmp_path / "file" / "below"), clock=clock)
+    breaker.record_failure(MIRROR, DEAD)
+    assert breaker.allows(MIRROR)
+    breaker.record_answer(MIRROR)

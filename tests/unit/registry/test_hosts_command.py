@@ -91,7 +91,7 @@ def test_a_host_that_may_not_say_what_a_tag_means_is_still_asked_for_content(app
 
 def test_a_mirror_that_is_left_out_for_now_is_named(app: App, tmp_path: Path) -> None:
     mirror = endpoints_from("docker.io", RegistryHosts((HostConfig("http://near.example:5000/v2"),)))[0]
-    Breaker.shared(str(tmp_path / "store" / "hosts")).failed(mirror, RegistryUnavailableError("no connection"))
+    Breaker(str(tmp_path / "store" / "hosts")).record_failure(mirror, RegistryUnavailableError("no connection"))
     assert "near.example:5000: could not be reached and is left out" in run(app, "python:3")
     notes = [one["notes"] for one in json.loads(run(app, "python:3", "-o", "json"))["endpoints"]]
     assert ["left out" in " ".join(each) for each in notes] == [False, True, False]
