@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from imagestore.oci.descriptor import Descriptor
-    from imagestore.registry.limits import HostPlaces, Place
+    from imagestore.registry.limits import Slot, TransferSlots
     from imagestore.registry.session import Call, Session
     from imagestore.registry.transport.messages import Response
 
@@ -46,16 +46,16 @@ def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> 
 
 
 def open_blob(
-    session: Session, call: Call, descriptor: Descriptor, offset: int, places: HostPlaces, *, is_exact: bool = False
+    session: Session, call: Call, descriptor: Descriptor, offset: int, slots: TransferSlots, *, is_exact: bool = False
 ) -> Body:
-    """Open a blob at an offset, or at 0 where the host doesn't resume; holds one of the host's places until closed.
+    """Open a blob at an offset, or at 0 where the host doesn't resume; holds one of the host's slots until closed.
 
     Args:
         session: the host.
         call: the request, with its Range field.
         descriptor: of the blob.
         offset: first byte that the Range field asks for.
-        places: how many transfers the host serves at once.
+        slots: how many transfers the host serves at once.
         is_exact: the range is one of several stretches, which come after an answer that showed that the host knows
             ranges; the whole blob would be of no use.
 
@@ -66,17 +66,17 @@ def open_blob(
     """
     origin = session.endpoint.origin
     while True:
-        place = places.take(origin, cancel=session.cancel)
+        slot = slots.take(origin, cancel=session.cancel)
         try:
-            body = _open(session, call, descriptor, offset, place, is_exact=is_exact)
+            body = _open(session, call, descriptor, offset, slot, is_exact=is_exact)
         except BaseException as error:
-            place.give_back()
+            slot.give_back()
             # Tries alone don't outlast a large layer. Once nobody of ours is served there, the refusal stands.
-            if not (session.is_last and _is_crowded(error) and place.wait_for_another(cancel=session.cancel)):
+            if not (session.is_last and _is_crowded(error) and slot.wait_for_another(cancel=session.cancel)):
                 raise
             _log.debug("%s: refuses one more transfer beside others of ours: %s", session.endpoint.host, error)
         else:
-            place.note_served()
+            slot.note_served()
             return body
 
 
@@ -99,7 +99,7 @@ def _open(
     call: Call,
     descriptor: Descriptor,
     offset: int,
-    place: Place,
+    slot: Slot,
     *,
     is_exact: bool,
 ) -> Body:
@@ -114,7 +114,7 @@ def _open(
                 raise failure(response, what=call.what)
             return verdict, response
 
-        return session.call(asked, judged, place)
+        return session.call(asked, judged, slot)
 
     try:
         verdict, response = send(call, offset)
@@ -134,14 +134,14 @@ def _open(
     is_coded = is_other_length and session.is_last
     if is_gzip(response) and (is_coded or (verdict is Verdict.WHOLE and length is None)):
         unpacked = UnpackedBody(response, descriptor, is_coded=is_coded)
-        return Body(unpacked, 0, descriptor.size, host, place, coding_hint(response))
+        return Body(unpacked, 0, descriptor.size, host, slot, coding_hint(response))
     hint = coding_hint(response)
     if verdict is Verdict.WHOLE:
-        return Body(response, 0, descriptor.size, host, place, hint)
+        return Body(response, 0, descriptor.size, host, slot, hint)
     if verdict is Verdict.PART:
         part = parse_content_range(response.headers.get("Content-Range", ""))
         end = part.last + 1 if part is not None else descriptor.size
-        return Body(response, offset, end, host, place, hint)
+        return Body(response, offset, end, host, slot, hint)
     with response, naming_coding(response):
         raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=length or 0)
 

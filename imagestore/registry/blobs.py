@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from imagestore.errors import RegistryError
     from imagestore.oci.descriptor import Descriptor
     from imagestore.registry.content_coding import UnpackedBody
-    from imagestore.registry.limits import Place
+    from imagestore.registry.limits import Slot
     from imagestore.registry.operation import Operation
     from imagestore.registry.session import Surroundings
     from imagestore.registry.transport.messages import Response
@@ -47,7 +47,7 @@ class Body:
         start: offset of the body's first byte in the blob.
         end: offset behind the last byte that this answer promises.
         host: who serves it.
-        place: at the host, given back once the body is closed; None where it takes none.
+        slot: at the host, given back once the body is closed; None where it takes none.
         hint: what to do if the content turns out to be wrong.
     """
 
@@ -55,7 +55,7 @@ class Body:
     start: int
     end: int
     host: str
-    place: Place | None = None
+    slot: Slot | None = None
     hint: str = ""
 
     def close(self) -> None:
@@ -63,8 +63,8 @@ class Body:
         try:
             self.source.close()
         finally:
-            if self.place is not None:
-                self.place.give_back()
+            if self.slot is not None:
+                self.slot.give_back()
 
 
 @dataclass(frozen=True, slots=True)

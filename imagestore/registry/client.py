@@ -19,7 +19,7 @@ from imagestore.registry.blob_sources import allowed_sources, inline_body, open_
 from imagestore.registry.blobs import BlobStream, Stretch
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.events import ignore
-from imagestore.registry.limits import HostPlaces
+from imagestore.registry.limits import TransferSlots
 from imagestore.registry.listing import Referrers, list_referrers, list_tags
 from imagestore.registry.manifests import announced, confirm, from_get, verified
 from imagestore.registry.mirrors import Breaker, first_served
@@ -90,7 +90,7 @@ class RegistryClient:
         self._breaker = breaker or Breaker(clock=used_timing.monotonic)
         self._on_close = on_close
         self._operations = Operations(self._shared.policy, used_timing)
-        self._places = HostPlaces(self._shared.policy.connections_per_host)
+        self._slots = TransferSlots(self._shared.policy.connections_per_host)
         self._stranger = stranger
 
     @property
@@ -230,7 +230,7 @@ class RegistryClient:
                 asked = replace(call, byte_range=byte_range) if byte_range else call
 
                 def ask(session: Session) -> Body:
-                    return open_blob(session, asked, descriptor, offset, self._places, is_exact=stretch.is_exact)
+                    return open_blob(session, asked, descriptor, offset, self._slots, is_exact=stretch.is_exact)
 
                 hosts = {*avoid, *suspects}
                 try:
@@ -315,7 +315,7 @@ class RegistryClient:
 
         def attempt(endpoint: Endpoint, _: int) -> Body:
             session = Session(endpoint, line, self._shared, operation, cancel)
-            return open_blob(session, replace(call, url=endpoint.base), descriptor, offset, self._places)
+            return open_blob(session, replace(call, url=endpoint.base), descriptor, offset, self._slots)
 
         return first_served(sources, attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer)
 

@@ -1,6 +1,6 @@
 """Failover: one endpoint after the other until one serves, and a circuit breaker for each mirror.
 
-A mirror that fails, refuses or doesn't have the content is passed over. The last endpoint is the registry itself, and its
+A mirror that fails, refuses or lacks the content is passed over. The last endpoint is the registry itself, and its
 error is the one raised: a mirror's "not found" says nothing about the registry. If the registry can't be reached, a
 mirror that only rate limited us is asked once more, and waited for.
 

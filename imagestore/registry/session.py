@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from imagestore.registry.auth.access import Line
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.events import Observer
-    from imagestore.registry.limits import Place
+    from imagestore.registry.limits import Slot
     from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import HostPauses, Timing
@@ -124,13 +124,13 @@ class Session:
     is_last: bool = True
     is_tried_once: bool = False
 
-    def call(self, call: Call, use: Callable[[Response], T], place: Place | None = None) -> T:
+    def call(self, call: Call, use: Callable[[Response], T], slot: Slot | None = None) -> T:
         """Send until there is an answer that another try wouldn't change, and use it.
 
         Args:
             call: what is wanted.
             use: judges the answer and reads or keeps it; when its reading breaks, the whole call is tried again.
-            place: one of the host's, which others may have while this call waits for its next try.
+            slot: one of the host's, which others may have while this call waits for its next try.
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol.
@@ -156,7 +156,7 @@ class Session:
                 if isinstance(raised, RateLimitedError | RegistryUnavailableError):
                     # A token service has its own limits.
                     asked = raised.retry_after
-            with place.lent(cancel=self.cancel) if place is not None else nullcontext():
+            with slot.lent(cancel=self.cancel) if slot is not None else nullcontext():
                 if attempt >= attempts or not self._will_wait(error, attempt, asked):
                     raise error
                 self._wait_for_pauses()

@@ -10,15 +10,15 @@ import pytest
 
 from imagestore import CancelToken, Reference, TransferPolicy
 from imagestore.errors import OperationCancelledError, RegistryError
-from imagestore.registry.limits import HostPlaces
+from imagestore.registry.limits import TransferSlots
 from tests.support.streams import drain
 from tests.unit.registry.crowds import CONTENT, LAYER, ONE, OTHER, MakeBench
 from tests.unit.registry.wire import Mirrored
 
 
 def test_who_was_refused_waits_until_a_transfer_that_is_served_has_ended() -> None:
-    places, cancel, order = HostPlaces(4), CancelToken(60), list[str]()
-    served, refused = (places.take(ONE, cancel=cancel) for _ in range(2))
+    slots, cancel, order = TransferSlots(4), CancelToken(60), list[str]()
+    served, refused = (slots.take(ONE, cancel=cancel) for _ in range(2))
     served.note_served()
     refused.give_back()
 
@@ -36,30 +36,30 @@ def test_who_was_refused_waits_until_a_transfer_that_is_served_has_ended() -> No
 
 
 def test_nobody_waits_for_transfers_that_no_host_serves() -> None:
-    places, cancel = HostPlaces(4), CancelToken(60)
-    first, second = (places.take(ONE, cancel=cancel) for _ in range(2))
-    places.take(OTHER, cancel=cancel).note_served()
+    slots, cancel = TransferSlots(4), CancelToken(60)
+    first, second = (slots.take(ONE, cancel=cancel) for _ in range(2))
+    slots.take(OTHER, cancel=cancel).note_served()
     for each in (first, second):
         each.give_back()
         assert not each.wait_for_another(cancel=cancel)
 
 
 def test_who_was_refused_while_another_was_served_may_try_again_though_that_one_is_over() -> None:
-    places, cancel = HostPlaces(4), CancelToken()
-    served, refused = (places.take(ONE, cancel=cancel) for _ in range(2))
+    slots, cancel = TransferSlots(4), CancelToken()
+    served, refused = (slots.take(ONE, cancel=cancel) for _ in range(2))
     served.note_served()
     served.give_back()
     refused.give_back()
     assert refused.wait_for_another(cancel=cancel)
     # Next to nobody.
-    alone = places.take(ONE, cancel=cancel)
+    alone = slots.take(ONE, cancel=cancel)
     alone.give_back()
     assert not alone.wait_for_another(cancel=cancel)
 
 
 def test_waiting_for_the_end_of_another_ends_when_cancelled() -> None:
-    places, cancel = HostPlaces(4), CancelToken()
-    served, refused = (places.take(ONE, cancel=cancel) for _ in range(2))
+    slots, cancel = TransferSlots(4), CancelToken()
+    served, refused = (slots.take(ONE, cancel=cancel) for _ in range(2))
     served.note_served()
     refused.give_back()
     timer = threading.Timer(0.05, cancel.cancel)

@@ -17,57 +17,57 @@ from imagestore.errors import (
     RegistryError,
     SizeMismatchError,
 )
-from imagestore.registry.limits import HostPlaces
+from imagestore.registry.limits import TransferSlots
 from tests.support.streams import drain
 from tests.unit.registry.crowds import CONTENT, LAYER, ONE, OTHER, MakeBench
 
 
 def test_a_host_without_any_place_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        HostPlaces(0)
+        TransferSlots(0)
 
 
 def test_hosts_do_not_take_each_others_places() -> None:
-    places, cancel = HostPlaces(1), CancelToken()
-    places.take(ONE, cancel=cancel)
-    places.take(OTHER, cancel=cancel)
+    slots, cancel = TransferSlots(1), CancelToken()
+    slots.take(ONE, cancel=cancel)
+    slots.take(OTHER, cancel=cancel)
 
 
 def test_a_place_given_back_twice_is_one_place() -> None:
-    places, cancel = HostPlaces(2), CancelToken()
-    first = places.take(ONE, cancel=cancel)
-    places.take(ONE, cancel=cancel)
+    slots, cancel = TransferSlots(2), CancelToken()
+    first = slots.take(ONE, cancel=cancel)
+    slots.take(ONE, cancel=cancel)
     first.give_back()
     first.give_back()
-    places.take(ONE, cancel=cancel)
+    slots.take(ONE, cancel=cancel)
     with pytest.raises(DeadlineExceededError):
-        places.take(ONE, cancel=CancelToken(0.01))
+        slots.take(ONE, cancel=CancelToken(0.01))
 
 
 @pytest.mark.parametrize("moment", ["before", "meanwhile"])
 def test_waiting_for_a_place_ends_when_cancelled(moment: str) -> None:
-    places, cancel = HostPlaces(1), CancelToken()
-    places.take(ONE, cancel=CancelToken())
+    slots, cancel = TransferSlots(1), CancelToken()
+    slots.take(ONE, cancel=CancelToken())
     timer = threading.Timer(0.05, cancel.cancel)
     (cancel.cancel if moment == "before" else timer.start)()
     with pytest.raises(OperationCancelledError):
-        places.take(ONE, cancel=cancel)
+        slots.take(ONE, cancel=cancel)
 
 
 def test_places_are_given_in_the_order_of_asking() -> None:
-    places, served = HostPlaces(1), []
-    taken = places.take(ONE, cancel=CancelToken())
+    slots, served = TransferSlots(1), []
+    taken = slots.take(ONE, cancel=CancelToken())
     threads = []
 
     def wait_and_serve(number: int) -> None:
-        release = places.take(ONE, cancel=CancelToken(5))
+        release = slots.take(ONE, cancel=CancelToken(5))
         served.append(number)
         release.give_back()
 
     for number in range(6):
         threads.append(threading.Thread(target=wait_and_serve, args=(number,)))
         threads[-1].start()
-        while places.at(ONE).waiting <= number:
+        while slots.waiting(ONE) <= number:
             time.sleep(0.001)
     taken.give_back()
     for thread in threads:
@@ -76,32 +76,32 @@ def test_places_are_given_in_the_order_of_asking() -> None:
 
 
 def test_whoever_comes_when_a_place_gets_free_stands_behind_those_who_wait() -> None:
-    places, cancel, order = HostPlaces(1), CancelToken(30), []
-    taken = places.take(ONE, cancel=cancel)
+    slots, cancel, order = TransferSlots(1), CancelToken(30), []
+    taken = slots.take(ONE, cancel=cancel)
 
     def wait() -> None:
-        place = places.take(ONE, cancel=cancel)
+        slot = slots.take(ONE, cancel=cancel)
         order.append("waited")
-        place.give_back()
+        slot.give_back()
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while not places.at(ONE).waiting:
+    while not slots.waiting(ONE):
         time.sleep(0.001)
     taken.give_back()
-    places.take(ONE, cancel=cancel).give_back()
+    slots.take(ONE, cancel=cancel).give_back()
     order.append("came later")
     waiting.join()
     assert order == ["waited", "came later"]
 
 
 def test_whoever_gives_up_waiting_holds_nobody_up() -> None:
-    places = HostPlaces(1)
-    taken = places.take(ONE, cancel=CancelToken())
+    slots = TransferSlots(1)
+    taken = slots.take(ONE, cancel=CancelToken())
     with pytest.raises(DeadlineExceededError):
-        places.take(ONE, cancel=CancelToken(0.01))
+        slots.take(ONE, cancel=CancelToken(0.01))
     taken.give_back()
-    places.take(ONE, cancel=CancelToken(1))
+    slots.take(ONE, cancel=CancelToken(1))
 
 
 class Crowd(httpx.SyncByteStream):
@@ -126,7 +126,7 @@ class Crowd(httpx.SyncByteStream):
 
 
 def test_pulls_of_one_client_share_the_hosts_places(make_bench: MakeBench) -> None:
-    # Twelve readers with three places: they come in groups of exactly three.
+    # Twelve readers with three slots: they come in groups of exactly three.
     crowd = Crowd(threading.Barrier(3))
     bench = make_bench(lambda request: httpx.Response(200, stream=crowd), policy=TransferPolicy(connections_per_host=3))
     clients = [bench.client, bench.client.observed_by(lambda event: None)]
@@ -223,26 +223,26 @@ def test_others_have_the_place_of_a_transfer_that_waits_for_its_next_try(
 
 
 def test_a_lent_place_is_waited_for_behind_others_and_given_back_once() -> None:
-    places, cancel = HostPlaces(1), CancelToken(5)
-    place = places.take(ONE, cancel=cancel)
-    with place.lent(cancel=cancel):
-        places.take(ONE, cancel=cancel).give_back()
+    slots, cancel = TransferSlots(1), CancelToken(5)
+    slot = slots.take(ONE, cancel=cancel)
+    with slot.lent(cancel=cancel):
+        slots.take(ONE, cancel=cancel).give_back()
     with pytest.raises(DeadlineExceededError):
-        places.take(ONE, cancel=CancelToken(0.01))
-    place.give_back()
-    places.take(ONE, cancel=cancel).give_back()
+        slots.take(ONE, cancel=CancelToken(0.01))
+    slot.give_back()
+    slots.take(ONE, cancel=cancel).give_back()
 
 
 def test_a_lent_place_stays_given_back_when_waiting_for_it_is_cancelled() -> None:
-    places, cancel = HostPlaces(1), CancelToken()
-    place = places.take(ONE, cancel=cancel)
-    place.give_back()
-    other = places.take(ONE, cancel=CancelToken(5))
+    slots, cancel = TransferSlots(1), CancelToken()
+    slot = slots.take(ONE, cancel=cancel)
+    slot.give_back()
+    other = slots.take(ONE, cancel=CancelToken(5))
     cancel.cancel()
-    with pytest.raises(OperationCancelledError), place.lent(cancel=cancel):
+    with pytest.raises(OperationCancelledError), slot.lent(cancel=cancel):
         pass
-    place.give_back()
+    slot.give_back()
     other.give_back()
-    places.take(ONE, cancel=CancelToken(5))
+    slots.take(ONE, cancel=CancelToken(5))
     with pytest.raises(DeadlineExceededError):
-        places.take(ONE, cancel=CancelToken(0.01))
+        slots.take(ONE, cancel=CancelToken(0.01))
