@@ -13,7 +13,7 @@ from imagestore.errors import ProtocolError, RegistryError, SizeMismatchError
 from imagestore.oci import digest as digests
 from imagestore.oci.media_types import Kind
 from imagestore.registry.blobs import Body
-from imagestore.registry.content_coding import UnpackedBody, coding, coding_hint, is_gzip, naming_coding
+from imagestore.registry.content_coding import UnpackedBody, coding, coding_as_hint, coding_hint, is_gzip
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
@@ -142,7 +142,7 @@ def _open(
         part = parse_content_range(response.headers.get("Content-Range", ""))
         end = part.last + 1 if part is not None else descriptor.size
         return Body(response, offset, end, host, slot, hint)
-    with response, naming_coding(response):
+    with response, coding_as_hint(response):
         raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=length or 0)
 
 

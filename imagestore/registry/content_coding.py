@@ -1,9 +1,9 @@
-"""Content codings that nobody asked for.
+"""Content codings that the client did not ask for.
 
-We ask for content as it is stored. Some servers compress all the same, and a cache that doesn't heed ``Vary`` gives
-everybody what it once kept for a client that asked for gzip. Other clients take that, so gzip is undone here: within
-the size that the descriptor (or the kind of document) allows, whatever the compressed bytes promise. What counts is the
-digest, as ever: content that is *stored* compressed may be marked in the same way, and then is taken as it came.
+The client asks for content as it is stored. Some servers compress it all the same, and a cache that ignores ``Vary``
+answers with what it kept for a client that asked for gzip. Other clients accept that, so gzip is undone here, within
+the size that the descriptor (or the kind of document) allows. The digest decides: content that is *stored* compressed
+may be marked in the same way, and then is taken as it came.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError
 from imagestore.oci.media_types import Kind
-from imagestore.registry.transport import urls
 from imagestore.registry.transport.urls import escape
 
 if TYPE_CHECKING:
-    import zlib
     from collections.abc import Iterator
 
     from imagestore.oci.descriptor import Descriptor
@@ -27,11 +25,11 @@ if TYPE_CHECKING:
 _GZIP: Final = frozenset({"gzip", "x-gzip"})
 _MAGIC: Final = b"\x1f\x8b"
 _PIECE_BYTES: Final = 64 * 1024
-# Each member that ends copies the rest of a step: small ones, as many as a stranger likes, must stay cheap.
+# Each member that ends copies the rest of a step, and a hostile body has as many as it likes: steps are small.
 _STEP_BYTES: Final = 4 * 1024
 # Of zlib: a gzip header is expected.
 _WINDOW_BITS: Final = 31
-# So many bytes show whether something is gzip, and what is inside: a header with a name is shorter.
+# So many bytes show whether something is gzip, and what is in it: a header with a file name is shorter.
 _TELLING_BYTES: Final = 1024
 
 
@@ -42,16 +40,13 @@ def coding(response: Response) -> str:
 
 
 def is_gzip(response: Response) -> bool:
-    """Whether an answer says that its body was compressed in the one way that is undone."""
+    """Whether an answer says that its body was compressed by gzip, the one coding that is undone."""
     return coding(response) in _GZIP
 
 
 @contextmanager
-def naming_coding(response: Response) -> Iterator[None]:
-    """Say of bytes that differ that somebody on the way coded them, where the answer says so.
-
-    Content that is stored coded may be marked so too: only bytes that differ tell.
-    """
+def coding_as_hint(response: Response) -> Iterator[None]:
+    """If bytes turn out wrong in this block, the error's hint names the coding that the answer was marked with."""
     try:
         yield
     except (IntegrityError, DocumentError) as error:
@@ -60,7 +55,7 @@ def naming_coding(response: Response) -> Iterator[None]:
 
 
 def coding_hint(response: Response) -> str:
-    """What to do about a body that isn't what it should be; empty where no coding is to blame."""
+    """What to do about a wrong body; empty if the answer names no coding."""
     named = coding(response)
     if not named:
         return ""
@@ -68,14 +63,17 @@ def coding_hint(response: Response) -> str:
     return f"{marked}: what stands before the registry must leave content as it is stored"
 
 
-def plain(response: Response, body: bytes, limit_bytes: int) -> bytes:
-    """A body without its gzip coding; as it is where it has none, or can't be had within the limit.
+def read_plain(response: Response, limit_bytes: int) -> bytes:
+    """An answer's whole body without a gzip coding.
 
-    Args:
-        response: the answer it came with.
-        body: all of it.
-        limit_bytes: most that may come out of it.
+    Raises:
+        ProtocolError: the body is longer than the limit.
     """
+    return plain(response, response.read(limit_bytes), limit_bytes)
+
+
+def plain(response: Response, body: bytes, limit_bytes: int) -> bytes:
+    """A body without its gzip coding; as it is if it has none, or if more than the limit comes out of it."""
     if not is_gzip(response) or not body.startswith(_MAGIC):
         return body
     members, unpacked = _Members(body), bytearray()
@@ -88,13 +86,13 @@ def plain(response: Response, body: bytes, limit_bytes: int) -> bytes:
 
 
 class UnpackedBody:
-    """A blob's body without the gzip coding that it got on its way, if it did.
+    """A blob's body without the gzip coding that was added on its way, if one was.
 
     Args:
         response: the answer; closed with this.
         descriptor: of the blob. Not much more than its size is read of compressed bytes either.
-        is_coded: whether it surely did, since the answer's length isn't the blob's. Without a length the first bytes
-            tell: a compressed blob must have been compressed twice.
+        is_coded: whether one was for sure, since the answer's length isn't the blob's. Without a length the first bytes
+            decide: a blob that is stored compressed must have been compressed twice.
     """
 
     def __init__(self, response: Response, descriptor: Descriptor, *, is_coded: bool) -> None:
@@ -105,7 +103,7 @@ class UnpackedBody:
         # Compressing what can't be compressed adds a few bytes to each block.
         self._allowed = descriptor.size + descriptor.size // 8 + _PIECE_BYTES
         self._piece = memoryview(bytearray(_PIECE_BYTES))
-        # As they came, and not handed out or unpacked yet.
+        # Not handed out or unpacked yet.
         self._received = b""
         self._has_begun = False
 
@@ -113,8 +111,8 @@ class UnpackedBody:
         """Put the next bytes into a buffer; 0 at the end of the answer.
 
         Raises:
-            IntegrityError: it isn't what it is marked as.
-            RegistryError: as the answer's own.
+            IntegrityError: the body isn't gzip, or longer than it may be.
+            RegistryError: reading the answer failed.
         """
         if not self._has_begun:
             self._begin()
@@ -137,7 +135,7 @@ class UnpackedBody:
             self._received += piece
         if not self._is_coded:
             inside = _beginning(self._received)
-            # Of what isn't an image's nobody knows how it is stored.
+            # How content of other kinds is stored isn't known.
             may_be_stored_so = self._descriptor.media_type.endswith("gzip") or self._descriptor.kind is Kind.OTHER
             is_stored_so = may_be_stored_so and not inside.startswith(_MAGIC)
             self._is_coded = bool(inside) and not is_stored_so
@@ -165,14 +163,12 @@ class UnpackedBody:
         return bytes(self._piece[:count])
 
     def _no_gzip(self) -> IntegrityError:
-        what = f"blob {self._descriptor.digest} from {urls.host_port(urls.origin_of(self._response.url))}"
+        what = f"blob {self._descriptor.digest} from {self._response.host}"
         return IntegrityError(f"{what}: can't be unpacked", hint=coding_hint(self._response))
 
 
 class _Members:
-    """What was compressed by gzip, as one member or as several behind one another (RFC 1952 section 2.2).
-
-    Whatever else comes behind them is left alone, as other readers do.
+    """Unpacks gzip, one member or several in a row (RFC 1952 section 2.2); ignores what follows them, as other readers.
 
     Args:
         packed: the first bytes.
@@ -181,20 +177,20 @@ class _Members:
     def __init__(self, packed: bytes) -> None:
         self._packed = memoryview(packed)
         self._unpacker = _unpacker()
-        #: Whether something else came behind the last member.
+        #: Whether something else follows the last member.
         self.is_over = False
 
     @property
     def is_whole(self) -> bool:
-        """Whether the last member that began has ended."""
+        """Whether the last member has ended."""
         return self._unpacker.eof
 
     def feed(self, packed: bytes) -> None:
-        """Go on with these bytes; only when unpack() has none."""
+        """Go on with these bytes, once unpack() gave none."""
         self._packed = memoryview(bytes(self._packed) + packed)
 
     def unpack(self, most: int) -> bytes:
-        """The next bytes, so many at most (but not 0, which sets no bound); none when others have to be fed first.
+        """The next bytes, at most so many (1 or more); none when more has to be fed.
 
         Raises:
             zlib.error: it is no gzip.
@@ -208,9 +204,8 @@ class _Members:
                     break
                 self._unpacker = _unpacker()
             step = self._packed[:_STEP_BYTES]
-            # Also without a step: some may be left inside.
+            # Without a step too: output may be left in the unpacker.
             unpacked = self._unpacker.decompress(step, most)
-            # At the end of a member the other one may still be there from before.
             rest = self._unpacker.unused_data if self._unpacker.eof else self._unpacker.unconsumed_tail
             self._packed = self._packed[len(step) - len(rest) :]
             if unpacked or not step:

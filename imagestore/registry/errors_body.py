@@ -1,8 +1,11 @@
-"""What a registry says when it refuses, as one of our errors.
+"""What a registry says to people: refusals as our errors, and ``Warning`` headers.
 
-The distribution specification ("Error codes") has a JSON object with ``errors``, a list of code, message and detail;
-many answers are something else (a proxy's HTML page, plain text, nothing). The body is read within a limit, shown
-shortened and escaped, and never hides the status.
+The distribution specification ("Error codes") has a JSON object with ``errors``, a list of code, message and detail.
+Many answers are something else: a proxy's HTML page, plain text, nothing. The body is read within a limit and shown
+shortened and escaped, always with the status.
+
+Some servers, and proxies before them, quote the request in their texts, and messages end up in logs. So secrets that
+were sent are hidden in what is shown.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.registry.transport import urls
+from imagestore.registry.content_coding import plain
 from imagestore.registry.transport.proxy import PROXY_LOGIN
+from imagestore.registry.transport.tls import CLIENT_HINT
 from imagestore.registry.transport.urls import escape
 
 if TYPE_CHECKING:
@@ -41,47 +45,46 @@ _MAX_COMPLAINTS: Final = 10
 _WANTS_TLS: Final = re.compile(rb"(?i)\bhttps\b(?!:)|plain http request")
 # nginx, without one and with one that it doesn't accept.
 _WANTS_CLIENT: Final = re.compile(rb"(?i)no required ssl certificate|the ssl certificate error")
-_MAY_BE_HIDDEN: Final = "it does not exist, or it needs a login at {host}"
+# Private and missing repositories are alike on many services.
+_REFUSALS: Final = {401: AuthenticationError, 403: AccessDeniedError, 404: ReferenceNotFoundError}
+# What the specification asks servers to stay below, all warnings of an answer together.
+_MAX_WARNING_BYTES: Final = 4096
+# Only code 299 with the agent "-" is meant for people (OCI distribution specification 1.1, "Warnings").
+_WARNING: Final = re.compile(r'(?:^|,)[ \t]*299 - "((?:[^"\\]|\\.)*)"')
+# Shorter secrets occur in ordinary words, where hiding them would give them away.
+_LEAST_SECRET_LENGTH: Final = 8
+_HIDDEN: Final = "(hidden)"
 
 
 def failure(response: Response, *, what: str, retry_after: float | None = None) -> RegistryError:
     """Turn a refusal into an error; reads and closes the response.
 
     Args:
-        response: an answer with a status that wasn't hoped for.
+        response: an answer with a status that says no.
         what: the thing that was asked for, in front of the message.
         retry_after: seconds the registry asks to wait, when it does.
     """
     body = read_some(response)
-    if response.headers.get("Content-Encoding", ""):
-        from imagestore.registry.content_coding import plain
-
-        body = plain(response, body, _MAX_READ_BYTES)
+    body = plain(response, body, _MAX_READ_BYTES)
     said = escape(_complaints(body, response.headers.get("Content-Type", "")))
     error = _classified(response, what, said, body, retry_after)
     error.said = said
     if response.proxy and response.status != 407:
-        through = f"it is asked through proxy {response.proxy}, which may be who answered"
+        through = f"it is asked through proxy {response.proxy}, which may have answered instead"
         error.hint = f"{through}; {error.hint}" if error.hint else through
     return error
 
 
 def _classified(response: Response, what: str, said: str, body: bytes, retry_after: float | None) -> RegistryError:
-    host = urls.host_port(urls.origin_of(response.url))
-    status = response.status
+    host, status = response.host, response.status
     message = f"{what}: {host} answered {status}" + (f": {said}" if said else "")
-    if status == 401:
-        return AuthenticationError(message, host=host, status=status, hint=_MAY_BE_HIDDEN.format(host=host))
-    if status == 403:
-        return AccessDeniedError(message, host=host, status=status, hint=_MAY_BE_HIDDEN.format(host=host))
-    if status == 404:
-        return ReferenceNotFoundError(message, host=host, status=status, hint=_MAY_BE_HIDDEN.format(host=host))
-    if status == 429:
+    if status in _REFUSALS:
+        hint = f"it does not exist, or it needs a login at {host}"
+        return _REFUSALS[status](message, host=host, status=status, hint=hint)
+    if status in {408, 429} or status >= 500:
         hint = f"the registry asks to wait {retry_after:.0f} s" if retry_after is not None else ""
-        return RateLimitedError(message, host=host, status=status, hint=hint, retry_after=retry_after)
-    if status == 408 or status >= 500:
-        hint = f"the registry asks to wait {retry_after:.0f} s" if retry_after is not None else ""
-        return RegistryUnavailableError(message, host=host, status=status, hint=hint, retry_after=retry_after)
+        kind = RateLimitedError if status == 429 else RegistryUnavailableError
+        return kind(message, host=host, status=status, hint=hint, retry_after=retry_after)
     hint = tls_hint(response, body)
     if status == 407:
         message = f"{what}: the proxy on the way to {host} answered 407" + (f": {said}" if said else "")
@@ -90,20 +93,17 @@ def _classified(response: Response, what: str, said: str, body: bytes, retry_aft
 
 
 def tls_hint(response: Response, body: bytes) -> str:
-    """What to do where plain HTTP was answered by a server that speaks TLS, or that wants a client certificate.
+    """What to do if plain HTTP reached a TLS server, or a server wants a client certificate; empty for other answers.
 
     Args:
-        response: the answer; any other gives an empty text.
+        response: the answer.
         body: its first bytes; nginx says it in a page for browsers, Go in text.
     """
     if response.status == 400 and response.url.startswith("https:") and _WANTS_CLIENT.search(body):
-        from imagestore.registry.transport.tls import CLIENT_HINT
-
         return CLIENT_HINT
     if response.status != 400 or not response.url.startswith("http:") or not _WANTS_TLS.search(body):
         return ""
-    host = urls.host_port(urls.origin_of(response.url))
-    return f'if {host} speaks https, say so with server = "https://{host}" in its hosts.toml'
+    return f'if {response.host} speaks https, say so with server = "https://{response.host}" in its hosts.toml'
 
 
 def read_some(response: Response) -> bytes:
@@ -128,7 +128,11 @@ def _complaints(body: bytes, content_type: str) -> str:
         document = None
     found = document.get("errors") if isinstance(document, dict) else None
     if isinstance(found, list):
-        parts = [": ".join(_words(entry)) for entry in found[:_MAX_COMPLAINTS] if isinstance(entry, dict)]
+        parts = [
+            ": ".join(text for key in ("code", "message") if (text := _text(entry.get(key))))
+            for entry in found[:_MAX_COMPLAINTS]
+            if isinstance(entry, dict)
+        ]
         return "; ".join(part for part in parts if part)
     if isinstance(document, dict):
         return next((text for key in ("message", "details", "error") if (text := _text(document.get(key)))), "")
@@ -139,17 +143,8 @@ def _complaints(body: bytes, content_type: str) -> str:
     return "" if text.count("\ufffd") > max(8, len(text) // 8) else text
 
 
-def _words(entry: dict[str, object]) -> list[str]:
-    return [text for key in ("code", "message") if (text := _text(entry.get(key)))]
-
-
 def _text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
-
-
-# What the specification asks servers to stay below, all warnings of an answer together.
-_MAX_BYTES: Final = 4096
-_WARNING: Final = re.compile(r'(?:^|,)[ \t]*299 - "((?:[^"\\]|\\.)*)"')
 
 
 def warning_texts(headers: httpx.Headers) -> tuple[str, ...]:
@@ -160,16 +155,11 @@ def warning_texts(headers: httpx.Headers) -> tuple[str, ...]:
     ('moves to "b" soon',)
     """
     found: list[str] = []
-    left = _MAX_BYTES
+    left = _MAX_WARNING_BYTES
     for value in headers.get_list("Warning"):
         found.extend(escape(re.sub(r"\\(.)", r"\1", match[1])) for match in _WARNING.finditer(value[:left]))
         left = max(0, left - len(value))
     return tuple(found)
-
-
-# Shorter texts occur in ordinary words, where hiding them would give them away.
-_LEAST_LENGTH: Final = 8
-_HIDDEN: Final = "(hidden)"
 
 
 def secrets_in(fields: Iterable[tuple[str, str]], *, signed: str = "") -> tuple[str, ...]:
@@ -190,7 +180,7 @@ def secrets_in(fields: Iterable[tuple[str, str]], *, signed: str = "") -> tuple[
                 pair = _decoded(argument)
                 found |= {pair, pair.partition(":")[2]}
     found |= {escape(text) for text in found}
-    return tuple(sorted((text for text in found if len(text) >= _LEAST_LENGTH), key=len, reverse=True))
+    return tuple(sorted((text for text in found if len(text) >= _LEAST_SECRET_LENGTH), key=len, reverse=True))
 
 
 def without(text: str, secrets: Collection[str]) -> str:

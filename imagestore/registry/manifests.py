@@ -29,7 +29,7 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import VERIFIABLE, Digest, Verifier
 from imagestore.oci.media_types import Kind
 from imagestore.oci.other_documents import contradiction
-from imagestore.registry.content_coding import coding, is_gzip, naming_coding, plain
+from imagestore.registry.content_coding import coding, coding_as_hint, is_gzip, plain, read_plain
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import parse_length
 
@@ -239,11 +239,11 @@ def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Desc
     Raises:
         RegistryError: another status than 200; see ``from_body`` for the others.
     """
-    with response, naming_coding(response):
+    with response, coding_as_hint(response):
         if response.status != 200:
             raise failure(response, what=what)
         # No index or manifest begins as gzip does.
-        body = plain(response, response.read(MAX_DOCUMENT_BYTES), MAX_DOCUMENT_BYTES)
+        body = read_plain(response, MAX_DOCUMENT_BYTES)
         if _is_cut_off(response, body):
             raise RegistryUnavailableError(f"{what}: the connection broke within the document, after {len(body)} bytes")
         target = from_body(body, response.headers, wanted=wanted, what=what)
@@ -287,7 +287,7 @@ def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
         RegistryError: another status than 200, or another media type.
         SizeMismatchError, DigestMismatchError: other bytes.
     """
-    with response, naming_coding(response):
+    with response, coding_as_hint(response):
         if response.status != 200:
             raise failure(response, what=what)
         if is_document(descriptor):

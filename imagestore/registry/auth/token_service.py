@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
-from imagestore.registry.content_coding import coding_hint, plain
+from imagestore.registry.content_coding import coding_hint, read_plain
 from imagestore.registry.retry import parse_retry_after
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.messages import make_request, moved
@@ -196,7 +196,7 @@ class TokenService:
 
 
 def _reply(response: Response, where: str) -> TokenReply:
-    body = plain(response, response.read(MAX_REPLY_BYTES), MAX_REPLY_BYTES)
+    body = read_plain(response, MAX_REPLY_BYTES)
     try:
         return parse_reply(body, where)
     except AuthenticationError as error:
@@ -207,8 +207,7 @@ def _reply(response: Response, where: str) -> TokenReply:
 def _error_code(response: Response) -> str:
     """The machine-readable word of an error answer, or an empty text."""
     try:
-        body = plain(response, response.read(_MAX_ERROR_BYTES), _MAX_ERROR_BYTES)
-        value = json.loads(body.decode("utf-8"))
+        value = json.loads(read_plain(response, _MAX_ERROR_BYTES).decode("utf-8"))
     except (ValueError, RecursionError, ProtocolError, RegistryUnavailableError):
         return ""
     if not isinstance(value, dict):

@@ -13,7 +13,6 @@ from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
-    from types import TracebackType
     from typing import Self
 
     from imagestore.util.cancel import CancelToken
@@ -146,6 +145,11 @@ class Response:
         #: Puts the next bytes of the body into a buffer; 0 only at its end. Not to be mixed with chunks().
         self.readinto = readinto
 
+    @property
+    def host(self) -> str:
+        """Who answered, for messages."""
+        return urls.host_port(urls.origin_of(self.url))
+
     def chunks(self) -> Iterator[bytes]:
         """The body in pieces of at most 64 KiB."""
         buffer = memoryview(bytearray(_PIECE_BYTES))
@@ -175,16 +179,13 @@ class Response:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _too_long(self, found: str, limit_bytes: int) -> ProtocolError:
-        host = urls.host_port(urls.origin_of(self.url))
         return ProtocolError(
-            f"{host}: expected a response body of at most {limit_bytes} bytes, this one {found}",
-            host=host,
+            f"{self.host}: expected a response body of at most {limit_bytes} bytes, this one {found}",
+            host=self.host,
             status=self.status,
         )
 

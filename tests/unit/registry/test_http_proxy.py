@@ -174,7 +174,7 @@ def test_who_may_have_answered_for_a_registry_is_known(raw_server: RawServers) -
     with contextlib.closing(HttpSender(proxies=rules, timeouts=SHORT)) as sender:
         response = sender.send(make_request("GET", "http://registry.example/v2/"), cancel=CancelToken())
         hint = failure(response, what="image").hint
-    assert hint.startswith(f"it is asked through proxy http://{proxy.host}, which may be who answered; ")
+    assert hint.startswith(f"it is asked through proxy http://{proxy.host}, which may have answered instead; ")
 
 
 def test_a_certificate_that_is_not_accepted_behind_a_proxy_names_the_proxy_too(raw_server: RawServers) -> None:
