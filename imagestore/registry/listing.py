@@ -1,9 +1,9 @@
-"""Lists a registry keeps: the tags of a repository, and the documents that refer to another (OCI distribution
+"""Lists that a registry keeps: the tags of a repository, and the documents that refer to another one (OCI distribution
 specification 1.1, "Listing Tags" and "Listing Referrers").
 
-Pages are followed through ``Link``, always to the same place with another query: a link to another host or repository
-would be the registry making us ask there. Pages, items and bytes are bounded, and a page that was seen before ends the
-list.
+Pages are followed through ``Link`` headers (RFC 8288 section 3), always to the same place with another query: with a
+link, a registry must not send the client to another host or repository. Pages, items and bytes are bounded, and a page
+that was seen before ends the list.
 """
 
 from __future__ import annotations
@@ -47,6 +47,16 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 _MAX_COMPARED: Final = 100
 _TAG_DIGITS: Final = 64
 _NOT_IN_TAGS: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_MAX_LINK_LENGTH: Final = 16 * 1024
+_MAX_LINKS: Final = 32
+_BETWEEN_LINKS: Final = re.compile(r"[ \t,]*")
+_TARGET: Final = re.compile(r"<([^<>\s]*)>")
+_PARAMETER: Final = re.compile(
+    r"""[ \t]*;[ \t]*(?:(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+)
+        (?:[ \t]*=[ \t]*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[!#$%&'*+.^_`|~0-9A-Za-z/:-]+)))?)?""",
+    re.VERBOSE,
+)
+_LINK_END: Final = re.compile(r"[ \t]*(?:,|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class Referrers:
     Attributes:
         entries: descriptors of the referring documents, each with its artifact type and annotations.
         is_from_tag: the registry has no referrers API; they come from the tag that stands for it.
-        remarks: what was odd, for people.
+        remarks: what was unusual, for people.
     """
 
     entries: tuple[Descriptor, ...] = ()
@@ -96,15 +106,9 @@ def list_tags(session: Session, reference: Reference) -> tuple[str, ...]:
 
 
 def list_referrers(session: Session, reference: Reference, digest: Digest, artifact_type: str) -> Referrers:
-    """What refers to a document by its ``subject``.
+    """What refers to a document by its ``subject``; with an artifact type, only these.
 
     An answer that is neither a list nor a clear "not supported" is an error, never "none".
-
-    Args:
-        session: where to ask.
-        reference: names the repository.
-        digest: of the subject.
-        artifact_type: only these; empty for all.
 
     Raises:
         RegistryError: no access, or no sensible answer.
@@ -156,7 +160,7 @@ def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_t
     page = next(_pages(session, call, absent_statuses=frozenset({404})), None)
     if page is None or not _is_index(page):
         if not session.endpoint.is_upstream:
-            # It only hasn't copied them: "none" is for the registry itself to say.
+            # It only hasn't copied them: only the registry itself can say that there are none.
             raise ReferenceNotFoundError(
                 f"referrers of {reference.name}@{digest}: mirror {session.endpoint.host} doesn't list referrers",
                 host=session.endpoint.host,
@@ -178,13 +182,7 @@ def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_t
 
 
 def _subject(session: Session, reference: Reference, entry: Descriptor) -> str:
-    """The digest of the document that a referring document names as its subject; empty without one.
-
-    Raises:
-        RegistryError: it can't be had, so that it can't be compared.
-        IntegrityError: other bytes came.
-        DocumentError: it is no JSON object.
-    """
+    """The digest of the document that a referring document names as its subject; empty without one."""
     what = f"{reference.name}@{entry.digest}"
     path = f"manifests/{entry.digest}"
     page = next(_pages(session, Call("GET", reference.path, path, what, accept=media_types.MANIFEST_ACCEPT)))
@@ -205,12 +203,12 @@ class _Seen:
 def _pages(
     session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset(), seen: _Seen | None = None
 ) -> Iterator[_Page]:
-    """Pages of a list; none when the first answer has one of the given statuses.
+    """Pages of a list.
 
     Args:
         session: where to ask.
         call: for the first page.
-        absent_statuses: what says that there is no list.
+        absent_statuses: if the first answer has one of these, there is no list and no page.
         seen: the list's pages that came before; those that come now are added.
     """
     seen = seen or _Seen()
@@ -245,29 +243,27 @@ def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Ca
 
 def _next_query(session: Session, call: Call, response: Response) -> str:
     """The query of the next page, which must be of the same list at the same host; empty at the end."""
-    here = session.endpoint.url(call.repository, call.path)
+    host, here = session.endpoint.host, session.endpoint.url(call.repository, call.path)
     try:
-        target = next_target(response.headers.get_list("Link"))
+        links = parse_links(response.headers.get_list("Link"))
+        target = next((target for target, relations in links if "next" in relations), "")
         if not target:
             return ""
         there = urls.join(here, target)
         parts = urls.split(there)
     except ProtocolError as error:
-        host = session.endpoint.host
         raise ProtocolError(f"{call.what}: {host} names a next page that can't be read: {error}", host=host) from error
     # Some servers write the digest's colon as %3A, and behind a proxy that ends TLS many name another scheme and port.
     # Only the query is taken over: host and path need only mean the same.
     is_same_host = urls.origin_of(there).host == session.endpoint.origin.host
-    is_same_place = is_same_host and unquote(parts.path) == urlsplit(here).path
-    if not is_same_place:
+    if not is_same_host or unquote(parts.path) != urlsplit(here).path:
         raise ProtocolError(
             f"{call.what}: the next page is expected at {urls.shown(here)}, the registry names {urls.shown(there)}",
-            host=session.endpoint.host,
+            host=host,
         )
-    # The endpoint adds its own ns. The rest is the registry's word, and none of ours to write anew.
+    # The endpoint adds its own ns; the rest is sent as the registry wrote it.
     query = "&".join(part for part in parts.query.split("&") if part.partition("=")[0] != "ns")
     if not query:
-        host = session.endpoint.host
         raise ProtocolError(f"{call.what}: {host} names a next page that is the first one", host=host)
     return query
 
@@ -298,64 +294,31 @@ def _bound(count: int, what: str) -> None:
         raise ProtocolError(f"{what}: more than {_MAX_ITEMS}")
 
 
-_MAX_LENGTH: Final = 16 * 1024
-_MAX_LINKS: Final = 32
-_BETWEEN: Final = re.compile(r"[ \t,]*")
-_TARGET: Final = re.compile(r"<([^<>\s]*)>")
-_PARAMETER: Final = re.compile(
-    r"""[ \t]*;[ \t]*(?:(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+)
-        (?:[ \t]*=[ \t]*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[!#$%&'*+.^_`|~0-9A-Za-z/:-]+)))?)?""",
-    re.VERBOSE,
-)
-_END: Final = re.compile(r"[ \t]*(?:,|\Z)")
+def parse_links(values: Iterable[str]) -> list[tuple[str, frozenset[str]]]:
+    """The links in all Link fields of an answer: target as written, relation names in lower case.
 
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One link: its target as written, and its relation names in lower case."""
-
-    target: str
-    relations: frozenset[str]
-
-
-def parse_links(values: Iterable[str]) -> tuple[Link, ...]:
-    """Read every Link field of an answer.
+    Both targets and quoted values may contain commas and semicolons, so this is a scanner and no splitting.
 
     Raises:
         ProtocolError: no valid field, or an unreasonable one.
 
-    >>> parse_links(['</v2/a/tags/list?last=b&n=2>; rel="next"'])[0].target
-    '/v2/a/tags/list?last=b&n=2'
+    >>> parse_links(['</v2/a/tags/list?last=b&n=2>; rel="next"'])
+    [('/v2/a/tags/list?last=b&n=2', frozenset({'next'}))]
     """
-    found: list[Link] = []
+    found: list[tuple[str, frozenset[str]]] = []
     for value in values:
-        if len(value) > _MAX_LENGTH:
-            raise ProtocolError(f"Link header: longer than {_MAX_LENGTH} characters")
-        position = _skip(value, 0)
-        while position < len(value):
-            link, position = _link(value, position)
-            found.append(link)
+        if len(value) > _MAX_LINK_LENGTH:
+            raise ProtocolError(f"Link header: longer than {_MAX_LINK_LENGTH} characters")
+        position = 0
+        while (start := _BETWEEN_LINKS.match(value, position)) and start.end() < len(value):
+            target, relations, position = _link(value, start.end())
+            found.append((target, relations))
             if len(found) > _MAX_LINKS:
                 raise ProtocolError(f"Link header: more than {_MAX_LINKS} links")
-            position = _skip(value, position)
-    return tuple(found)
+    return found
 
 
-def next_target(values: Iterable[str]) -> str:
-    """Target of the link to the next page; empty when there is none.
-
-    Raises:
-        ProtocolError: no valid field.
-    """
-    return next((link.target for link in parse_links(values) if "next" in link.relations), "")
-
-
-def _skip(value: str, position: int) -> int:
-    found = _BETWEEN.match(value, position)
-    return found.end() if found is not None else position
-
-
-def _link(value: str, position: int) -> tuple[Link, int]:
+def _link(value: str, position: int) -> tuple[str, frozenset[str], int]:
     target = _TARGET.match(value, position)
     if target is None:
         raise ProtocolError(f"Link header: expected <target> at position {position}")
@@ -367,7 +330,7 @@ def _link(value: str, position: int) -> tuple[Link, int]:
         if (parameter["name"] or "").lower() == "rel" and relations is None:
             words = parameter["bare"] or re.sub(r"\\(.)", r"\1", parameter["quoted"] or "")
             relations = frozenset(words.lower().split())
-    end = _END.match(value, position)
+    end = _LINK_END.match(value, position)
     if end is None:
         raise ProtocolError(f"Link header: expected a parameter or the next link at position {position}")
-    return Link(target[1], relations or frozenset()), end.end()
+    return target[1], relations or frozenset(), end.end()
