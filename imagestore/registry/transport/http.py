@@ -1,12 +1,12 @@
-"""Every HTTP byte of a pull passes here: one httpx.Client, whose transport depends on the way.
+"""Sends every HTTP request to a registry: one httpx.Client with one of three transports.
 
-- Hosts that are reached directly: ``direct.py``, connections of our own with h11.
-- Through a proxy: httpx's own transport (``proxied.py``).
-- A transport that the caller gives (recorded registry, mock, embedder) stands in the network's place.
+- Hosts that are reached directly: ``direct.py``, our own connections with h11.
+- Through a proxy: httpx's own transport (``proxy.py``).
+- A transport that the caller gives (recorded registry, mock, embedder), instead of the network.
 
-What holds on every way: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no
-credentials from the environment, proxies by our own rules, limits on the response head, time limits that a slow peer
-can't stretch, cancellation that ends a blocked read, and the package's own errors with addresses that hold no secret.
+For all of them: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no credentials from
+the environment, proxies by our own rules, limits on the response head, time limits that a slow peer can't stretch,
+cancellation that ends a blocked read, and the package's own errors, whose URLs hold no secret.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class HttpSender:
     ) -> Sender:
         """A sender for one registry endpoint.
 
-        It uses the endpoint's connection settings, and where it is told to go elsewhere (redirect, token realm) it
-        refuses addresses that a public endpoint has no business to name, unless the operator trusts the host.
+        It uses the endpoint's connection settings. If the endpoint is public, it refuses requests to private addresses
+        that the endpoint named (in a redirect or a token realm), unless the operator trusts the host.
         """
         return _BoundSender(self, home, settings, trusted_hosts)
 
@@ -135,7 +135,7 @@ class HttpSender:
         url = str(request.url)
         origin = urls.origin_of(url)
         towards = tls.settings_towards(origin, home=home, settings=settings)
-        is_named_by_server = home is not None and origin != home
+        is_elsewhere = home is not None and origin != home
         is_trusted = origin.host in trusted_hosts
         public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
         proxy = self._proxy_for(origin)
@@ -149,9 +149,9 @@ class HttpSender:
             _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(url), error, seconds)
             through = f"through proxy {urls.shown(proxy)}"
             if proxy and isinstance(error, RegistryUnavailableError) and through not in str(error):
-                error.hint = f"it is asked {through}; {error.hint}" if error.hint else f"it is asked {through}"
+                error.hint = f"it is asked {through}" + (f"; {error.hint}" if error.hint else "")
             raise
-        if exchange.peer is not None and not is_named_by_server and not proxy:
+        if exchange.peer is not None and not is_elsewhere and not proxy:
             self._peers.note(origin, exchange.peer)
         seconds = time.monotonic() - started
         _log.debug("%s %s -> %d after %.3f s", request.method, urls.shown(url), answer.status, seconds)
@@ -180,37 +180,40 @@ class HttpSender:
         request.extensions = {"timeout": limits, EXCHANGE: exchange, _TRANSPORT: transport}
         with ExitStack() as stack:
             stack.enter_context(exchange.cancellable())
-            with _guarded(exchange, host, "while waiting for a response", proxy), _unlogged():
+            with _own_errors(exchange, host, "while waiting for a response", proxy):
                 answer = self._sent(request, exchange, host)
-            stack.enter_context(_closing(answer))
-            # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.
+            stack.callback(_close, answer)
+            # Callbacks run backwards: first no cancel may touch the connection any more, then it is given back.
             stack.callback(exchange.finish)
             check_head(answer, host)
             exchange.head_is_read(parse_length(answer.headers.get("Content-Length", "")))
             read = _reader(answer)
 
             def readinto(buffer: memoryview) -> int:
-                with _guarded(exchange, host, "while reading a response", proxy):
+                with _own_errors(exchange, host, "while reading a response", proxy):
                     started = time.monotonic()
                     count = read(buffer)
                     exchange.note_read(count, time.monotonic() - started)
                 if not count:
-                    # A cancellation ends the connection too, and is no end of a body.
+                    # A cancellation ends the connection too, which is no end of a body.
                     exchange.check()
                 return count
 
-            # Through a tunnel nothing but the host answers.
+            # A tunnel's answers come from the host itself.
             shown = urls.shown(proxy) if request.url.scheme == "http" else ""
             return Response(answer, readinto=readinto, on_close=stack.pop_all().close, proxy=shown)
 
     def _sent(self, request: httpx.Request, exchange: Exchange, host: str) -> httpx.Response:
+        before = _is_ours.set(True)
         try:
             return self._client.send(request, stream=True)
         except (httpx.RemoteProtocolError, httpx.InvalidURL, ValueError) as error:
-            # The client reads where a redirect leads, also if it doesn't go there; idna refuses hosts by a ValueError.
+            # httpx reads the target of a redirect, although it doesn't follow it; idna refuses hosts by a ValueError.
             if exchange.is_answered:
                 raise ProtocolError(f"{host}: redirects to an address that can't be read", host=host) from error
             raise
+        finally:
+            _is_ours.reset(before)
 
     def _proxy_for(self, origin: Origin) -> str:
         return "" if self._given is not None or self._unix_socket else self._proxies.proxy_for(origin)
@@ -237,7 +240,7 @@ class HttpSender:
             return transport
 
     def _context(self, settings: ConnectionSettings) -> ssl.SSLContext:
-        """Certificates are renewed while we run: a change of their files makes a new one, and new connections."""
+        """The context for some settings; a new one, and new connections, when a certificate's file has changed."""
         stamp = tls.stamp_of(settings)
         made_for, context = self._contexts.get(settings, (None, None))
         if context is None or made_for != stamp:
@@ -281,14 +284,12 @@ class _Chosen(httpx.BaseTransport):
 
 
 class _NoCookies(CookieJar):
-    """Stays empty."""
-
     def extract_cookies(self, response: HTTPResponse, request: urllib.request.Request) -> None:
-        """Keep none."""
+        pass
 
 
 class _NotOurs(logging.Filter):
-    """httpx logs the addresses of requests with their queries, which may be signatures; ours are logged without."""
+    """Drops what httpx logs of our requests: URLs with their queries, which may be signatures."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not _is_ours.get()
@@ -297,18 +298,8 @@ class _NotOurs(logging.Filter):
 logging.getLogger("httpx").addFilter(_NotOurs())
 
 
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """No request is logged by httpx in this block."""
-    before = _is_ours.set(True)
-    try:
-        yield
-    finally:
-        _is_ours.reset(before)
-
-
 def _reader(answer: httpx.Response) -> Callable[[memoryview], int]:
-    """What reads an answer's body into buffers: the transport's way, or its stream's pieces."""
+    """What reads an answer's body into buffers: the transport's own function, or its stream's pieces."""
     body = answer.extensions.get(BODY)
     if isinstance(body, SizedBody):
         return body.readinto
@@ -316,14 +307,10 @@ def _reader(answer: httpx.Response) -> Callable[[memoryview], int]:
     return Pieces(answer.stream).readinto
 
 
-@contextmanager
-def _closing(answer: httpx.Response) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        # Giving a connection back can only fail when it is broken, and then its transport has dropped it.
-        with contextlib.suppress(*FAULTS):
-            answer.close()
+def _close(answer: httpx.Response) -> None:
+    # Giving a connection back can only fail when it is broken, and then its transport has dropped it.
+    with contextlib.suppress(*FAULTS):
+        answer.close()
 
 
 def _refuse_private_literal(origin: Origin) -> None:
@@ -340,8 +327,8 @@ def _refuse_private_literal(origin: Origin) -> None:
 
 
 @contextmanager
-def _guarded(exchange: Exchange, host: str, when: str, proxy: str) -> Iterator[None]:
-    """The border: what httpx and its transports raise becomes what callers know."""
+def _own_errors(exchange: Exchange, host: str, when: str, proxy: str) -> Iterator[None]:
+    """What httpx and its transports raise becomes an error of this package."""
     try:
         yield
     except FAULTS as error:

@@ -1,12 +1,12 @@
 """The network below HTTP: connects only where allowed, never blocks past a deadline, and stops when cancelled.
 
-A time limit of a single read isn't tripped by a peer that drips bytes, and a blocked read can't be ended from another
-thread. Every wait asks here how long it may last (``connection.py``), which
+A time limit for a single read doesn't stop a peer that drips bytes, and a blocked read can't be ended from another
+thread. So ``connection.py`` asks here before each wait how long it may last:
 
-- ends at the operation's deadline, and for a response head at a limit for the whole head;
-- fails when a body comes slower than a least rate;
-- can be ended at once by the cancel token, which shuts the socket down;
-- and connects to exactly the address that was checked (no second look-up, so no DNS rebinding).
+- A wait ends at the operation's deadline, and for a response head at a limit for the whole head.
+- A body that comes slower than a least rate fails.
+- Cancelling shuts the socket down, which ends a wait at once.
+- The address that is connected to is the one that was checked: no second look-up, so no DNS rebinding.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from imagestore.util.cancel import CancelToken
 
 #: Where a request's extensions have its Exchange.
 EXCHANGE: Final = "imagestore.exchange"
 CONNECT_SECONDS: Final = 10.0
-# An address that doesn't answer must not use up the time of those after it.
+# An address that doesn't answer must not use up the time for those after it.
 _LEAST_ATTEMPT_SECONDS: Final = 2.0
 
 #: Family and address as the system gives them, an IPv6 zone included.
@@ -99,11 +99,9 @@ class Exchange:
         """Raise when the operation was cancelled or is past its deadline."""
         self._cancel.check()
 
-    @contextlib.contextmanager
-    def cancellable(self) -> Iterator[None]:
+    def cancellable(self) -> AbstractContextManager[None]:
         """A cancellation ends blocked reads and writes while the block runs."""
-        with self._cancel.on_cancel(self.shut_down):
-            yield
+        return self._cancel.on_cancel(self.shut_down)
 
     def use(self, connection: socket.socket) -> None:
         """Note the connection about to be read or written.
@@ -172,19 +170,13 @@ class Exchange:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def finish(self) -> None:
-        """The connection may now serve somebody else; a late cancel must not touch it."""
+        """The connection may now serve another request; a late cancel must not touch it."""
         with self._lock:
             self._is_over = True
 
 
 def connect(host: str, port: int, seconds: float, exchange: Exchange, *, public_only: bool = False) -> socket.socket:
-    """Resolve, check and connect, one address after the other.
-
-    Args:
-        host, port: where.
-        seconds: for all of it.
-        exchange: ends it.
-        public_only: refuse addresses that aren't public.
+    """Resolve, check and connect, one address after the other, in so many seconds.
 
     Raises:
         ProtocolError: the host has no allowed address.
@@ -217,7 +209,7 @@ def resolve(host: str, port: int, exchange: Exchange, *, public_only: bool) -> l
         httpx.ConnectError: there are none.
         OperationCancelledError: cancelled meanwhile, or past the deadline.
     """
-    resolved = _Lookup(host, port).result(exchange)
+    resolved = _Resolution(host, port).result(exchange)
     if not public_only:
         return resolved
     public = [each for each in resolved if _is_public_text(str(each[1][0]))]
@@ -263,8 +255,8 @@ def _connect(to: tuple[int, Any], seconds: float, exchange: Exchange) -> socket.
     return connection
 
 
-class _Lookup:
-    """A name resolution that can be left behind: the system's own can't be ended, and may take a minute."""
+class _Resolution:
+    """A name resolution that can be abandoned: the system's own can't be ended, and may take a minute."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -283,19 +275,16 @@ class _Lookup:
         if addresses.parse(self._host) is not None:
             self._run()
         else:
-            self._start()
+            try:
+                # Not an executor's thread: Python waits for those at its end, and the resolver may take a minute.
+                threading.Thread(target=self._run, name=f"resolve {self._host}", daemon=True).start()
+            except RuntimeError:
+                # No more threads for this process: without one, the resolution can't be abandoned.
+                self._run()
             exchange.wait_for(self._is_done, "name resolution")
         if self._error is not None:
             raise httpx.ConnectError(str(self._error)) from self._error
         return self._addresses
-
-    def _start(self) -> None:
-        try:
-            # No pool's: Python waits for those at its end, and the system's resolver may take a minute.
-            threading.Thread(target=self._run, name=f"resolve {self._host}", daemon=True).start()
-        except RuntimeError:
-            # No more threads for this process. It can't be left behind then, and takes its time.
-            self._run()
 
     def _run(self) -> None:
         try:

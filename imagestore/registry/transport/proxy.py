@@ -47,7 +47,7 @@ class ProxiedTransport(httpx.BaseTransport):
     """httpx's transport through a proxy; closed once the answers are that come through it. Thread-safe.
 
     Args:
-        proxy: its URL, as proxies.py gives it.
+        proxy: its URL, as ProxyRules gives it.
         context: for https; without it only plain http is sent.
         keep_alive_seconds: how long an idle connection is kept.
 
