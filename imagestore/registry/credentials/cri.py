@@ -1,9 +1,9 @@
 """Credentials of a CRI request (runtime.v1 ``AuthConfig``), read as containerd's CRI plugin reads them.
 
 The first of: user name and password; identity token; ``auth`` (base64 of ``user:password``); registry token, which
-containerd leaves unused. With ``server_address`` they count for that host only. Without, they count for the registry of
-the image alone: containerd would show them to every mirror as well, we don't. As there, what can't be read matters only
-where a registry asks for it.
+containerd leaves unused. With ``server_address`` they count for that host only. Without it, they count for the registry
+of the image alone; containerd would send them to every mirror as well. As in containerd, credentials that can't be read
+are an error only when a registry asks for them.
 """
 
 from __future__ import annotations
@@ -46,20 +46,14 @@ class AuthConfig:
 
 
 class _Unreadable(Explicit):
-    """What can't be used: an error for the registry it was given for, which quotes no secret.
-
-    Args:
-        error: says why.
-        given: tells two of these apart.
-        host: the registry.
-    """
+    """Credentials that can't be used: an error for the registry they were given for, which quotes no secret."""
 
     def __init__(self, error: InvalidInputError, given: Credential, host: str) -> None:
+        # For the fingerprint only.
         super().__init__(Found(given, _PROVENANCE), host)
         self._error = error
 
     def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
-        """The error, if the target is on its registry."""
         found = super().find(target, is_shadowed=is_shadowed, cancel=cancel)
         if found.found is None:
             return found
@@ -67,12 +61,7 @@ class _Unreadable(Explicit):
 
 
 def explicit_source(config: AuthConfig, registry: str) -> Explicit | None:
-    """The source to put first for a pull; None when the message holds no credentials.
-
-    Args:
-        config: of the request.
-        registry: host of the image's reference.
-    """
+    """The source to put first for a pull from a registry host; None when the message holds no credentials."""
     host = host_of(config.server_address.strip()) if config.server_address.strip() else registry
     where = "CRI AuthConfig"
     username, password, identity, registry_token = config.username, "", "", ""

@@ -1,7 +1,10 @@
-"""Credential files: bounded reading, decoding of entries, and writing that can't lose what others put there.
+"""Credential files: bounded reading, decoding of entries, and writing that keeps what other tools put there.
 
-A file that exists and can't be understood is an error, never an empty file: going on without credentials would hide why
-a private image is refused, and writing would destroy it.
+A file that exists and can't be understood is an error, never an empty file: without credentials the user would not
+learn why a private image is refused, and writing would destroy the file.
+
+Members are read as Go's encoding/json does: their names are compared without case. Of several spellings a later value
+replaces an earlier one, objects are merged, and null changes nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class AuthFile:
 
     Attributes:
         path: as it was opened, or another name of the place.
-        entries: ``auths``, undecoded; a broken entry matters only to whoever asks for it.
+        entries: ``auths``, undecoded; a broken entry matters only when it is asked for.
         helpers: ``credHelpers``, host to helper suffix.
         store: ``credsStore``, or an empty text.
         note: a remark about the file for explanations, for example wide permissions; or empty.
@@ -126,10 +129,8 @@ def _object(value: dict[str, Any], name: str, path: str) -> dict[str, Any]:
 def decode_entry(entry: object, where: str) -> Credential:
     """The credential in one ``auths`` entry; an empty one for a placeholder.
 
-    Args:
-        entry: ``auth`` (base64 of ``user:password``, cut at the first colon), ``username``, ``password``,
-            ``identitytoken``, ``registrytoken``.
-        where: file and member, for errors.
+    Members of an entry: ``auth`` (base64 of ``user:password``, cut at the first colon), ``username``, ``password``,
+    ``identitytoken``, ``registrytoken``.
 
     Raises:
         ConfigError: names the member; never quotes it.
@@ -191,8 +192,8 @@ def build(username: str, password: str, where: str, *, identity: str = "", regis
 def edit(path: str) -> Iterator[dict[str, Any]]:
     """Change a file: yields its object (empty when there is no file) and writes it back when the block ends well.
 
-    Members we don't know stay. The new content is synced beside the file and renamed over it, mode 0600; where the path
-    is a symbolic link, over its target. Other processes of ours wait meanwhile.
+    Unknown members are kept. The new content is written to a temporary file, synced and renamed over the file, mode
+    0600; if the path is a symbolic link, over its target. A lock keeps other imagestore processes out.
 
     Raises:
         ConfigError: can't be read or written.
@@ -229,7 +230,7 @@ def _locked(folder: str, target: str) -> Iterator[None]:
         yield
     finally:
         try:
-            # Closing alone doesn't let go: a child that was forked meanwhile has the same open file.
+            # Closing alone doesn't unlock: a child forked in between has the same open file.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)

@@ -1,8 +1,8 @@
 """Credential helpers: programs ``docker-credential-<suffix>`` that keep secrets in a keyring (Docker's protocol).
 
-One verb as argument, the question on standard input, the answer on standard output; a failure is exit status 1 with its
-message on standard *output*. Helpers hang on locked keyrings, so everything has a deadline. What a helper prints is
-never shown: on failure it may hold what it holds on success.
+A helper gets a verb as its argument and the question on standard input; it answers on standard output. A failure is
+exit status 1 with its message on standard *output*. Helpers hang on locked keyrings, so each run has a deadline. What a
+helper prints is never shown: a failure may print the secret too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.files import member
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
+from imagestore.util.subprocesses import converse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from imagestore.registry.credentials.model import Target
     from imagestore.util.cancel import CancelToken
 
-    # (helper, server) to when it expires and what was said.
+    # (helper, server) to when the answer expires, and the answer.
     _Answers = dict[tuple[str, str], tuple[float, Credential | None]]
 
 DEADLINE_SECONDS: Final = 15.0
@@ -40,8 +41,9 @@ _POLL_SECONDS: Final = 0.1
 
 _SUFFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NOT_FOUND: Final = "credentials not found in native keychain"
+_WITHOUT_HELPER: Final = "remove {!r} from credsStore and credHelpers; public images can be had without credentials"
 _BAD_QUESTION: Final = ("no credentials server URL", "no credentials username")
-# What keyrings and the clouds' helpers need to find their way; nothing else of ours is their business.
+# What keyrings and the clouds' helpers need; no other variable is passed on.
 _PASSED: Final = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LC_.*|TERM|TMPDIR|TZ|DISPLAY|WAYLAND_DISPLAY|DBUS_SESSION_BUS_ADDRESS|XDG_.*|GNUPGHOME"
     r"|GPG_.*|PASSWORD_STORE_.*|SSH_AUTH_SOCK|DOCKER_CONFIG|AWS_.*|ECR_.*|GOOGLE_.*|GCLOUD_.*|CLOUDSDK_.*|AZURE_.*|ACR_.*"
@@ -50,7 +52,7 @@ _PASSED: Final = re.compile(
 
 
 class HelperPool:
-    """Runs helpers, one at a time for each question, and remembers answers for an operation, and a short while.
+    """Runs helpers, one at a time for each question, and remembers answers for a short while of the same operation.
 
     Args:
         environment: of this process; helpers get a part of it.
@@ -72,28 +74,19 @@ class HelperPool:
         self._asking: dict[tuple[str, str], threading.Lock] = {}
         self._answers: weakref.WeakKeyDictionary[CancelToken, _Answers] = weakref.WeakKeyDictionary()
 
-    def forget(self) -> None:
-        """Drop remembered answers."""
-        with self._lock:
-            self._answers.clear()
-
-    def get(self, suffix: str, target: Target, *, cancel: CancelToken) -> Credential | None:
-        """Ask a helper under each name the target may be stored by; None when it has no entry.
+    def get(self, suffix: str, names: Iterable[str], *, cancel: CancelToken) -> Credential | None:
+        """Ask a helper under each of a server's names; None when it has no entry.
 
         Raises:
             ConfigError: no such program, it failed, timed out, or answered nonsense.
             OperationCancelledError: cancelled while it ran.
         """
         until = self._clock() + self._deadline_seconds
-        for server in servers(target):
+        for server in names:
             credential = self._get_within(suffix, server, until, cancel)
             if credential:
                 return credential
         return None
-
-    def get_server(self, suffix: str, server: str, *, cancel: CancelToken) -> Credential | None:
-        """Ask a helper under one name; see get()."""
-        return self._get_within(suffix, server, self._clock() + self._deadline_seconds, cancel)
 
     def _get_within(self, suffix: str, server: str, until: float, cancel: CancelToken) -> Credential | None:
         key = (suffix, server)
@@ -107,7 +100,7 @@ class HelperPool:
                 expires, answer = answers.get(key, (0.0, None))
             if self._clock() < expires:
                 return answer
-            output = self.run(suffix, "get", server, seconds=until - self._clock(), cancel=cancel)
+            output = self._run(suffix, "get", server, seconds=until - self._clock(), cancel=cancel)
             credential = None if output is None else _read_answer(output, f"docker-credential-{suffix} get {server}")
             with self._lock:
                 answers[key] = (self._clock() + REMEMBER_SECONDS, credential)
@@ -123,9 +116,9 @@ class HelperPool:
             OperationCancelledError: cancelled while it ran.
         """
         question = json.dumps({"ServerURL": server, "Username": username, "Secret": secret})
-        if self.run(suffix, "store", question, seconds=self._deadline_seconds, cancel=cancel) is None:
+        if self._run(suffix, "store", question, seconds=self._deadline_seconds, cancel=cancel) is None:
             raise ConfigError(f"docker-credential-{suffix} store: answered that it has no entry instead of storing")
-        self.forget()
+        self._forget()
 
     def erase(self, suffix: str, server: str, *, cancel: CancelToken) -> None:
         """Have a helper forget a server; having nothing to forget is success.
@@ -134,23 +127,20 @@ class HelperPool:
             ConfigError: no such program, it failed or timed out.
             OperationCancelledError: cancelled while it ran.
         """
-        self.run(suffix, "erase", server, seconds=self._deadline_seconds, cancel=cancel)
-        self.forget()
+        self._run(suffix, "erase", server, seconds=self._deadline_seconds, cancel=cancel)
+        self._forget()
 
-    def run(self, suffix: str, verb: str, question: str, *, seconds: float, cancel: CancelToken) -> bytes | None:
-        """Run one verb; its output, or None when it says that it has no entry.
+    def _forget(self) -> None:
+        with self._lock:
+            self._answers.clear()
 
-        Raises:
-            ConfigError: no such program, it failed or timed out.
-            OperationCancelledError: cancelled while it ran.
-        """
+    def _run(self, suffix: str, verb: str, question: str, *, seconds: float, cancel: CancelToken) -> bytes | None:
+        """Run one verb; its output, or None when it has no entry."""
         program = find_program(suffix, self._environment.get("PATH", ""))
         what = f"docker-credential-{suffix} {verb}"
         cancel.check()
         if seconds <= 0:
             raise _timed_out(what, suffix, self._deadline_seconds)
-        from imagestore.util.subprocesses import converse
-
         try:
             output, status = converse(
                 [program, verb],
@@ -174,8 +164,7 @@ class HelperPool:
         detail = message if message in _BAD_QUESTION else f"exit status {status}"
         raise ConfigError(
             f"{what}: failed: {detail}",
-            hint=f"run it by hand to see its own message, or remove {suffix!r} from credsStore and credHelpers; "
-            "public images can be had without credentials",
+            hint=f"run it by hand to see its own message, or {_WITHOUT_HELPER.format(suffix)}",
         )
 
 
@@ -192,8 +181,8 @@ def servers(target: Target) -> tuple[str, ...]:
 
 
 def find_program(suffix: str, path: str) -> str:
-    """Absolute name of a helper. Relative folders in PATH are passed over: whoever owns the working directory would
-    choose the program.
+    """Absolute name of a helper. Relative folders in PATH are skipped: the owner of the working directory would choose
+    the program.
 
     Raises:
         ConfigError: the suffix isn't a plain name, or no absolute folder in PATH has the program.
@@ -210,8 +199,7 @@ def find_program(suffix: str, path: str) -> str:
                 return candidate
     raise ConfigError(
         f"credential helper {name}: not found in PATH",
-        hint=f"install {name}, or remove {suffix!r} from credsStore and credHelpers; "
-        "public images can be had without credentials",
+        hint=f"install {name}, or {_WITHOUT_HELPER.format(suffix)}",
     )
 
 

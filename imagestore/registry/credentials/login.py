@@ -1,7 +1,7 @@
-"""Logging in and out: credentials are tried at the registry before anything is stored.
+"""Logging in and out: credentials are tried at the registry before they are stored.
 
-They go where Docker's tools look: into the helper the file names for the host, else into the file. With an option or
-REGISTRY_AUTH_FILE that names a file, into that file in the containers tools' form.
+They are stored where Docker's tools look: in the helper that the file names for the host, else in the file. If an
+option or REGISTRY_AUTH_FILE names a file, they are stored there, in the containers tools' form.
 """
 
 from __future__ import annotations
@@ -72,18 +72,11 @@ def check_login(
 ) -> None:
     """Ask the registry's ``/v2/`` with the credentials (distribution-spec, end-1).
 
-    Args:
-        sender: for the registry and its token service.
-        endpoint: of the registry.
-        credential: to try.
-        policy: about token services.
-        cancel: ends it.
-
     Raises:
-        AuthenticationError: refused, or the registry answers without asking for any, so that they can't be checked.
+        AuthenticationError: refused, or the registry asks for none, so that they can't be checked.
         AccessDeniedError: known, but not allowed.
         ProtocolError: no registry answers there.
-        RegistryUnavailableError: no answer, or one that says to try later.
+        RegistryUnavailableError: no answer, or one that asks to try later.
         OperationCancelledError: cancelled.
     """
     host, origin = endpoint.host, endpoint.origin
@@ -108,14 +101,14 @@ def check_login(
         )
     if not header:
         raise AuthenticationError(
-            f"{host}: lets everybody in and asks for no credentials, so these can't be checked",
+            f"{host}: asks for no credentials, so these can't be checked",
             host=host,
             hint="nothing was stored; add --no-check to store them all the same",
         )
 
 
 def store_login(place: Place, host: str, credential: Credential, helpers: HelperPool, *, cancel: CancelToken) -> str:
-    """Keep credentials; says where they are now.
+    """Keep credentials; returns where they are now.
 
     Raises:
         ConfigError: the file can't be read or written, or the helper failed.
@@ -124,8 +117,8 @@ def store_login(place: Place, host: str, credential: Credential, helpers: Helper
     target = Target(host)
     key = HUB_LEGACY_KEY if target.is_docker_hub and place.is_docker else target.names[0]
     with files.edit(place.path) as value:
-        helper = _helper(place, value, target)
-        entries = _member(value, "auths", place)
+        helper = helper_for(files.interpret(value, place.path), target, is_docker=place.is_docker)
+        entries = _auths(value, place)
         old = entries.get(key)
         entry = (
             {name: text for name, text in old.items() if name.casefold() not in _SECRET_MEMBERS}
@@ -145,7 +138,7 @@ def store_login(place: Place, host: str, credential: Credential, helpers: Helper
 
 
 def remove_login(place: Place, host: str, helpers: HelperPool, *, cancel: CancelToken) -> tuple[str, ...]:
-    """Forget what login stored for a host, under each of its names; says from where it was removed.
+    """Forget what login stored for a host, under each of its names; returns from where it was removed.
 
     Entries for namespaces below the host stay.
 
@@ -159,17 +152,16 @@ def remove_login(place: Place, host: str, helpers: HelperPool, *, cancel: Cancel
     target = Target(host)
     removed: list[str] = []
     with files.edit(place.path) as value:
-        helper = _helper(place, value, target)
+        helper = helper_for(files.interpret(value, place.path), target, is_docker=place.is_docker)
         if helper is not None:
             # Some helpers fail at forgetting what they don't have.
-            held = [name for name in servers(target) if helpers.get_server(helper[0], name, cancel=cancel) is not None]
+            held = [name for name in servers(target) if helpers.get(helper[0], [name], cancel=cancel)]
             for server in held:
                 helpers.erase(helper[0], server, cancel=cancel)
             if held:
                 removed.append(f"docker-credential-{helper[0]}, named by {helper[1]} of {place.path}")
         entries = files.interpret(value, place.path).entries
-        keys = docker_keys(entries, target) if place.is_docker else containers_keys(entries, target)
-        for key in keys:
+        for key in (docker_keys if place.is_docker else containers_keys)(entries, target):
             for spelling in spellings(value, "auths"):
                 if value[spelling] is not None:
                     value[spelling].pop(key, None)
@@ -177,22 +169,14 @@ def remove_login(place: Place, host: str, helpers: HelperPool, *, cancel: Cancel
     return tuple(removed)
 
 
-def _helper(place: Place, value: dict[str, Any], target: Target) -> tuple[str, str] | None:
-    file = files.interpret(value, place.path)
-    named = helper_for(file.helpers, target)
-    if named is None and place.is_docker and file.store:
-        return file.store, "credsStore"
-    return named
-
-
-def _member(value: dict[str, Any], name: str, place: Place) -> dict[str, Any]:
+def _auths(value: dict[str, Any], place: Place) -> dict[str, Any]:
     # Of several spellings the last one decides.
-    spelling = next(reversed(spellings(value, name)), name)
+    spelling = next(reversed(spellings(value, "auths")), "auths")
     found = value.get(spelling)
     if found is None:
         found = value[spelling] = {}
     if not isinstance(found, dict):
-        raise ConfigError(f"{place.path}: {name}: expected an object")
+        raise ConfigError(f"{place.path}: auths: expected an object")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The one resolver: every place in its order, the first with credentials wins.
+"""Looks credentials up: every place in its order, the first with credentials wins.
 
 1. credentials given for this call (an option, or a CRI request), for their registry only;
 2. the file named by an option or REGISTRY_AUTH_FILE, and then no other;
@@ -6,19 +6,19 @@
 4. ``containers/auth.json`` in XDG_RUNTIME_DIR (else ``/run/containers/<uid>``), then in XDG_CONFIG_HOME;
 5. Docker's ``config.json`` in DOCKER_CONFIG, else ``~/.docker``; 6. ``~/.dockercfg``.
 
-The first *entry* wins, not the first file. ``~/.netrc`` is not consulted: no container tool keeps credentials there.
+The first *entry* wins, not the first file. ``~/.netrc`` is not read: no container tool keeps credentials there.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.registry.credentials.helper import HelperPool
 from imagestore.registry.credentials.model import Found, Outcome, Source, Step, Target
-from imagestore.registry.credentials.sources import ContainersAuthSource, DockerConfigSource
+from imagestore.registry.credentials.sources import AuthFileSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,28 +80,21 @@ def docker_config_path(surroundings: Surroundings) -> str:
 
 
 def standard_sources(surroundings: Surroundings, helpers: HelperPool, *, auth_file: str = "") -> tuple[Source, ...]:
-    """Places 2 to 6 of the module's list.
-
-    Args:
-        surroundings: where to look.
-        helpers: runs credential helpers.
-        auth_file: named by an option; beats REGISTRY_AUTH_FILE.
-    """
+    """Places 2 to 6 of the module's list; an ``auth_file`` named by an option beats REGISTRY_AUTH_FILE."""
     environment = surroundings.environment
     named = auth_file or environment.get(AUTH_FILE_VARIABLE, "")
     if named:
-        return (ContainersAuthSource(named, helpers, is_required=True),)
+        return (AuthFileSource(named, helpers, is_docker=False, is_required=True),)
     sources: list[Source] = []
     content = environment.get(CONTENT_VARIABLE, "")
     if content:
-        sources.append(DockerConfigSource(f"variable {CONTENT_VARIABLE}", helpers, content=content))
-    sources += [ContainersAuthSource(path, helpers) for path in _containers_paths(surroundings)]
+        sources.append(AuthFileSource(f"variable {CONTENT_VARIABLE}", helpers, content=content))
+    sources += [AuthFileSource(path, helpers, is_docker=False) for path in _containers_paths(surroundings)]
     docker = docker_config_path(surroundings)
     if docker:
-        sources.append(DockerConfigSource(docker, helpers))
+        sources.append(AuthFileSource(docker, helpers))
     if surroundings.home:
-        legacy = os.path.join(surroundings.home, ".dockercfg")
-        sources.append(DockerConfigSource(legacy, helpers, is_legacy=True))
+        sources.append(AuthFileSource(os.path.join(surroundings.home, ".dockercfg"), helpers, is_legacy=True))
     return tuple(sources)
 
 
@@ -156,9 +149,9 @@ class CredentialResolver:
         return None
 
     def explain(self, reference: Reference, *, cancel: CancelToken) -> Explanation:
-        """What lookup() would do for a reference, place by place, also behind the one that wins.
+        """What lookup() would do for a reference, place by place, also after the one that wins.
 
-        Helpers up to the winner are asked, those behind it are not.
+        Helpers up to the winner are asked, those after it are not.
 
         Raises:
             OperationCancelledError: cancelled while a helper ran.
@@ -174,16 +167,8 @@ class CredentialResolver:
             if not is_over:
                 found, failure = findings.found, findings.failure
         if failure is not None:
-            steps = _after_failure(steps)
+            # After a failure nothing is shadowed by credentials: the failure is what ended the search.
+            reason = "the search ended at the failure above"
+            unasked = (Outcome.SHADOWED, Outcome.NOT_ASKED)
+            steps = [replace(step, reason=reason) if step.outcome in unasked else step for step in steps]
         return Explanation(target, found.provenance if found else "", tuple(steps), failure)
-
-
-def _after_failure(steps: list[Step]) -> list[Step]:
-    """Behind a failure nothing is shadowed by credentials; say what really stops the search."""
-    reason = "the search ended at the failure above"
-    return [
-        Step(step.location, step.member, step.outcome, reason)
-        if step.outcome in (Outcome.SHADOWED, Outcome.NOT_ASKED)
-        else step
-        for step in steps
-    ]

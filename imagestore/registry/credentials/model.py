@@ -1,7 +1,7 @@
-"""Credentials as values, where they came from, and the port through which authentication asks for them.
+"""Credentials as values, where they came from, and the interface through which authentication asks for them.
 
-A credential never travels without its provenance: a refused login is only repaired by someone who knows which file,
-member or helper it came from.
+A credential always comes with its provenance: to repair a refused login, the user must know which file, member or
+helper it came from.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Credential:
         return bool(self.password or self.identity_token or self.registry_token)
 
     def fingerprint(self, key: bytes) -> str:
-        """Tells two credentials apart without giving either away.
+        """Tells two credentials apart without revealing either.
 
         Args:
-            key: random, 16 to 64 bytes, kept by the caller; without it nothing can be tried against the result.
+            key: random, 16 to 64 bytes, kept by the caller; without it no guess can be checked against the result.
         """
         state = hashlib.blake2b(key=key, digest_size=16)
         for part in (
@@ -66,11 +66,7 @@ class Credential:
 
 
 def checked(credential: Credential, what: str) -> Credential:
-    """The credential, if it can be sent.
-
-    Args:
-        credential: to check.
-        what: names it in the error.
+    """The credential, if it can be sent; ``what`` names it in the error.
 
     Raises:
         InvalidInputError: a member is no Unicode text, has control characters or is absurdly long, the user name has a
@@ -94,7 +90,7 @@ def checked(credential: Credential, what: str) -> Credential:
     if not token.isascii() or " " in token:
         raise InvalidInputError(f"{what}: registry token has characters that no header may carry")
     if ":" in credential.username:
-        # RFC 7617 section 2: everything behind the first colon would be read as the password.
+        # RFC 7617 section 2: everything after the first colon would be read as the password.
         raise InvalidInputError(f"{what}: user name has a colon")
     return credential
 
@@ -192,12 +188,7 @@ class Source(Protocol):
     """One place that may hold credentials."""
 
     def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
-        """Look for the target.
-
-        Args:
-            target: whose credentials are wanted.
-            is_shadowed: an earlier source has answered already; look without running programs, only to explain.
-            cancel: ends a helper program.
+        """Look for the target. If an earlier source has answered already (``is_shadowed``), no program is run.
 
         Raises:
             OperationCancelledError: cancelled while a helper ran.
@@ -249,7 +240,7 @@ class Anonymous:
     """Never gives credentials; for ``--anonymous`` and for hosts that must not see any."""
 
     def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
-        """None, always."""
+        """See CredentialLookup."""
         return None
 
 
@@ -266,7 +257,7 @@ class Explicit:
         self._target = Target(host.lower())
 
     def fingerprint(self, key: bytes) -> str:
-        """Tells two of these apart without giving anything away; see Credential.fingerprint()."""
+        """Tells two of these apart without revealing them; see Credential.fingerprint()."""
         return f"{self._target.host} {self._found.credential.fingerprint(key)}"
 
     def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:

@@ -56,7 +56,7 @@ def helpers(tmp_path: Path) -> Helpers:
 
 
 def get(pool: HelperPool, target: Target = TARGET, cancel: CancelToken | None = None) -> Credential | None:
-    return pool.get("x", target, cancel=cancel or CancelToken())
+    return pool.get("x", servers(target), cancel=cancel or CancelToken())
 
 
 def printing(value: object) -> str:
@@ -186,9 +186,9 @@ def test_threads_of_an_operation_share_one_run_and_its_answer_is_remembered_brie
     clock.now = REMEMBER_SECONDS + 1
     get(pool, cancel=operation)
     assert len(helpers.asked()) == 2
-    pool.forget()
+    pool.erase("x", "other.example", cancel=CancelToken())
     get(pool, cancel=operation)
-    assert len(helpers.asked()) == 3
+    assert helpers.asked()[2:] == ["erase other.example", "get registry.example"]
 
 
 @pytest.mark.parametrize("before", [NOT_FOUND, printing({"Username": "alice", "Secret": "old"})])

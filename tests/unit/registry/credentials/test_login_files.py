@@ -14,7 +14,7 @@ import pytest
 from imagestore import CancelToken, Credential, Secret
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
-from imagestore.registry.credentials.helper import HelperPool
+from imagestore.registry.credentials.helper import HelperPool, servers
 from imagestore.registry.credentials.login import Place, place_for, remove_login, store_login
 from imagestore.registry.credentials.lookup import Surroundings
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Target
@@ -183,7 +183,7 @@ def test_a_helper_s_entry_counts_however_the_port_is_written(tmp_path: Path, hos
     path.write_text(json.dumps({"credsStore": "x"}))
     write_helper(tmp_path, KEEPER.format(tmp_path))
     store(path, host)
-    found = pool(tmp_path).get("x", Target(asked), cancel=CancelToken())
+    found = pool(tmp_path).get("x", servers(Target(asked)), cancel=CancelToken())
     assert found is not None
     assert (found.username, found.password.reveal()) == ("alice", "CANARY")
     assert remove(path, asked)
