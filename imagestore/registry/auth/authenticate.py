@@ -1,8 +1,8 @@
 """Answers a registry's 401 (distribution's token specification; Basic as RFC 7617).
 
-Bearer goes before Basic; where a Bearer challenge can't be satisfied the answer is an error, never a quiet switch to
-Basic or to anonymous access. For one request each distinct challenge is answered with a fresh token once, so a registry
-that refuses its own tokens ends in an error and not in a loop. Secrets are bound to the origin that asked for them.
+Bearer goes before Basic. If a Bearer challenge can't be satisfied, that is an error, never a silent switch to Basic or
+to anonymous access. For one request each distinct challenge is answered with a fresh token once, so a registry that
+refuses its own tokens ends in an error and not in a loop. Secrets are bound to the origin that asked for them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What to send unasked from now on: a fixed header, or the token remembered under a key; and whose it is."""
+    """What to send with the next requests: a fixed header, or the token remembered under a key; and whose it is."""
 
     header: Secret
     key: TokenKey | None = None
@@ -76,13 +76,13 @@ def target_of(origin: Origin, repository: str) -> Target:
 class RegistryAuthenticator:
     """The Authenticator for registries; thread-safe.
 
-    One object serves one set of credentials: explicit credentials of another caller need another object, so that nobody
-    profits from somebody else's login. A thread asks authorization() once for each request and then respond() for each
-    401 the request gets.
+    One object serves one set of credentials: explicit credentials of another caller need another object, so that no
+    caller uses another one's login. A thread calls authorization() once for each request and then respond() for each
+    401 that the request gets.
 
     Args:
-        sender: exchanges with token services. Registries name these, so it should judge the addresses it connects to by
-            whether the registry itself is public.
+        sender: sends to token services. Registries name these, so it should check the addresses it connects to if the
+            registry itself is public.
         credentials: asked only after a challenge.
         policy: what the operator allows.
         clock: seconds that never go back.

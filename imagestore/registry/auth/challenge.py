@@ -1,11 +1,11 @@
 """Reads ``WWW-Authenticate`` (RFC 9110 section 11.6.1, with RFC 6750 for what Bearer's parameters mean).
 
-The field is a comma list of challenges, and a challenge holds a comma list of parameters, so a comma alone says
-nothing. Each list element is one of: nothing; ``name = value`` (belongs to the challenge before it); ``scheme``;
+The field is a comma list of challenges, and a challenge holds a comma list of parameters, so a comma alone separates
+neither. Each list element is one of: nothing; ``name = value`` (belongs to the challenge before it); ``scheme``;
 ``scheme`` with a token68 or with its first parameter. An element is a parameter exactly when its first token is
 followed by ``=``.
 
-Registries deviate from it; what is clear all the same is used, as skopeo does:
+Registries deviate from the grammar; what is still unambiguous is used, as skopeo does:
 
 - ``scope`` several times: all are asked for. Another parameter twice: the last value, but a realm with two values is
   refused, since a login goes there.
@@ -46,7 +46,7 @@ _ACTIONS: Final = frozenset({"pull", "push", "delete", "*"})
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """One way in which a server lets a client prove who it is.
+    """One authentication scheme that a server offers.
 
     Attributes:
         scheme: lower case, for example ``bearer``.
@@ -69,9 +69,9 @@ class Challenge:
 def parse_challenges(values: Iterable[str]) -> tuple[Challenge, ...]:
     """Read every ``WWW-Authenticate`` field of one answer, in order.
 
-    Unknown schemes are returned as well; choosing is the caller's business. A field that can't be read takes nothing
-    from the others. Basic needs none of its parameters, and nginx writes a realm's quotes as they are: so it counts
-    without them, where nothing else does.
+    Unknown schemes are returned as well; the caller chooses. A field that can't be read doesn't affect the others.
+    Basic needs none of its parameters, and nginx doesn't escape quotes inside a realm: so an unreadable Basic challenge
+    counts if there is no other.
 
     Raises:
         ProtocolError: the fields exceed the limits of this module; or one can't be read, and neither it nor another has

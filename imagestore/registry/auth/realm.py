@@ -72,18 +72,13 @@ class Realm:
         return f"Realm({self.origin}{self.path})"
 
     def url(self, extra_query: str = "") -> str:
-        """The absolute address with further query parameters behind those the registry gave."""
+        """The absolute address; further query parameters follow those the registry gave."""
         query = "&".join(part for part in (self.query, extra_query) if part)
         return f"{self.origin}{self.path}" + (f"?{query}" if query else "")
 
 
 def check_address(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, str]] = frozenset()) -> None:
-    """Apply the rules that hold with and without credentials.
-
-    Args:
-        realm: where the registry sends us.
-        registry: who sends us.
-        trusted: configured pairs (registry host, realm host).
+    """Apply the rules that hold with and without credentials; ``trusted`` has pairs (registry host, realm host).
 
     Raises:
         AuthenticationError: names the realm's origin and the rule.
@@ -107,10 +102,10 @@ def check_address(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, 
 
 
 def is_same_party(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, str]] = frozenset()) -> bool:
-    """Whether credentials for the registry may go to this token service without a word.
+    """Whether credentials for the registry may go to this token service without a warning.
 
-    Hosts are compared exactly. Under a shared suffix (``jfrog.io``, ``me.uk``) a neighbour is a stranger, and which
-    suffixes are shared is known only to a list that changes every week. On loopback every port may be another user's.
+    Hosts are compared exactly. Under a shared suffix (``jfrog.io``, ``me.uk``) another host may be another owner's, and
+    which suffixes are shared changes every week. On loopback every port may be another user's.
 
     >>> from imagestore.registry.transport.addresses import Origin
     >>> docker = Realm.parse("https://auth.docker.io/token")

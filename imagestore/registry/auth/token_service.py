@@ -7,7 +7,7 @@ user and password    GET with Basic; when that form is not there (404, 405), POS
 nothing              GET without credentials
 ===================  =========================================================================
 
-Redirects stay on the service's origin. What a service says in prose is not shown: it may quote what it was sent.
+Redirects stay on the service's origin. A service's prose is not shown: it may quote what it was sent.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _MAX_ERROR_BYTES: Final = 64 * 1024
 _NO_GET_FORM: Final = frozenset({404, 405})
 _ANY_METHOD_REDIRECTS: Final = frozenset({307, 308})
 _GET_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-# Words of RFC 6749 section 5.2 and of the distribution specification; no other text of a service is repeated, because
-# a hostile one could echo the password it was sent.
+# Codes of RFC 6749 section 5.2 and of the distribution specification; no other text of a service is shown, because a
+# hostile one could echo the password it was sent.
 _CODES: Final = frozenset(
     {"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type"}
     | {"invalid_scope", "access_denied", "unauthorized", "denied", "unsupported", "toomanyrequests", "name_unknown"}
@@ -158,7 +158,7 @@ class TokenService:
             except ProtocolError:
                 # Without that error, which shows the address.
                 raise AuthenticationError(
-                    f"{where}: redirects where nobody can go; expected an answer from its own origin",
+                    f"{where}: redirects to an unusable address; expected an answer from its own origin",
                     host=self._registry,
                 ) from None
             if origin != self._realm.origin:
@@ -205,7 +205,7 @@ def _reply(response: Response, where: str) -> TokenReply:
 
 
 def _error_code(response: Response) -> str:
-    """The machine-readable word of an error answer, or an empty text."""
+    """The machine-readable code of an error answer, or an empty text."""
     try:
         value = json.loads(read_plain(response, _MAX_ERROR_BYTES).decode("utf-8"))
     except (ValueError, RecursionError, ProtocolError, RegistryUnavailableError):

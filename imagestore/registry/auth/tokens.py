@@ -1,7 +1,11 @@
-"""Bearer tokens: what a token service answered, how long it is good for, and who may see it again.
+"""Bearer tokens: what a token service answered, how long it is used, and for which requests.
 
 A token is remembered for one registry origin, realm, service, account and set of scopes, never for another origin, even
 if both name the same realm. Threads that want the same token share one exchange. Nothing is written to disk.
+
+Refresh tokens are exchanged one at a time for each login at a service. A service may replace the refresh token with
+every exchange and refuse the old one from then on, or end the whole login when it comes again (RFC 9700 section
+4.14.2). Two exchanges at once would both send the old one.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import json
 import re
 import threading
 import time
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -135,15 +140,6 @@ def usable_seconds(lifetime_seconds: float) -> float:
     return max(0.0, min(lifetime_seconds * 0.8, lifetime_seconds - 10.0))
 
 
-class _Flight:
-    """An exchange under way; threads that want its result wait for it."""
-
-    def __init__(self) -> None:
-        self.is_over = threading.Event()
-        self.token: Token | None = None
-        self.error: Exception | None = None
-
-
 class TokenCache:
     """Remembers tokens; thread-safe.
 
@@ -155,7 +151,7 @@ class TokenCache:
         self._clock = clock
         self._lock = threading.Lock()
         self._tokens: dict[TokenKey, Token] = {}
-        self._flights: dict[TokenKey, _Flight] = {}
+        self._exchanges: dict[TokenKey, Future[Token]] = {}
 
     def get(self, key: TokenKey) -> Token | None:
         """The remembered token, unless it is due for renewal."""
@@ -164,7 +160,7 @@ class TokenCache:
             return token if token is not None and self._clock() < token.renew_at else None
 
     def discard(self, key: TokenKey, refused: Secret) -> None:
-        """Forget a token the registry refused; one that has taken its place meanwhile stays."""
+        """Forget a token the registry refused, unless another has replaced it already."""
         with self._lock:
             token = self._tokens.get(key)
             if token is not None and token.value.reveal() == refused.reveal():
@@ -174,8 +170,8 @@ class TokenCache:
         """The remembered token, or one from a single exchange however many threads ask; and whether it is new.
 
         Raises:
-            OperationCancelledError: this caller was cancelled. Another's cancellation makes one of those waiting try.
-            Exception: whatever ``exchange`` raised, to everyone who waited for it.
+            OperationCancelledError: this caller was cancelled. If another one was that others wait for, they try.
+            Exception: whatever ``exchange`` raised, in every thread that waited for it.
         """
         while True:
             cancel.check()
@@ -183,35 +179,38 @@ class TokenCache:
                 token = self._tokens.get(key)
                 if token is not None and self._clock() < token.renew_at:
                     return token, False
-                flight = self._flights.get(key)
-                is_ours = flight is None
-                if flight is None:
-                    flight = self._flights[key] = _Flight()
-            if is_ours:
-                return self._fly(key, flight, exchange), True
-            while not flight.is_over.wait(_POLL_SECONDS):
+                running = self._exchanges.get(key)
+                if running is None:
+                    ours = self._exchanges[key] = Future()
+            if running is None:
+                return self._run(key, ours, exchange), True
+            while not wait([running], _POLL_SECONDS).done:
                 cancel.check()
-            if flight.token is not None:
-                return flight.token, True
-            if flight.error is not None and not isinstance(flight.error, OperationCancelledError):
-                # Each its own, since callers add what they know to an error.
-                raise copy.copy(flight.error) from flight.error.__cause__
+            if not running.cancelled():
+                error = running.exception()
+                if error is None:
+                    return running.result(), True
+                if not isinstance(error, OperationCancelledError):
+                    # A copy for each thread, since callers add what they know to an error.
+                    raise copy.copy(error) from error.__cause__
 
-    def _fly(self, key: TokenKey, flight: _Flight, exchange: Callable[[], TokenReply]) -> Token:
+    def _run(self, key: TokenKey, future: Future[Token], exchange: Callable[[], TokenReply]) -> Token:
         try:
             reply = exchange()
-            # Counted from receipt on our own clock: the service's clock may be wrong, and so may ours.
-            token = Token(reply.token, self._clock() + usable_seconds(reply.lifetime_seconds))
-            flight.token = token
-        except Exception as error:
-            flight.error = error
-            raise
-        finally:
+        except BaseException as error:
             with self._lock:
-                del self._flights[key]
-                if flight.token is not None:
-                    self._remember(key, flight.token)
-            flight.is_over.set()
+                del self._exchanges[key]
+            if isinstance(error, Exception):
+                future.set_exception(error)
+            else:
+                future.cancel()
+            raise
+        # Counted from receipt on our own clock: the service's clock may be wrong, and so may ours.
+        token = Token(reply.token, self._clock() + usable_seconds(reply.lifetime_seconds))
+        with self._lock:
+            del self._exchanges[key]
+            self._remember(key, token)
+        future.set_result(token)
         return token
 
     def _remember(self, key: TokenKey, token: Token) -> None:
@@ -224,7 +223,7 @@ class Renewal:
     """One login's exchanges with one token service; thread-safe."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         # The newest refresh token, where the service has replaced the login's own.
         self._refresh: Secret | None = None
         # How many exchanges have ended, and why the last one had no answer at all.
@@ -241,19 +240,19 @@ class Renewal:
         Raises:
             OperationCancelledError: cancelled while waiting.
             RegistryUnavailableError: as ``fetch``, or as the exchange that was waited for, if the service didn't answer
-                it: nobody in the line waits for another time limit.
+                it: those that wait don't wait for another time limit.
             Exception: whatever ``fetch`` raised.
         """
         ended = self._ended
-        while not self._turn.acquire(timeout=_POLL_SECONDS):
+        while not self._lock.acquire(timeout=_POLL_SECONDS):
             cancel.check()
         try:
             if self._outage is not None and self._ended != ended:
-                # Each its own, since callers add what they know to an error.
+                # A copy for each thread, since callers add what they know to an error.
                 raise copy.copy(self._outage) from self._outage.__cause__
             return self._exchange(fetch)
         finally:
-            self._turn.release()
+            self._lock.release()
 
     def _exchange(self, fetch: Callable[[Secret | None], TokenReply]) -> TokenReply:
         outage: RegistryUnavailableError | None = None
@@ -278,6 +277,6 @@ class Renewal:
         try:
             return fetch(self._refresh)
         except AuthenticationError:
-            # The remembered token was refused; the login's own has the last word.
+            # The remembered token was refused; the login's own one is tried last.
             self._refresh = None
             return fetch(None)
