@@ -46,15 +46,7 @@ class _Part:
 
 
 class ParallelStream(BlobReader):
-    """A BlobReader over several connections.
-
-    Args:
-        first: the stream of the first stretch, whose host has proved that it serves stretches.
-        size: of the blob in bytes.
-        make: opens a stream of another stretch, ended by a token.
-        policy: how many at a time, and how large.
-        cancel: ends it.
-    """
+    """A BlobReader over several connections."""
 
     def __init__(
         self,

@@ -62,7 +62,6 @@ def open_blob(
     Raises:
         RegistryError: refused, or no sensible answer.
         SizeMismatchError: the host announces another size.
-        OperationCancelledError: cancelled, or past the deadline.
     """
     origin = session.endpoint.origin
     while True:
@@ -147,12 +146,7 @@ def _open(
 
 
 def allowed_sources(descriptor: Descriptor, allowed_hosts: AbstractSet[str]) -> tuple[Endpoint, ...]:
-    """The addresses of a foreign layer that may be asked, in the descriptor's order; each is its endpoint's ``base``.
-
-    Args:
-        descriptor: of the layer; other content has none.
-        allowed_hosts: host names, with the port when it isn't 443.
-    """
+    """The URLs of a foreign layer that may be asked, in the descriptor's order; each is its endpoint's ``base``."""
     if descriptor.kind is not Kind.FOREIGN_LAYER:
         return ()
     found: dict[Endpoint, None] = {}

@@ -208,11 +208,7 @@ class BlobStream(BlobReader):
         return 0
 
     def note_waste(self, byte_count: int) -> None:
-        """Bytes of the blob were received elsewhere in vain.
-
-        Raises:
-            RegistryUnavailableError: with these, too much was.
-        """
+        """Bytes of the blob were received elsewhere in vain."""
         self._wasted += byte_count
         if self._body is not None:
             self._check_waste(self._body.host)
@@ -246,11 +242,7 @@ class BlobStream(BlobReader):
         return min(fresh, count)
 
     def _resume(self, failure: RegistryError) -> None:
-        """Open again where we stopped, after a wait.
-
-        Raises:
-            RegistryError: the tries are used up.
-        """
+        """Open again where we stopped, after a wait."""
         policy = self._shared.policy
         if self._body is not None and self._position == self._mark:
             # It broke before it gave anything: another host may do better.

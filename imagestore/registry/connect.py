@@ -87,13 +87,7 @@ def connect(
 
 
 class EndpointLines:
-    """Makes and keeps the line to each endpoint; thread-safe.
-
-    Args:
-        sender: owns the connections.
-        credentials: asked after a challenge; by default the places that Docker's and the containers tools use.
-        auth_policy: what the operator allows in authentication.
-    """
+    """Makes and keeps the line to each endpoint; thread-safe."""
 
     def __init__(
         self, sender: HttpSender, credentials: CredentialLookup | None, auth_policy: AuthPolicy | None

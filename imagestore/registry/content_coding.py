@@ -64,11 +64,7 @@ def coding_hint(response: Response) -> str:
 
 
 def read_plain(response: Response, limit_bytes: int) -> bytes:
-    """An answer's whole body without a gzip coding.
-
-    Raises:
-        ProtocolError: the body is longer than the limit.
-    """
+    """An answer's whole body without a gzip coding."""
     return plain(response, response.read(limit_bytes), limit_bytes)
 
 
@@ -168,11 +164,7 @@ class UnpackedBody:
 
 
 class _Members:
-    """Unpacks gzip, one member or several in a row (RFC 1952 section 2.2); ignores what follows them, as other readers.
-
-    Args:
-        packed: the first bytes.
-    """
+    """Unpacks gzip, one member or several in a row (RFC 1952 section 2.2); what follows them is ignored."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = memoryview(packed)

@@ -58,13 +58,7 @@ class Endpoint:
         return urls.host_port(self.origin)
 
     def url(self, repository: str, path: str, query: str = "") -> str:
-        """Absolute URL of something in a repository; tells a mirror which registry is meant.
-
-        Args:
-            repository: a reference's path.
-            path: below the repository, for example ``manifests/latest``.
-            query: encoded, without ``?``.
-        """
+        """Absolute URL of something in a repository; tells a mirror which registry is meant."""
         named = "" if self._serves_own_namespace else f"ns={quote(self.namespace, safe='')}"
         joined = "&".join(part for part in (query, named) if part)
         return f"{self.base}/{repository}/{path}" + (f"?{joined}" if joined else "")
@@ -98,10 +92,6 @@ def endpoints_from(host: str, configured: RegistryHosts) -> tuple[Endpoint, ...]
 
     A host table for the registry's own address is how many people write down its authority or its headers. Where the
     registry has no settings of its own, it takes those; and such a table right before it isn't asked twice.
-
-    Args:
-        host: of the references.
-        configured: what the configuration says about it.
     """
     upstream = _upstream(host, configured.server)
     mirrors = [_endpoint(host, mirror, is_upstream=False) for mirror in configured.mirrors]

@@ -43,7 +43,7 @@ _MAX_READ_BYTES: Final = 64 * 1024
 _MAX_COMPLAINTS: Final = 10
 # The word of a sentence, and not of an address, which any page may have.
 _WANTS_TLS: Final = re.compile(rb"(?i)\bhttps\b(?!:)|plain http request")
-# nginx, without one and with one that it doesn't accept.
+# nginx, in a page for browsers: without one, and with one that it doesn't accept.
 _WANTS_CLIENT: Final = re.compile(rb"(?i)no required ssl certificate|the ssl certificate error")
 # Private and missing repositories are alike on many services.
 _REFUSALS: Final = {401: AuthenticationError, 403: AccessDeniedError, 404: ReferenceNotFoundError}
@@ -57,13 +57,7 @@ _HIDDEN: Final = "(hidden)"
 
 
 def failure(response: Response, *, what: str, retry_after: float | None = None) -> RegistryError:
-    """Turn a refusal into an error; reads and closes the response.
-
-    Args:
-        response: an answer with a status that says no.
-        what: the thing that was asked for, in front of the message.
-        retry_after: seconds the registry asks to wait, when it does.
-    """
+    """Turn a refusal into an error; reads and closes the response."""
     body = read_some(response)
     body = plain(response, body, _MAX_READ_BYTES)
     said = escape(_complaints(body, response.headers.get("Content-Type", "")))
@@ -93,12 +87,7 @@ def _classified(response: Response, what: str, said: str, body: bytes, retry_aft
 
 
 def tls_hint(response: Response, body: bytes) -> str:
-    """What to do if plain HTTP reached a TLS server, or a server wants a client certificate; empty for other answers.
-
-    Args:
-        response: the answer.
-        body: its first bytes; nginx says it in a page for browsers, Go in text.
-    """
+    """What to do if plain HTTP reached a TLS server, or a server wants a client certificate; else empty."""
     if response.status == 400 and response.url.startswith("https:") and _WANTS_CLIENT.search(body):
         return CLIENT_HINT
     if response.status != 400 or not response.url.startswith("http:") or not _WANTS_TLS.search(body):

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 class TransferSlots:
-    """Slots at each host, first come, first served; thread-safe.
-
-    Args:
-        most: slots at one host, at least 1.
-
-    Raises:
-        ValueError: there would be none.
-    """
+    """Slots at each host, first come, first served; thread-safe."""
 
     def __init__(self, most: int) -> None:
         if most < 1:
@@ -35,11 +28,7 @@ class TransferSlots:
         self._hosts: dict[Origin, _Host] = {}
 
     def take(self, origin: Origin, *, cancel: CancelToken) -> Slot:
-        """Wait for a slot.
-
-        Raises:
-            OperationCancelledError: cancelled while waiting, or past the deadline.
-        """
+        """Wait for a slot."""
         slot = Slot(self._host(origin))
         slot.take(cancel=cancel)
         return slot
@@ -113,11 +102,7 @@ class Slot:
 
     @contextmanager
     def lent(self, *, cancel: CancelToken) -> Iterator[None]:
-        """Others may have it during the block; then it is waited for again. A block that fails leaves it given back.
-
-        Raises:
-            OperationCancelledError: cancelled while waiting, or past the deadline.
-        """
+        """Others may have it during the block; then it is waited for again. A block that fails leaves it given back."""
         self.give_back()
         yield
         self.take(cancel=cancel)
@@ -127,9 +112,6 @@ class Slot:
 
         Returns:
             False when it serves none of ours.
-
-        Raises:
-            OperationCancelledError: cancelled while waiting, or past the deadline.
         """
         host = self._host
         with cancel.on_cancel(host.wake), host.changed:

@@ -125,11 +125,7 @@ def from_body(body: bytes, headers: httpx.Headers, *, wanted: Digest | None, wha
 
 
 def check_type(descriptor: Descriptor, headers: httpx.Headers, what: str) -> None:
-    """The server's type must be the descriptor's, unless it is a generic one.
-
-    Raises:
-        ProtocolError: another type.
-    """
+    """The server's type must be the descriptor's, unless it is a generic one."""
     came = stated_type(headers)
     expected = media_types.bare(descriptor.media_type)
     if came and came != expected:
@@ -138,21 +134,13 @@ def check_type(descriptor: Descriptor, headers: httpx.Headers, what: str) -> Non
 
 
 def check_size(size: int, what: str) -> None:
-    """No document is longer than 4 MiB; registries and pullers agree on that.
-
-    Raises:
-        ProtocolError: longer.
-    """
+    """No document is longer than 4 MiB; registries and pullers agree on that."""
     if size > MAX_DOCUMENT_BYTES:
         raise ProtocolError(f"{what}: expected at most {MAX_DOCUMENT_BYTES} bytes, the document has {size}")
 
 
 def check_digest(digest: Digest, what: str) -> None:
-    """What can't be verified needn't be asked for.
-
-    Raises:
-        InvalidDigestError: its algorithm isn't known here.
-    """
+    """What can't be verified needn't be asked for."""
     if not digest.is_verifiable:
         known = ", ".join(VERIFIABLE)
         raise InvalidDigestError(f"{what}: digest algorithm {digest.algorithm!r} can't be verified; known: {known}")
@@ -204,14 +192,6 @@ def announced(session: Session, call: Call, wanted: Digest | None) -> Digest | N
     """The digest that a HEAD names; None where it fails in any way, or doesn't say.
 
     Some registries answer HEAD late, wrongly or not at all, so it is sent once and awaited for a few seconds.
-
-    Args:
-        session: the host.
-        call: the GET for the same.
-        wanted: the digest that is asked for; None when a tag is.
-
-    Raises:
-        OperationCancelledError: the operation was cancelled, or is past its deadline.
     """
     with session.cancel.child(deadline_seconds=session.shared.policy.head_seconds) as token:
         once = replace(session, cancel=token, is_tried_once=True)
@@ -256,12 +236,6 @@ def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Desc
 
 def confirm(session: Session, call: Call, target: Descriptor, claimed: Digest) -> None:
     """Ask by digest for what came by tag under another digest's name: a wrong header, or damage?
-
-    Args:
-        session: the host.
-        call: the GET by tag.
-        target: what came.
-        claimed: the digest that the header named.
 
     Raises:
         DigestMismatchError: the registry doesn't have these bytes.

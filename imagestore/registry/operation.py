@@ -29,12 +29,7 @@ _TRIED_SECONDS: Final = 10.0
 
 
 class Operation:
-    """Shared state of one operation; thread-safe.
-
-    Args:
-        policy: the limits.
-        timing: clock and sleep.
-    """
+    """Shared state of one operation; thread-safe."""
 
     def __init__(self, policy: TransferPolicy, timing: Timing) -> None:
         self._timing = timing
@@ -76,11 +71,7 @@ class Operation:
         return min(byte_count, max(_LEAST_SHARE_BYTES, int(self._bytes_per_second * _SHARE_SECONDS)))
 
     def throttle(self, byte_count: int, *, cancel: CancelToken) -> None:
-        """Sleep so long that the operation stays within its bytes per second.
-
-        Raises:
-            OperationCancelledError: cancelled meanwhile.
-        """
+        """Sleep so long that the operation stays within its bytes per second."""
         if self._bytes_per_second is None:
             return
         with self._lock:
@@ -123,12 +114,7 @@ class Operation:
 
 
 class Operations:
-    """Finds the operation of a cancel token; thread-safe.
-
-    Args:
-        policy: limits of each operation.
-        timing: clock and sleep.
-    """
+    """Finds the operation of a cancel token; thread-safe."""
 
     def __init__(self, policy: TransferPolicy, timing: Timing) -> None:
         self._policy = policy

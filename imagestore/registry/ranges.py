@@ -63,15 +63,7 @@ def range_field(start: int, end: int, size: int) -> str:
 
 
 def judge(status: int, headers: httpx.Headers, *, offset: int, size: int, has_range: bool) -> Verdict:
-    """Decide about an answer.
-
-    Args:
-        status: HTTP status.
-        headers: of the answer.
-        offset: first byte asked for.
-        size: bytes of the whole blob by its descriptor.
-        has_range: whether the request had a Range field.
-    """
+    """Decide about an answer."""
     if status == 200:
         length = parse_length(headers.get("Content-Length", ""))
         return Verdict.WHOLE if length in (None, size) else Verdict.WRONG_SIZE

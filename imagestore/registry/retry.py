@@ -83,13 +83,7 @@ def parse_retry_after(value: str, now: datetime.datetime) -> float | None:
 
 
 def backoff_seconds(policy: TransferPolicy, retry: int, chance: float) -> float:
-    """A random wait before the ``retry``-th repetition (from 1).
-
-    Args:
-        policy: the bounds.
-        retry: number of the repetition.
-        chance: uniform in [0, 1).
-    """
+    """A random wait before the ``retry``-th repetition (from 1)."""
     return _doubled(policy.first_backoff_seconds, retry, policy.longest_backoff_seconds) * chance
 
 
@@ -98,11 +92,6 @@ def limited_seconds(policy: TransferPolicy, retry: int, chance: float) -> float:
 
     As long as other tools wait, but spread: transfers that come back at one moment meet the same limit again, and one
     of them may lose every time.
-
-    Args:
-        policy: the bounds.
-        retry: number of the repetition.
-        chance: uniform in [0, 1).
     """
     return _doubled(policy.first_limited_seconds, retry, policy.longest_limited_seconds) * (0.5 + chance)
 
@@ -151,7 +140,6 @@ class HostPauses:
 
         Raises:
             RateLimitedError: that would take longer than the caller has.
-            OperationCancelledError: cancelled meanwhile.
         """
         # Hardly ever does a host rest.
         while self._until:
@@ -169,13 +157,7 @@ class HostPauses:
 
 
 def is_refusal(request: httpx.Request, response: Response, *, had_login: bool) -> bool:
-    """Whether a request with another login, or with one, may be answered otherwise.
-
-    Args:
-        request: what was sent.
-        response: the answer.
-        had_login: the request had a login or token, or the one before it.
-    """
+    """Whether a request with another login, or with one, may be answered otherwise; ``had_login``: or the one before."""
     if had_login and (request.method, response.status) != ("HEAD", 405):  # which comes with any login
         return response.status in _OF_LOGINS
     return response.status in _OF_STRANGERS

@@ -134,7 +134,6 @@ class Session:
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol.
-            OperationCancelledError: cancelled, or past the deadline.
         """
         policy = self.shared.policy
         attempts = 1 if self.is_tried_once else policy.attempts if self.is_last else policy.mirror_attempts

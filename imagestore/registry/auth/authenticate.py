@@ -158,7 +158,6 @@ class RegistryAuthenticator:
                 be trusted.
             ConfigError: the credentials on this machine can't be read.
             RateLimitedError, RegistryUnavailableError, ProtocolError: of the token service.
-            OperationCancelledError: cancelled.
         """
         target = target_of(origin, repository)
         attempt = self._attempt(origin, repository)

@@ -53,11 +53,7 @@ class Realm:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a realm.
-
-        Raises:
-            AuthenticationError: it isn't an http(s) URL, is too long, or has userinfo or a fragment.
-        """
+        """Read a realm."""
         if len(text) > _MAX_LENGTH or "#" in text:
             raise AuthenticationError(
                 f"token service address: expected a URL of at most {_MAX_LENGTH} characters without a fragment"

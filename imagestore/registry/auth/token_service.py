@@ -67,15 +67,7 @@ def basic_header(credential: Credential) -> str:
 
 
 class TokenService:
-    """Asks one token service on behalf of one registry.
-
-    Args:
-        realm: checked address.
-        service: as the registry gave it; may be empty.
-        sender: sends the requests.
-        registry: host of the registry, for messages.
-        remedy: what to do about credentials that are missing or refused, for messages.
-    """
+    """Asks one token service on behalf of one registry."""
 
     def __init__(self, realm: Realm, service: str, sender: Sender, *, registry: str, remedy: str) -> None:
         self._realm = realm
@@ -98,7 +90,6 @@ class TokenService:
         Raises:
             AuthenticationError: refused, or the answer can't be used.
             RateLimitedError, RegistryUnavailableError, ProtocolError: as the registry's own answers.
-            OperationCancelledError: cancelled.
         """
         try:
             return self._fetch(scopes, found, refresh, cancel)

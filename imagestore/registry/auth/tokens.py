@@ -95,10 +95,6 @@ class Token:
 def parse_reply(body: bytes, where: str) -> TokenReply:
     """Read the JSON of a token service.
 
-    Args:
-        body: as received, bounded by the caller.
-        where: names the service in errors.
-
     Raises:
         AuthenticationError: no object, no token, or one that no header can carry.
     """
@@ -141,11 +137,7 @@ def usable_seconds(lifetime_seconds: float) -> float:
 
 
 class TokenCache:
-    """Remembers tokens; thread-safe.
-
-    Args:
-        clock: seconds that never go back; not the wall clock, which jumps.
-    """
+    """Remembers tokens; thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -170,7 +162,6 @@ class TokenCache:
         """The remembered token, or one from a single exchange however many threads ask; and whether it is new.
 
         Raises:
-            OperationCancelledError: this caller was cancelled. If another one was that others wait for, they try.
             Exception: whatever ``exchange`` raised, in every thread that waited for it.
         """
         while True:
@@ -238,7 +229,6 @@ class Renewal:
             cancel: ends the wait.
 
         Raises:
-            OperationCancelledError: cancelled while waiting.
             RegistryUnavailableError: as ``fetch``, or as the exchange that was waited for, if the service didn't answer
                 it: those that wait don't wait for another time limit.
             Exception: whatever ``fetch`` raised.

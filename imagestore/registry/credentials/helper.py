@@ -79,7 +79,6 @@ class HelperPool:
 
         Raises:
             ConfigError: no such program, it failed, timed out, or answered nonsense.
-            OperationCancelledError: cancelled while it ran.
         """
         until = self._clock() + self._deadline_seconds
         for server in names:
@@ -113,7 +112,6 @@ class HelperPool:
 
         Raises:
             ConfigError: no such program, it failed or timed out.
-            OperationCancelledError: cancelled while it ran.
         """
         question = json.dumps({"ServerURL": server, "Username": username, "Secret": secret})
         if self._run(suffix, "store", question, seconds=self._deadline_seconds, cancel=cancel) is None:
@@ -125,7 +123,6 @@ class HelperPool:
 
         Raises:
             ConfigError: no such program, it failed or timed out.
-            OperationCancelledError: cancelled while it ran.
         """
         self._run(suffix, "erase", server, seconds=self._deadline_seconds, cancel=cancel)
         self._forget()

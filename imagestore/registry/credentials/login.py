@@ -77,7 +77,6 @@ def check_login(
         AccessDeniedError: known, but not allowed.
         ProtocolError: no registry answers there.
         RegistryUnavailableError: no answer, or one that asks to try later.
-        OperationCancelledError: cancelled.
     """
     host, origin = endpoint.host, endpoint.origin
     lookup = CredentialResolver((Explicit(Found(credential, "this login"), target_of(origin, "").host),))
@@ -112,7 +111,6 @@ def store_login(place: Place, host: str, credential: Credential, helpers: Helper
 
     Raises:
         ConfigError: the file can't be read or written, or the helper failed.
-        OperationCancelledError: cancelled while a helper ran.
     """
     target = Target(host)
     key = HUB_LEGACY_KEY if target.is_docker_hub and place.is_docker else target.names[0]
@@ -144,7 +142,6 @@ def remove_login(place: Place, host: str, helpers: HelperPool, *, cancel: Cancel
 
     Raises:
         ConfigError: the file can't be read or written, or the helper failed.
-        OperationCancelledError: cancelled while a helper ran.
     """
     found = files.read(place.path)
     if found is None:

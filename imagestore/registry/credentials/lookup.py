@@ -114,11 +114,7 @@ def _containers_paths(surroundings: Surroundings) -> list[str]:
 
 
 class CredentialResolver:
-    """Asks sources in order; a CredentialLookup.
-
-    Args:
-        sources: the first with credentials wins.
-    """
+    """Asks sources in order; a CredentialLookup."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)
@@ -152,9 +148,6 @@ class CredentialResolver:
         """What lookup() would do for a reference, place by place, also after the one that wins.
 
         Helpers up to the winner are asked, those after it are not.
-
-        Raises:
-            OperationCancelledError: cancelled while a helper ran.
         """
         target = Target(reference.host, reference.path)
         steps: list[Step] = []

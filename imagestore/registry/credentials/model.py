@@ -188,11 +188,7 @@ class Source(Protocol):
     """One place that may hold credentials."""
 
     def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
-        """Look for the target. If an earlier source has answered already (``is_shadowed``), no program is run.
-
-        Raises:
-            OperationCancelledError: cancelled while a helper ran.
-        """
+        """Look for the target. If an earlier source has answered already (``is_shadowed``), no program is run."""
 
 
 class CredentialLookup(Protocol):

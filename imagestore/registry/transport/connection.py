@@ -32,12 +32,7 @@ _PATIENCE_SECONDS: Final = 0.1
 
 
 class Connection:
-    """A connected socket whose every wait is bounded by an exchange.
-
-    Args:
-        connected: the socket.
-        origin: scheme, host and port that it leads to.
-    """
+    """A connected socket whose every wait is bounded by an exchange."""
 
     def __init__(self, connected: socket.socket, origin: tuple[str, str, int]) -> None:
         self._socket = connected
@@ -147,7 +142,6 @@ class Transfer:
 
         Raises:
             httpx.TransportError: the connection failed, and is closed.
-            OperationCancelledError: cancelled, or past the deadline.
         """
         try:
             self._send()
@@ -239,13 +233,7 @@ class Transfer:
 
 
 class SizedBody(httpx.SyncByteStream):
-    """A body of known length: its bytes go from the socket into the caller's buffer.
-
-    Args:
-        transfer: brings it.
-        received: its first bytes.
-        length: of the whole body.
-    """
+    """A body of known length: its bytes go from the socket into the caller's buffer."""
 
     def __init__(self, transfer: Transfer, received: bytes, length: int) -> None:
         self._transfer: Transfer | None = transfer

@@ -62,7 +62,6 @@ class DirectTransport(httpx.BaseTransport):
         Raises:
             httpx.TransportError: that failed.
             ProtocolError: the host has no allowed address.
-            OperationCancelledError: cancelled, or past the deadline.
         """
         exchange = request.extensions.get(EXCHANGE) or Exchange(CancelToken(), Pace())
         url = request.url

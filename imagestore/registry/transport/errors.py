@@ -22,15 +22,7 @@ _MAX_SHOWN: Final = 200
 def translated(
     error: Exception, exchange: Exchange, *, host: str, when: str, proxy: str
 ) -> RegistryUnavailableError | ProtocolError:
-    """One of FAULTS as this package's error; to be raised from what it is about (``tls.failure_in``, or itself).
-
-    Args:
-        error: what was raised.
-        exchange: in which.
-        host: the registry's, as shown.
-        when: what was done, behind "the connection broke".
-        proxy: URL of the proxy, or empty.
-    """
+    """One of FAULTS as this package's error; to be raised from what it is about (``tls.failure_in``, or itself)."""
     failure = tls.failure_in(error)
     if exchange.is_reaching_proxy:
         what = "no connection" if failure is None else "no TLS connection"

@@ -59,27 +59,14 @@ def make_request(
 
 
 def moved(request: httpx.Request, url: str, *, only: Collection[str] | None = None) -> httpx.Request:
-    """A request as it goes to another address.
-
-    Args:
-        request: with its header and body.
-        url: the new address.
-        only: lower-case names of the fields that go along; None for all.
-
-    Raises:
-        ProtocolError: as make_request().
-    """
+    """A request as it goes to another address; with ``only``, only these fields (in lower case) go along."""
     fields = request.headers.multi_items()
     kept = [(name, value) for name, value in fields if name not in _MADE and (only is None or name in only)]
     return make_request(request.method, url, kept, request.content or None)
 
 
 def check_head(answer: httpx.Response, host: str) -> None:
-    """Bound the head of a response.
-
-    Raises:
-        ProtocolError: too many or too long header fields.
-    """
+    """Bound the head of a response."""
     fields = answer.headers.raw
     size = sum(len(name) + len(value) for name, value in fields)
     if len(fields) > _MAX_HEADER_COUNT or size > _MAX_HEADER_BYTES:
@@ -92,11 +79,7 @@ def check_head(answer: httpx.Response, host: str) -> None:
 
 
 class Pieces:
-    """A stream's bytes, as they come off the wire and never decoded, read into buffers.
-
-    Args:
-        stream: in pieces of the transport's choosing.
-    """
+    """A stream's bytes, as they come off the wire and never decoded, read into buffers."""
 
     def __init__(self, stream: Iterable[bytes]) -> None:
         self._pieces = iter(stream)
@@ -199,5 +182,4 @@ class Sender(Protocol):
         Raises:
             RegistryUnavailableError: no connection, TLS failure, timeout, or the peer hung up.
             ProtocolError: the answer is no HTTP, or the request can't be sent as it is.
-            OperationCancelledError: cancelled while waiting.
         """

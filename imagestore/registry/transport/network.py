@@ -104,11 +104,7 @@ class Exchange:
         return self._cancel.on_cancel(self.shut_down)
 
     def use(self, connection: socket.socket) -> None:
-        """Note the connection about to be read or written.
-
-        Raises:
-            OperationCancelledError: cancelled or past the deadline.
-        """
+        """Note the connection about to be read or written."""
         self._socket = connection
         self._cancel.check()
 
@@ -116,7 +112,6 @@ class Exchange:
         """Wait for something that isn't a socket.
 
         Raises:
-            OperationCancelledError: cancelled meanwhile, or past the deadline.
             httpx.ConnectTimeout: it lasts longer than a response's head may.
         """
         with self._cancel.on_cancel(event.set):
@@ -151,11 +146,7 @@ class Exchange:
         self._waited_seconds, self._received = 0.0, 0
 
     def head_is_read(self, body_bytes: int | None = None) -> None:
-        """From now on the body is read, which has its own limits.
-
-        Args:
-            body_bytes: its length; None when the head doesn't say.
-        """
+        """From now on the body is read, which has its own limits."""
         self._head_deadline = None
         pace = self._pace
         self._least_rate = max(pace.least_bytes_per_second, (body_bytes or 0) / pace.longest_body_seconds)
@@ -181,7 +172,6 @@ def connect(host: str, port: int, seconds: float, exchange: Exchange, *, public_
     Raises:
         ProtocolError: the host has no allowed address.
         httpx.ConnectError, httpx.ConnectTimeout: no address answered.
-        OperationCancelledError: cancelled meanwhile, or past the deadline.
     """
     candidates = resolve(host, port, exchange, public_only=public_only)
     deadline = time.monotonic() + (exchange.allowed_seconds(seconds) or seconds)
@@ -207,7 +197,6 @@ def resolve(host: str, port: int, exchange: Exchange, *, public_only: bool) -> l
     Raises:
         ProtocolError: none is allowed.
         httpx.ConnectError: there are none.
-        OperationCancelledError: cancelled meanwhile, or past the deadline.
     """
     resolved = _Resolution(host, port).result(exchange)
     if not public_only:
@@ -270,7 +259,6 @@ class _Resolution:
 
         Raises:
             httpx.ConnectError: there are none.
-            OperationCancelledError: cancelled meanwhile, or past the deadline.
         """
         if addresses.parse(self._host) is not None:
             self._run()

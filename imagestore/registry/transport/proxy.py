@@ -46,11 +46,6 @@ _REACHED: Final = (".send_request_headers.started", ".setup_socks5_connection.st
 class ProxiedTransport(httpx.BaseTransport):
     """httpx's transport through a proxy; closed once the answers are that come through it. Thread-safe.
 
-    Args:
-        proxy: its URL, as ProxyRules gives it.
-        context: for https; without it only plain http is sent.
-        keep_alive_seconds: how long an idle connection is kept.
-
     Raises:
         ConfigError: the proxy needs a package that isn't installed.
     """

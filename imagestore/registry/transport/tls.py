@@ -49,13 +49,7 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 def settings_towards(origin: Origin, *, home: Origin | None, settings: ConnectionSettings) -> ConnectionSettings:
-    """The part of a host's settings that holds for a destination.
-
-    Args:
-        origin: where a request goes.
-        home: the origin the settings were made for.
-        settings: that host's settings.
-    """
+    """The part of a host's settings that holds for a destination."""
     if home is None or origin == home:
         return settings
     # The same machine on another port (a token server, say) is as trusted as the host itself; any other isn't.
@@ -79,9 +73,6 @@ def _file_stamp(path: str) -> tuple[int, int, int]:
 
 def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
     """A TLS client context.
-
-    Args:
-        settings: a host's settings.
 
     Raises:
         ConfigError: a certificate or key file can't be read or used; names the file and line that name it.
