@@ -13,7 +13,7 @@ from imagestore.cli.app import App, output_option, pass_app
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
 
 if TYPE_CHECKING:
-    from imagestore.registry.credentials.lookup import Explanation, Surroundings
+    from imagestore.registry.credentials.lookup import Explanation, UserEnvironment
     from imagestore.registry.credentials.model import Credential
     from imagestore.util.cancel import CancelToken
 
@@ -41,18 +41,18 @@ def login(app: App, host: str, username: str | None, password_stdin: bool, no_ch
     """
     from imagestore.registry.credentials import login as logins
     from imagestore.registry.credentials.helper import HelperPool
-    from imagestore.registry.credentials.lookup import Surroundings
+    from imagestore.registry.credentials.lookup import UserEnvironment
     from imagestore.util.cancel import CancelToken
 
     registry = _registry(host)
     credential = _ask(registry, username, from_stdin=password_stdin)
-    surroundings, cancel = Surroundings.of_process(), CancelToken()
-    place = logins.place_for(surroundings, auth_file=auth_file)
+    user, cancel = UserEnvironment.of_process(), CancelToken()
+    place = logins.login_file_for(user, auth_file=auth_file)
     if not no_check:
         _check(app, registry, credential, cancel)
-    kept = logins.store_login(place, registry, credential, HelperPool(surroundings.environment), cancel=cancel)
+    kept = logins.store_login(place, registry, credential, HelperPool(user.variables), cancel=cancel)
     print(render.printable(f"{registry}: login {'stored' if no_check else 'succeeded'}; kept in {kept}"))
-    _note_others(surroundings, registry, auth_file, cancel, expected=kept)
+    _note_others(user, registry, auth_file, cancel, expected=kept)
 
 
 @click.command()
@@ -65,18 +65,18 @@ def logout(host: str, auth_file: str) -> None:
     """
     from imagestore.registry.credentials import login as logins
     from imagestore.registry.credentials.helper import HelperPool
-    from imagestore.registry.credentials.lookup import Surroundings
+    from imagestore.registry.credentials.lookup import UserEnvironment
     from imagestore.util.cancel import CancelToken
 
     registry = _registry(host)
-    surroundings, cancel = Surroundings.of_process(), CancelToken()
-    place = logins.place_for(surroundings, auth_file=auth_file)
-    removed = logins.remove_login(place, registry, HelperPool(surroundings.environment), cancel=cancel)
+    user, cancel = UserEnvironment.of_process(), CancelToken()
+    place = logins.login_file_for(user, auth_file=auth_file)
+    removed = logins.remove_login(place, registry, HelperPool(user.variables), cancel=cancel)
     for where in removed:
         print(render.printable(f"{registry}: removed from {where}"))
     if not removed:
         print(render.printable(f"{registry}: no login in {place.path}"))
-    _note_others(surroundings, registry, auth_file, cancel, expected="")
+    _note_others(user, registry, auth_file, cancel, expected="")
 
 
 @click.group()
@@ -192,17 +192,13 @@ def _check(app: App, registry: str, credential: Credential, cancel: CancelToken)
         sender.close()
 
 
-def _note_others(
-    surroundings: Surroundings, registry: str, auth_file: str, cancel: CancelToken, *, expected: str
-) -> None:
+def _note_others(user: UserEnvironment, registry: str, auth_file: str, cancel: CancelToken, *, expected: str) -> None:
     """Say so when a pull would use other credentials than the ones just kept, or still some after a logout."""
     from imagestore.registry.credentials.lookup import CredentialResolver
     from imagestore.registry.credentials.model import Target
 
     try:
-        found = CredentialResolver.standard(auth_file=auth_file, surroundings=surroundings).lookup(
-            Target(registry), cancel=cancel
-        )
+        found = CredentialResolver.standard(auth_file=auth_file, user=user).lookup(Target(registry), cancel=cancel)
     except ImageStoreError as error:
         print(render.printable(f"note: a pull would fail to find credentials: {error}"), file=sys.stderr)
         return

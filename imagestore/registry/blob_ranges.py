@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.registry.blobs import BlobReader, BlobStream, RangeIgnoredError, Stretch
+from imagestore.registry.blobs import BlobReader, BlobStream, ByteRange, RangeIgnoredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,17 +28,17 @@ _PARTS_PER_CONNECTION: Final = 2
 
 @dataclass(slots=True)
 class _Part:
-    """A stretch on its way.
+    """A range that is fetched.
 
     Attributes:
-        stretch: which bytes.
+        byte_range: which bytes.
         buffer: where they go.
         received: how many are there.
         is_over: nothing more comes.
         failure: why it broke off, if it did.
     """
 
-    stretch: Stretch
+    byte_range: ByteRange
     buffer: memoryview
     received: int = 0
     is_over: bool = False
@@ -53,7 +53,7 @@ class ParallelStream(BlobReader):
         first: BlobStream,
         size: int,
         *,
-        make: Callable[[Stretch, CancelToken], BlobStream],
+        make: Callable[[ByteRange, CancelToken], BlobStream],
         policy: TransferPolicy,
         cancel: CancelToken,
     ) -> None:
@@ -63,7 +63,7 @@ class ParallelStream(BlobReader):
         self._cancel = cancel
         self._connections = policy.parallel_ranges
         self._changed = threading.Condition()
-        self._waiting = deque(_stretches(first.end, size, policy.range_bytes))
+        self._waiting = deque(_ranges(first.end, size, policy.range_bytes))
         self._window: deque[_Part] = deque()
         self._hosts: dict[str, None] = {}
         self._is_closed = False
@@ -149,7 +149,7 @@ class ParallelStream(BlobReader):
                 self._changed.notify_all()
 
     def _take(self) -> _Part | None:
-        """The next stretch, once it fits the window; None when there is nothing to do any more."""
+        """The next range, once it fits the window; None when there is nothing left to do."""
         with self._changed:
             while True:
                 if self._is_closed or not self._waiting:
@@ -157,14 +157,14 @@ class ParallelStream(BlobReader):
                 if len(self._window) < self._connections * _PARTS_PER_CONNECTION:
                     break
                 self._changed.wait()
-            stretch = self._waiting.popleft()
-            part = _Part(stretch, memoryview(bytearray(stretch.end - stretch.start)))
+            byte_range = self._waiting.popleft()
+            part = _Part(byte_range, memoryview(bytearray(byte_range.end - byte_range.start)))
             self._window.append(part)
             self._changed.notify_all()
             return part
 
     def _receive(self, part: _Part) -> None:
-        with self._make(part.stretch, self._token) as stream:
+        with self._make(part.byte_range, self._token) as stream:
             # Reading on after the last byte lets the connection serve the next request.
             end = memoryview(bytearray(1))
             while count := stream.readinto(part.buffer[part.received :] or end):
@@ -181,7 +181,7 @@ class ParallelStream(BlobReader):
                 while not self._window:
                     self._changed.wait()
                 part = self._window[0]
-                done = self._position - part.stretch.start
+                done = self._position - part.byte_range.start
                 while part.received == done and not part.is_over:
                     self._changed.wait()
                 count = min(part.received - done, len(buffer))
@@ -202,13 +202,13 @@ class ParallelStream(BlobReader):
 
     def _one_stream(self, buffer: memoryview) -> int:
         """Go on without ranges; parts that wait for their turn are lost."""
-        handed_out = self._position - self._window[0].stretch.start if self._window else 0
-        stretch = Stretch(self._position, self._size, is_continued=True, wasted=self._stop_workers() - handed_out)
-        self._rest = self._make(stretch, self._cancel)
+        handed_out = self._position - self._window[0].byte_range.start if self._window else 0
+        byte_range = ByteRange(self._position, self._size, is_continued=True, wasted=self._stop_workers() - handed_out)
+        self._rest = self._make(byte_range, self._cancel)
         return self._rest.readinto(buffer)
 
 
-def _stretches(start: int, end: int, step: int) -> Iterator[Stretch]:
+def _ranges(start: int, end: int, step: int) -> Iterator[ByteRange]:
     """Equal parts of the bytes between two offsets; the last may be shorter."""
     for offset in range(start, end, step):
-        yield Stretch(offset, min(offset + step, end), is_exact=True, is_continued=True)
+        yield ByteRange(offset, min(offset + step, end), is_exact=True, is_continued=True)

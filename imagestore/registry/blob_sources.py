@@ -1,4 +1,9 @@
-"""Opening one transfer of a blob: the request to a host, and what the answer is worth (``ranges.py`` judges it)."""
+"""Opens one transfer of a blob, from one of three sources: a host, the descriptor itself, or a foreign layer's URLs.
+
+``ranges.py`` judges a host's answer. Old Windows base layers are foreign: no registry has them, and their descriptor
+lists URLs. An image's author wrote those (CVE-2020-15157), so they are followed only to hosts that the operator allowed,
+over https, to public addresses, without credentials, configured headers or client certificates.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from imagestore.errors import ProtocolError, RegistryError, SizeMismatchError
 from imagestore.oci import digest as digests
 from imagestore.oci.media_types import Kind
 from imagestore.registry.blobs import Body
-from imagestore.registry.content_coding import UnpackedBody, coding, coding_as_hint, coding_hint, is_gzip
+from imagestore.registry.content_coding import GunzippedBody, coding, coding_as_hint, coding_hint, is_gzip
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CROWDED: Final = frozenset({429, 503})
-#: What may be said of a request for its Range field alone; of a login, the blob itself and limits the others speak.
+# Statuses that the Range field alone may cause; the others are about a login, the blob or limits.
 _OF_REQUESTS: Final = frozenset({400, 403, 405, 406, 409, 411, 412, 413, 415, 422})
 
 
@@ -56,8 +61,8 @@ def open_blob(
         descriptor: of the blob.
         offset: first byte that the Range field asks for.
         slots: how many transfers the host serves at once.
-        is_exact: the range is one of several stretches, which come after an answer that showed that the host knows
-            ranges; the whole blob would be of no use.
+        is_exact: the range is one of several, which follow an answer that showed that the host serves ranges; the
+            whole blob would be of no use.
 
     Raises:
         RegistryError: refused, or no sensible answer.
@@ -70,24 +75,24 @@ def open_blob(
             body = _open(session, call, descriptor, offset, slot, is_exact=is_exact)
         except BaseException as error:
             slot.give_back()
-            # Tries alone don't outlast a large layer. Once nobody of ours is served there, the refusal stands.
+            # Retries end before a large layer does. Only if no other transfer of ours is served, the refusal stands.
             if not (session.is_last and _is_crowded(error) and slot.wait_for_another(cancel=session.cancel)):
                 raise
-            _log.debug("%s: refuses one more transfer beside others of ours: %s", session.endpoint.host, error)
+            _log.debug("%s: refuses one more transfer next to others of ours: %s", session.endpoint.host, error)
         else:
             slot.note_served()
             return body
 
 
 def _is_crowded(error: BaseException) -> bool:
-    """Whether a host refuses as those do that limit connections: they have no time to name, or leave one waiting."""
+    """Whether a host refuses as those that limit connections do: without a time to wait, or by not answering."""
     if not isinstance(error, RegistryError) or getattr(error, "retry_after", None) is not None:
         return False
     return error.status in _CROWDED or (not error.status and isinstance(error.__cause__, httpx.TimeoutException))
 
 
 def _is_of_blob(response: Response, descriptor: Descriptor) -> bool:
-    """Whether a part that is marked as coded is one of the blob as it is stored, and not of what it was coded to."""
+    """Whether a part that is marked as coded is a part of the blob as it is stored, not of its coded form."""
     part = parse_content_range(response.headers.get("Content-Range", ""))
     length = parse_length(response.headers.get("Content-Length", ""))
     return part is not None and part.total == descriptor.size and length is not None
@@ -104,12 +109,12 @@ def _open(
 ) -> Body:
     def send(asked: Call, start: int) -> tuple[Verdict, Response]:
         def judged(response: Response) -> tuple[Verdict, Response]:
-            has_range = bool(asked.byte_range)
+            has_range = bool(asked.range_header)
             verdict = judge(response.status, response.headers, offset=start, size=descriptor.size, has_range=has_range)
             if verdict is Verdict.PART and coding(response) and not _is_of_blob(response, descriptor):
                 verdict = Verdict.RESTART
             if verdict is Verdict.REFUSED:
-                # In here, where the session takes out of it what was sent.
+                # Raised in here, where the session hides the secrets that were sent.
                 raise failure(response, what=call.what)
             return verdict, response
 
@@ -118,21 +123,21 @@ def _open(
     try:
         verdict, response = send(call, offset)
     except RegistryError as error:
-        # Some fail at ranges always; what came before must not keep the blob from ever coming.
+        # Some hosts always fail at ranges: with bytes of an earlier run, the blob could never be fetched.
         is_of_range = error.status == 500 or (error.status in _OF_REQUESTS and not is_exact)
-        if not call.byte_range or not is_of_range:
+        if not call.range_header or not is_of_range:
             raise
-        verdict, response = send(replace(call, byte_range=""), 0)
+        verdict, response = send(replace(call, range_header=""), 0)
     if verdict is Verdict.RESTART:
         response.close()
-        verdict, response = send(replace(call, byte_range=""), 0)
+        verdict, response = send(replace(call, range_header=""), 0)
     host = session.endpoint.host
     length = parse_length(response.headers.get("Content-Length", ""))
     is_other_length = verdict is Verdict.WRONG_SIZE
-    # Another length may as well be another content: where a host is behind, that one is asked instead.
+    # Another length may also mean other content: if there is a next host, that one is asked instead.
     is_coded = is_other_length and session.is_last
     if is_gzip(response) and (is_coded or (verdict is Verdict.WHOLE and length is None)):
-        unpacked = UnpackedBody(response, descriptor, is_coded=is_coded)
+        unpacked = GunzippedBody(response, descriptor, is_coded=is_coded)
         return Body(unpacked, 0, descriptor.size, host, slot, coding_hint(response))
     hint = coding_hint(response)
     if verdict is Verdict.WHOLE:

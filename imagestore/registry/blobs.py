@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from imagestore.errors import RegistryError
     from imagestore.oci.descriptor import Descriptor
-    from imagestore.registry.content_coding import UnpackedBody
+    from imagestore.registry.content_coding import GunzippedBody
     from imagestore.registry.limits import Slot
     from imagestore.registry.operation import Operation
-    from imagestore.registry.session import Surroundings
+    from imagestore.registry.session import ClientContext
     from imagestore.registry.transport.messages import Response
     from imagestore.util.cancel import CancelToken
 
@@ -51,7 +51,7 @@ class Body:
         hint: what to do if the content turns out to be wrong.
     """
 
-    source: Response | UnpackedBody | io.BytesIO
+    source: Response | GunzippedBody | io.BytesIO
     start: int
     end: int
     host: str
@@ -68,7 +68,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ByteRange:
     """Which bytes of a blob a stream shall read.
 
     Attributes:
@@ -128,7 +128,7 @@ class BlobStream(BlobReader):
 
     Args:
         descriptor: of the blob.
-        stretch: which bytes of it.
+        byte_range: which bytes of it.
         opener: asks the hosts in turn, the suspects last, for the bytes from an offset up to before an end.
         shared: policy, clocks, observer.
         operation: what the requests of one operation share.
@@ -136,42 +136,42 @@ class BlobStream(BlobReader):
 
     Raises:
         RegistryError, IntegrityError: no host serves the blob.
-        RangeIgnoredError: only for an exact stretch.
+        RangeIgnoredError: only for an exact range.
     """
 
     def __init__(
         self,
         descriptor: Descriptor,
-        stretch: Stretch,
+        byte_range: ByteRange,
         *,
         opener: Callable[[int, int, AbstractSet[str]], Body],
-        shared: Surroundings,
+        shared: ClientContext,
         operation: Operation,
         cancel: CancelToken,
     ) -> None:
-        if not 0 <= stretch.start <= stretch.end <= descriptor.size:
-            raise ValueError(f"{stretch} is outside a blob of {descriptor.size} bytes")
+        if not 0 <= byte_range.start <= byte_range.end <= descriptor.size:
+            raise ValueError(f"{byte_range} is outside a blob of {descriptor.size} bytes")
         self._descriptor = descriptor
         self._opener = opener
         self._shared = shared
         self._operation = operation
         self._cancel = cancel
-        self._is_exact = stretch.is_exact
-        #: Offset behind the last byte that will come: the stretch's, or the blob's where a host serves no ranges.
-        self.end = stretch.end
-        self._wasted = stretch.wasted
-        self._has_begun = stretch.is_continued
+        self._is_exact = byte_range.is_exact
+        #: Offset behind the last byte that will come: that of the range, or the blob's if a host serves no ranges.
+        self.end = byte_range.end
+        self._wasted = byte_range.wasted
+        self._has_begun = byte_range.is_continued
         self._failures = 0
         self._served_by: dict[str, None] = {}
         self._suspects: set[str] = set()
         self._body: Body | None = None
         # The mark is where the position was at the last break. Behind the last byte that the body gave is "arrived",
         # which may be before the position or after it.
-        self._start = self._position = self._mark = self._arrived = stretch.start
+        self._start = self._position = self._mark = self._arrived = byte_range.start
         # If all bytes are here, nothing is asked; only for an empty blob, to learn whether it exists.
-        if stretch.start < stretch.end or descriptor.size == 0:
-            body = self._open(stretch.start)
-            if not stretch.is_continued:
+        if byte_range.start < byte_range.end or descriptor.size == 0:
+            body = self._open(byte_range.start)
+            if not byte_range.is_continued:
                 self._start = self._position = self._mark = body.start
 
     @property

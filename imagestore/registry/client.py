@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from imagestore.errors import ReferenceNotFoundError
 from imagestore.oci import digest as digests
 from imagestore.registry import manifests
-from imagestore.registry.auth.access import Line, NoLogin
+from imagestore.registry.auth.access import Access, NoLogin
 from imagestore.registry.blob_ranges import ParallelStream
 from imagestore.registry.blob_sources import allowed_sources, inline_body, open_blob
-from imagestore.registry.blobs import BlobStream, Stretch
+from imagestore.registry.blobs import BlobStream, ByteRange
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.events import ignore
 from imagestore.registry.limits import TransferSlots
 from imagestore.registry.listing import Referrers, list_referrers, list_tags
-from imagestore.registry.manifests import announced, confirm, from_get, verified
+from imagestore.registry.manifests import ask_head, confirm_by_digest, read_document, read_verified
 from imagestore.registry.mirrors import Breaker, first_served
 from imagestore.registry.operation import Operations
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.ranges import range_field
 from imagestore.registry.retry import HostPauses, Timing
-from imagestore.registry.session import Call, Session, Surroundings
+from imagestore.registry.session import Call, ClientContext, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -47,25 +47,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Lines(Protocol):
+class AccessProvider(Protocol):
     """How to reach each endpoint and authenticate there."""
 
-    def __call__(self, endpoint: Endpoint) -> Line:
-        """The line to an endpoint, the same one every time."""
+    def __call__(self, endpoint: Endpoint) -> Access:
+        """The access to an endpoint, the same object every time."""
 
-    def with_credentials(self, credentials: CredentialLookup) -> Lines:
-        """Lines over the same connections that know these credentials only, and no token of anybody else's."""
+    def with_credentials(self, credentials: CredentialLookup) -> AccessProvider:
+        """Access over the same connections with these credentials only, and no other caller's tokens."""
 
 
 class RegistryClient:
     """Reads images from registries and their mirrors; thread-safe, one for a process is enough.
 
     Args:
-        lines: how to reach each endpoint and authenticate there.
+        access: how to reach each endpoint and authenticate there.
         endpoints: which hosts serve the references of a registry host, in the order to ask them.
         policy: limits of retries, waits and waste.
         observer: told about waits and changes of host.
-        stranger: sends to hosts that only a document names; without it no such host is asked.
+        foreign_sender: sends to hosts that only a document names; without it no such host is asked.
         breaker: remembers unreachable mirrors; its own by default.
         timing: clocks, chance and sleep.
         on_close: run by close().
@@ -74,46 +74,46 @@ class RegistryClient:
     def __init__(
         self,
         *,
-        lines: Lines,
+        access: AccessProvider,
         endpoints: Callable[[str], tuple[Endpoint, ...]],
         policy: TransferPolicy | None = None,
         observer: Observer = ignore,
-        stranger: Sender | None = None,
+        foreign_sender: Sender | None = None,
         breaker: Breaker | None = None,
         timing: Timing | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         used_timing = timing or Timing()
-        self._lines = lines
+        self._access = access
         self._endpoints = endpoints
-        self._shared = Surroundings(policy or TransferPolicy(), used_timing, HostPauses(used_timing), observer)
+        self._shared = ClientContext(policy or TransferPolicy(), used_timing, HostPauses(used_timing), observer)
         self._breaker = breaker or Breaker(clock=used_timing.monotonic)
         self._on_close = on_close
         self._operations = Operations(self._shared.policy, used_timing)
         self._slots = TransferSlots(self._shared.policy.connections_per_host)
-        self._stranger = stranger
+        self._foreign_sender = foreign_sender
 
     @property
     def policy(self) -> TransferPolicy:
         """The limits in force."""
         return self._shared.policy
 
-    def _twin(self) -> RegistryClient:
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+    def _copy(self) -> RegistryClient:
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def observed_by(self, observer: Observer) -> RegistryClient:
         """This client, with its connections, tokens and memory of unreachable hosts, for another observer."""
-        twin = self._twin()
-        twin._shared = replace(self._shared, observer=observer)
-        return twin
+        copy = self._copy()
+        copy._shared = replace(self._shared, observer=observer)
+        return copy
 
     def with_credentials(self, credentials: CredentialLookup) -> RegistryClient:
         """This client, with its connections, limits and memory of unreachable hosts, for other credentials."""
-        twin = self._twin()
-        twin._lines = self._lines.with_credentials(credentials)
-        return twin
+        copy = self._copy()
+        copy._access = self._access.with_credentials(credentials)
+        return copy
 
     def resolve(self, reference: Reference, *, known: Collection[Descriptor] = (), cancel: CancelToken) -> Descriptor:
         """As resolve_whole(), without the document."""
@@ -152,12 +152,12 @@ class RegistryClient:
         known_by_digest = {descriptor.digest: descriptor for descriptor in known}
 
         def ask(session: Session) -> tuple[Descriptor, bytes | None]:
-            claimed = announced(session, call, wanted) if known_by_digest else None
+            claimed = ask_head(session, call, wanted) if known_by_digest else None
             if claimed in known_by_digest:
                 return known_by_digest[claimed], None
-            target, body, claimed = session.call(call, lambda response: from_get(response, wanted, what))
+            target, body, claimed = session.call(call, lambda response: read_document(response, wanted, what))
             if claimed is not None and claimed.is_verifiable and wanted is None and claimed != target.digest:
-                confirm(session, call, target, claimed)
+                confirm_by_digest(session, call, target, claimed)
             return target, body
 
         needed = {PULL} if wanted is not None else {PULL, RESOLVE}
@@ -188,7 +188,7 @@ class RegistryClient:
         call = Call("GET", reference.path, path, what, accept=accept)
 
         def fetch(session: Session) -> bytes:
-            return session.call(call, lambda response: verified(response, descriptor, what))
+            return session.call(call, lambda response: read_verified(response, descriptor, what))
 
         return self._first(reference, {PULL}, fetch, what=what, cancel=cancel)
 
@@ -222,15 +222,15 @@ class RegistryClient:
         call = Call("GET", reference.path, f"blobs/{descriptor.digest}", what)
         shared, operation = self._shared, self._operations.of(cancel)
 
-        def make(stretch: Stretch, token: CancelToken) -> BlobStream:
+        def make(byte_range: ByteRange, token: CancelToken) -> BlobStream:
             def open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
                 if descriptor.data is not None:
                     return inline_body(descriptor, descriptor.data, offset, what)
-                byte_range = range_field(offset, end, descriptor.size)
-                asked = replace(call, byte_range=byte_range) if byte_range else call
+                range_header = range_field(offset, end, descriptor.size)
+                asked = replace(call, range_header=range_header) if range_header else call
 
                 def ask(session: Session) -> Body:
-                    return open_blob(session, asked, descriptor, offset, self._slots, is_exact=stretch.is_exact)
+                    return open_blob(session, asked, descriptor, offset, self._slots, is_exact=byte_range.is_exact)
 
                 hosts = {*avoid, *suspects}
                 try:
@@ -241,13 +241,13 @@ class RegistryClient:
                         raise
                     return found
 
-            return BlobStream(descriptor, stretch, opener=open_at, shared=shared, operation=operation, cancel=token)
+            return BlobStream(descriptor, byte_range, opener=open_at, shared=shared, operation=operation, cancel=token)
 
         policy, size = shared.policy, descriptor.size
         is_large = size - offset >= policy.least_bytes_for_ranges and descriptor.data is None
         if policy.parallel_ranges < 2 or not is_large:
-            return make(Stretch(offset, size), cancel)
-        first = make(Stretch(offset, min(offset + policy.range_bytes, size)), cancel)
+            return make(ByteRange(offset, size), cancel)
+        first = make(ByteRange(offset, min(offset + policy.range_bytes, size)), cancel)
         if first.end == size:
             return first
         return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
@@ -309,12 +309,12 @@ class RegistryClient:
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
         """A layer from its own addresses; None when none of them may be asked."""
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
-        if self._stranger is None or not sources:
+        if self._foreign_sender is None or not sources:
             return None
-        line, operation = Line(self._stranger, NoLogin()), self._operations.of(cancel)
+        access, operation = Access(self._foreign_sender, NoLogin()), self._operations.of(cancel)
 
         def attempt(endpoint: Endpoint, _: int) -> Body:
-            session = Session(endpoint, line, self._shared, operation, cancel)
+            session = Session(endpoint, access, self._shared, operation, cancel)
             return open_blob(session, replace(call, url=endpoint.base), descriptor, offset, self._slots)
 
         return first_served(sources, attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer)
@@ -339,6 +339,6 @@ class RegistryClient:
             )
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
-            return ask(Session(endpoint, self._lines(endpoint), self._shared, operation, cancel, not behind))
+            return ask(Session(endpoint, self._access(endpoint), self._shared, operation, cancel, not behind))
 
         return first_served(able, attempt, what=what, breaker=self._breaker, observer=self._shared.observer)

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.config.hosts import reader_for
-from imagestore.registry.auth.access import Line
+from imagestore.registry.auth.access import Access
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.credentials.lookup import CredentialResolver
@@ -76,18 +76,18 @@ def connect(
         policy = policy or transfer_policy_of(config.settings.registry)
         auth_policy = auth_policy_of(config.settings.registry)
     return RegistryClient(
-        lines=EndpointLines(sender, credentials, auth_policy),
+        access=EndpointAccess(sender, credentials, auth_policy),
         endpoints=endpoints,
         policy=policy,
-        stranger=sender.stranger(),
+        foreign_sender=sender.public_only(),
         breaker=Breaker(state_folder) if state_folder else None,
         timing=timing,
         on_close=sender.close,
     )
 
 
-class EndpointLines:
-    """Makes and keeps the line to each endpoint; thread-safe."""
+class EndpointAccess:
+    """Makes and keeps the access to each endpoint; thread-safe; an AccessProvider."""
 
     def __init__(
         self, sender: HttpSender, credentials: CredentialLookup | None, auth_policy: AuthPolicy | None
@@ -97,20 +97,20 @@ class EndpointLines:
         self._credentials = CredentialResolver.standard() if credentials is None else credentials
         self._auth_policy = auth_policy or AuthPolicy()
         self._lock = threading.Lock()
-        self._lines: dict[tuple[Origin, ConnectionSettings], Line] = {}
+        self._access: dict[tuple[Origin, ConnectionSettings], Access] = {}
 
-    def with_credentials(self, credentials: CredentialLookup) -> EndpointLines:
-        """Lines over the same connections for another caller: nobody profits from somebody else's login."""
-        return EndpointLines(self._sender, credentials, self._auth_policy)
+    def with_credentials(self, credentials: CredentialLookup) -> EndpointAccess:
+        """Access over the same connections for another caller, who must not use this one's login."""
+        return EndpointAccess(self._sender, credentials, self._auth_policy)
 
-    def __call__(self, endpoint: Endpoint) -> Line:
-        """The line to an endpoint, the same one every time."""
+    def __call__(self, endpoint: Endpoint) -> Access:
+        """The access to an endpoint, the same object every time."""
         key = (endpoint.origin, endpoint.connection)
         with self._lock:
-            line = self._lines.get(key)
-            if line is None:
+            access = self._access.get(key)
+            if access is None:
                 trusted = self._auth_policy.token_hosts(endpoint.origin.host)
                 bound = self._sender.bound(endpoint.origin, endpoint.connection, trusted_hosts=trusted)
                 authenticator = RegistryAuthenticator(bound, self._credentials, policy=self._auth_policy)
-                line = self._lines[key] = Line(bound, authenticator)
-            return line
+                access = self._access[key] = Access(bound, authenticator)
+            return access

@@ -63,16 +63,16 @@ def coding_hint(response: Response) -> str:
     return f"{marked}: what stands before the registry must leave content as it is stored"
 
 
-def read_plain(response: Response, limit_bytes: int) -> bytes:
+def read_decoded(response: Response, limit_bytes: int) -> bytes:
     """An answer's whole body without a gzip coding."""
-    return plain(response, response.read(limit_bytes), limit_bytes)
+    return decoded(response, response.read(limit_bytes), limit_bytes)
 
 
-def plain(response: Response, body: bytes, limit_bytes: int) -> bytes:
+def decoded(response: Response, body: bytes, limit_bytes: int) -> bytes:
     """A body without its gzip coding; as it is if it has none, or if more than the limit comes out of it."""
     if not is_gzip(response) or not body.startswith(_MAGIC):
         return body
-    members, unpacked = _Members(body), bytearray()
+    members, unpacked = _Gunzip(body), bytearray()
     try:
         while len(unpacked) <= limit_bytes and (piece := members.unpack(limit_bytes + 1 - len(unpacked))):
             unpacked += piece
@@ -81,7 +81,7 @@ def plain(response: Response, body: bytes, limit_bytes: int) -> bytes:
     return bytes(unpacked) if members.is_whole and len(unpacked) <= limit_bytes else body
 
 
-class UnpackedBody:
+class GunzippedBody:
     """A blob's body without the gzip coding that was added on its way, if one was.
 
     Args:
@@ -95,7 +95,7 @@ class UnpackedBody:
         self._response = response
         self._descriptor = descriptor
         self._is_coded = is_coded
-        self._members: _Members | None = None
+        self._members: _Gunzip | None = None
         # Compressing what can't be compressed adds a few bytes to each block.
         self._allowed = descriptor.size + descriptor.size // 8 + _PIECE_BYTES
         self._piece = memoryview(bytearray(_PIECE_BYTES))
@@ -136,9 +136,9 @@ class UnpackedBody:
             is_stored_so = may_be_stored_so and not inside.startswith(_MAGIC)
             self._is_coded = bool(inside) and not is_stored_so
         if self._is_coded:
-            self._members = _Members(self._received)
+            self._members = _Gunzip(self._received)
 
-    def _unpack_into(self, buffer: memoryview, members: _Members) -> int:
+    def _unpack_into(self, buffer: memoryview, members: _Gunzip) -> int:
         while True:
             try:
                 unpacked = members.unpack(len(buffer))
@@ -163,7 +163,7 @@ class UnpackedBody:
         return IntegrityError(f"{what}: can't be unpacked", hint=coding_hint(self._response))
 
 
-class _Members:
+class _Gunzip:
     """Unpacks gzip, one member or several in a row (RFC 1952 section 2.2); what follows them is ignored."""
 
     def __init__(self, packed: bytes) -> None:
@@ -208,7 +208,7 @@ class _Members:
 def _beginning(packed: bytes) -> bytes:
     """A few bytes of what is inside; none where it isn't gzip."""
     try:
-        return _Members(packed).unpack(len(_MAGIC))
+        return _Gunzip(packed).unpack(len(_MAGIC))
     except zlib.error:
         return b""
 

@@ -26,7 +26,7 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.registry.content_coding import plain
+from imagestore.registry.content_coding import decoded
 from imagestore.registry.transport.proxy import PROXY_LOGIN
 from imagestore.registry.transport.tls import CLIENT_HINT
 from imagestore.registry.transport.urls import escape
@@ -59,7 +59,7 @@ _HIDDEN: Final = "(hidden)"
 def failure(response: Response, *, what: str, retry_after: float | None = None) -> RegistryError:
     """Turn a refusal into an error; reads and closes the response."""
     body = read_some(response)
-    body = plain(response, body, _MAX_READ_BYTES)
+    body = decoded(response, body, _MAX_READ_BYTES)
     said = escape(_complaints(body, response.headers.get("Content-Type", "")))
     error = _classified(response, what, said, body, retry_after)
     error.said = said
@@ -172,10 +172,10 @@ def secrets_in(fields: Iterable[tuple[str, str]], *, signed: str = "") -> tuple[
     return tuple(sorted((text for text in found if len(text) >= _LEAST_SECRET_LENGTH), key=len, reverse=True))
 
 
-def without(text: str, secrets: Collection[str]) -> str:
+def redact(text: str, secrets: Collection[str]) -> str:
     """A text with every secret in it hidden.
 
-    >>> without("you sent Bearer abc.def", ["abc.def"])
+    >>> redact("you sent Bearer abc.def", ["abc.def"])
     'you sent Bearer (hidden)'
     """
     folded = text.casefold()
@@ -186,10 +186,10 @@ def without(text: str, secrets: Collection[str]) -> str:
     return text
 
 
-def hush(error: RegistryError, secrets: Collection[str]) -> None:
+def hide_secrets(error: RegistryError, secrets: Collection[str]) -> None:
     """Hide secrets in what an error repeats of the registry's words; our own words hold none."""
     if error.said:
-        said = without(error.said, secrets)
+        said = redact(error.said, secrets)
         error.args = (str(error).replace(error.said, said), *error.args[1:])
         error.said = said
 

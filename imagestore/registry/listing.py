@@ -19,7 +19,7 @@ from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.oci.index import Index
 from imagestore.oci.reference import TAG
-from imagestore.registry.content_coding import read_plain
+from imagestore.registry.content_coding import read_decoded
 from imagestore.registry.errors_body import failure
 from imagestore.registry.manifests import stated_type
 from imagestore.registry.session import Call
@@ -235,7 +235,7 @@ def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Ca
                 return None
             if response.status != 200:
                 raise failure(response, what=call.what)
-            body = read_plain(response, MAX_DOCUMENT_BYTES)
+            body = read_decoded(response, MAX_DOCUMENT_BYTES)
         return _Page(body, response.headers, _next_query(session, call, response))
 
     return read

@@ -29,7 +29,7 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import VERIFIABLE, Digest, Verifier
 from imagestore.oci.media_types import Kind
 from imagestore.oci.other_documents import contradiction
-from imagestore.registry.content_coding import coding, coding_as_hint, is_gzip, plain, read_plain
+from imagestore.registry.content_coding import coding, coding_as_hint, decoded, is_gzip, read_decoded
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import parse_length
 
@@ -93,7 +93,7 @@ def stated_type(headers: httpx.Headers) -> str:
     return "" if says_nothing or media_types.kind(named) is Kind.SCHEMA1 else named
 
 
-def from_body(body: bytes, headers: httpx.Headers, *, wanted: Digest | None, what: str) -> Descriptor:
+def descriptor_of(body: bytes, headers: httpx.Headers, *, wanted: Digest | None, what: str) -> Descriptor:
     """The descriptor of bytes that came; the digest is computed, by the algorithm that the server names if it is right.
 
     Raises:
@@ -188,7 +188,7 @@ def _type_inside(body: bytes, what: str) -> str:
 _log = logging.getLogger(__name__)
 
 
-def announced(session: Session, call: Call, wanted: Digest | None) -> Digest | None:
+def ask_head(session: Session, call: Call, wanted: Digest | None) -> Digest | None:
     """The digest that a HEAD names; None where it fails in any way, or doesn't say.
 
     Some registries answer HEAD late, wrongly or not at all, so it is sent once and awaited for a few seconds.
@@ -213,20 +213,20 @@ def _from_head(response: Response, wanted: Digest | None) -> Digest | None:
     return wanted
 
 
-def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, Digest | None]:
+def read_document(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, Digest | None]:
     """Descriptor, bytes, and the digest that a header names.
 
     Raises:
-        RegistryError: another status than 200; see ``from_body`` for the others.
+        RegistryError: another status than 200; see ``descriptor_of`` for the others.
     """
     with response, coding_as_hint(response):
         if response.status != 200:
             raise failure(response, what=what)
         # No index or manifest begins as gzip does.
-        body = read_plain(response, MAX_DOCUMENT_BYTES)
+        body = read_decoded(response, MAX_DOCUMENT_BYTES)
         if _is_cut_off(response, body):
             raise RegistryUnavailableError(f"{what}: the connection broke within the document, after {len(body)} bytes")
-        target = from_body(body, response.headers, wanted=wanted, what=what)
+        target = descriptor_of(body, response.headers, wanted=wanted, what=what)
         claimed = announced_digest(response.headers)
         if claimed != target.digest and claimed is not None and coding(response):
             # A wrong claim alone is no fault: some registries make them. But these bytes were changed on their way.
@@ -234,7 +234,7 @@ def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Desc
         return target, body, claimed
 
 
-def confirm(session: Session, call: Call, target: Descriptor, claimed: Digest) -> None:
+def confirm_by_digest(session: Session, call: Call, target: Descriptor, claimed: Digest) -> None:
     """Ask by digest for what came by tag under another digest's name: a wrong header, or damage?
 
     Raises:
@@ -243,7 +243,7 @@ def confirm(session: Session, call: Call, target: Descriptor, claimed: Digest) -
     """
     by_digest = replace(call, path=f"manifests/{target.digest}")
     try:
-        session.call(by_digest, lambda response: verified(response, target, call.what))
+        session.call(by_digest, lambda response: read_verified(response, target, call.what))
     except ReferenceNotFoundError as error:
         raise DigestMismatchError(call.what, expected=str(claimed), actual=str(target.digest)) from error
 
@@ -254,7 +254,7 @@ def _is_cut_off(response: Response, body: bytes) -> bool:
     return not has_length and body.startswith(b"{") and not body.rstrip().endswith(b"}")
 
 
-def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
+def read_verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
     """Read exactly what the descriptor says.
 
     Raises:
@@ -267,7 +267,7 @@ def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
         if is_document(descriptor):
             check_type(descriptor, response.headers, what)
         if is_gzip(response):
-            return _either(response, descriptor, what)
+            return _read_gzip(response, descriptor, what)
         announced = parse_length(response.headers.get("Content-Length", ""))
         if announced not in (None, descriptor.size):
             raise SizeMismatchError(what, expected=descriptor.size, actual=announced or 0)
@@ -280,10 +280,10 @@ def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
     return bytes(body)
 
 
-def _either(response: Response, descriptor: Descriptor, what: str) -> bytes:
+def _read_gzip(response: Response, descriptor: Descriptor, what: str) -> bytes:
     """What came if that is the document (it is stored compressed), else what is inside."""
     body = response.read(MAX_DOCUMENT_BYTES)
     if len(body) != descriptor.size or Digest.of(body, descriptor.digest.algorithm) != descriptor.digest:
-        body = plain(response, body, descriptor.size)
+        body = decoded(response, body, descriptor.size)
         digests.verify(body, descriptor.digest, descriptor.size, what=what)
     return body

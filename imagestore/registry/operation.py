@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHARE_SECONDS: Final = 0.1
 _LEAST_SHARE_BYTES: Final = 4096
 # Warnings that one operation passes on; a hostile registry has another one for each answer.
-_MAX_NEWS: Final = 100
+_MAX_WARNINGS: Final = 100
 # For so long an authorization that the operation has obtained itself is not obtained again when it is refused.
 _TRIED_SECONDS: Final = 10.0
 
@@ -37,13 +37,13 @@ class Operation:
         self._retries_left = policy.total_retries
         self._bytes_per_second = policy.bytes_per_second
         self._free_at = timing.monotonic()
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
         self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
         # By origin, repository and a hash of the header, which is a secret.
         self._tried: dict[tuple[Origin, str, int], float] = {}
         self._login_remarks: dict[tuple[Origin, str], str] = {}
         #: Held by a request that looks for a better authorization; the others wait for what it finds.
-        self.looking = threading.Lock()
+        self.login_lock = threading.Lock()
 
     def endpoints(self, host: str, resolve: Callable[[str], tuple[Endpoint, ...]]) -> tuple[Endpoint, ...]:
         """Who serves a registry host's references: looked up once, so that one operation has one answer.
@@ -81,7 +81,7 @@ class Operation:
             seconds = self._free_at - now
         self._timing.sleep(cancel, seconds)
 
-    def tried(self, origin: Origin, repository: str, authorization: str) -> None:
+    def note_tried(self, origin: Origin, repository: str, authorization: str) -> None:
         """Note that the operation has just obtained this authorization, or has looked in vain for a better one."""
         now = self._timing.monotonic()
         with self._lock:
@@ -104,12 +104,12 @@ class Operation:
         with self._lock:
             return self._login_remarks.get((origin, repository), "")
 
-    def is_news(self, text: str) -> bool:
+    def is_new(self, text: str) -> bool:
         """Whether this was not said before in the operation, and not too much else."""
         with self._lock:
-            is_new = text not in self._told and len(self._told) < _MAX_NEWS
+            is_new = text not in self._shown and len(self._shown) < _MAX_WARNINGS
             if is_new:
-                self._told.add(text)
+                self._shown.add(text)
             return is_new
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import urls
-from imagestore.registry.transport.messages import moved
+from imagestore.registry.transport.messages import redirected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,4 +70,4 @@ def _next_request(request: httpx.Request, response: Response, home: Origin) -> h
     if here.scheme == "https" and there.scheme != "https":
         message = f"{host}: redirects from https to {urls.shown(target)}, which is not encrypted"
         raise ProtocolError(message, host=host, status=status)
-    return moved(request, target, only=None if there == home == here else _KEPT_ELSEWHERE)
+    return redirected(request, target, only=None if there == home == here else _KEPT_ELSEWHERE)

@@ -157,7 +157,7 @@ class HostPauses:
 
 
 def is_refusal(request: httpx.Request, response: Response, *, had_login: bool) -> bool:
-    """Whether a request with another login, or with one, may be answered otherwise; ``had_login``: or the one before."""
+    """Whether a request with another login, or with one, may get another answer; ``had_login``: or the one before."""
     if had_login and (request.method, response.status) != ("HEAD", 405):  # which comes with any login
         return response.status in _OF_LOGINS
     return response.status in _OF_STRANGERS

@@ -22,7 +22,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry import redirects
-from imagestore.registry.errors_body import failure, hush, secrets_in, warning_texts, without
+from imagestore.registry.errors_body import failure, hide_secrets, redact, secrets_in, warning_texts
 from imagestore.registry.events import Noticed, Waiting
 from imagestore.registry.retry import (
     TRANSIENT_STATUSES,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from imagestore.registry.auth.access import Line
+    from imagestore.registry.auth.access import Access
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.events import Observer
     from imagestore.registry.limits import Slot
@@ -73,7 +73,7 @@ class Call:
         what: names the thing in errors.
         query: encoded, without ``?``.
         accept: media types for the Accept field; none for blobs.
-        byte_range: value of the Range field, or empty.
+        range_header: value of the Range field, or empty.
         url: absolute, instead of the endpoint's own; its origin must be the endpoint's.
     """
 
@@ -83,12 +83,12 @@ class Call:
     what: str
     query: str = ""
     accept: tuple[str, ...] = ()
-    byte_range: str = ""
+    range_header: str = ""
     url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ClientContext:
     """What every session of a client shares."""
 
     policy: TransferPolicy
@@ -108,7 +108,7 @@ class Session:
 
     Attributes:
         endpoint: where.
-        line: by which sender and authenticator.
+        access: by which sender and authenticator.
         shared: policy, clocks, pauses, observer.
         operation: what its requests share.
         cancel: ends it.
@@ -117,8 +117,8 @@ class Session:
     """
 
     endpoint: Endpoint
-    line: Line
-    shared: Surroundings
+    access: Access
+    shared: ClientContext
     operation: Operation
     cancel: CancelToken
     is_last: bool = True
@@ -174,7 +174,7 @@ class Session:
 
     def _comment(self, call: Call, error: RegistryError, secrets: tuple[str, ...]) -> None:
         """Hide the secrets that were sent, and say whose login was refused, or who redirected to the refusing host."""
-        hush(error, secrets)
+        hide_secrets(error, secrets)
         if error.status not in {401, 403, 404}:
             return
         here = self.endpoint.host
@@ -187,7 +187,7 @@ class Session:
                 f"has lost the content, is for the operator of {here} to repair"
             )
             return
-        account = self.line.authenticator.provenance(self.endpoint.origin, call.repository)
+        account = self.access.authenticator.provenance(self.endpoint.origin, call.repository)
         remark = self.operation.login_remark(self.endpoint.origin, call.repository)
         if account:
             error.hint = f"it does not exist, or the credentials from {account} don't allow this"
@@ -234,7 +234,7 @@ class Session:
     def _exchange(self, call: Call) -> tuple[Response, tuple[str, ...]]:
         """The request, its challenges, its redirects; and the secrets that were sent."""
         endpoint = self.endpoint
-        authorization = self.line.authenticator.authorization(endpoint.origin, call.repository)
+        authorization = self.access.authenticator.authorization(endpoint.origin, call.repository)
         answered: set[tuple[str, ...]] = set()
         looks = 0
         fields = endpoint.headers
@@ -268,8 +268,8 @@ class Session:
 
     def _respond(self, call: Call, headers: httpx.Headers) -> str:
         origin, repository = self.endpoint.origin, call.repository
-        header = self.line.authenticator.respond(origin, repository, headers, cancel=self.cancel)
-        self.operation.tried(origin, repository, header)
+        header = self.access.authenticator.respond(origin, repository, headers, cancel=self.cancel)
+        self.operation.note_tried(origin, repository, header)
         return header
 
     def _look_again(self, call: Call, sent: str, response: Response) -> str | None:
@@ -281,8 +281,8 @@ class Session:
         - What this operation has just obtained or looked for is not looked for again; what another of its requests
           has obtained is used.
         """
-        origin, repository, authenticator = self.endpoint.origin, call.repository, self.line.authenticator
-        with self.operation.looking:
+        origin, repository, authenticator = self.endpoint.origin, call.repository, self.access.authenticator
+        with self.operation.login_lock:
             newer = authenticator.authorization(origin, repository)
             has_tried = self.operation.has_tried(origin, repository, sent)
             if newer != sent and (newer or has_tried):
@@ -290,7 +290,7 @@ class Session:
                 return newer
             if has_tried:
                 return None
-            self.operation.tried(origin, repository, sent)
+            self.operation.note_tried(origin, repository, sent)
             if sent:
                 authenticator.forget(origin, repository, sent)
                 return authenticator.authorization(origin, repository)
@@ -308,7 +308,7 @@ class Session:
         """The challenge of ``/v2/``; None without one, and without a stored login that could answer it."""
         endpoint = self.endpoint
         try:
-            account = self.line.authenticator.stored_login(endpoint.origin, call.repository, cancel=self.cancel)
+            account = self.access.authenticator.stored_login(endpoint.origin, call.repository, cancel=self.cancel)
         except (ConfigError, InvalidInputError) as error:
             remark = f"whether a login is stored could not be found out: {error}"
             self.operation.remark_on_login(endpoint.origin, call.repository, remark)
@@ -331,8 +331,8 @@ class Session:
         headers = list(self.endpoint.headers)
         if call.accept:
             headers.append(("Accept", ", ".join(call.accept)))
-        if call.byte_range:
-            headers.append(("Range", call.byte_range))
+        if call.range_header:
+            headers.append(("Range", call.range_header))
         if authorization:
             headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
             headers.append(("Authorization", authorization))
@@ -343,13 +343,13 @@ class Session:
         """The answer behind all redirects; warnings on the way are passed to the observer."""
 
         def send(one: httpx.Request) -> Response:
-            response = self.line.sender.send(one, cancel=self.cancel)
+            response = self.access.sender.send(one, cancel=self.cancel)
             signed = "" if one is request else str(one.url)
             texts = warning_texts(response.headers)
             hidden = sorted({*secrets, *secrets_in((), signed=signed)}, key=len, reverse=True) if texts else ()
             for text in texts:
-                message = f"{self.endpoint.host} says: {without(text, hidden)}"
-                if self.operation.is_news(message):
+                message = f"{self.endpoint.host} says: {redact(text, hidden)}"
+                if self.operation.is_new(message):
                     self.shared.observer(Noticed(message))
             return response
 

@@ -64,7 +64,7 @@ class NoLogin:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Access:
     """How to reach an endpoint and how to authenticate there."""
 
     sender: Sender

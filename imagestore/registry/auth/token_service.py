@@ -21,10 +21,10 @@ from urllib.parse import urlencode
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
-from imagestore.registry.content_coding import coding_hint, read_plain
+from imagestore.registry.content_coding import coding_hint, read_decoded
 from imagestore.registry.retry import parse_retry_after
 from imagestore.registry.transport import urls
-from imagestore.registry.transport.messages import make_request, moved
+from imagestore.registry.transport.messages import make_request, redirected
 
 if TYPE_CHECKING:
     import httpx
@@ -156,7 +156,7 @@ class TokenService:
                 raise AuthenticationError(
                     f"{where}: redirects to {origin}; expected an answer from its own origin", host=self._registry
                 )
-            request = moved(request, target)
+            request = redirected(request, target)
         raise AuthenticationError(
             f"{where}: expected at most {MAX_REDIRECTS} redirects, more came", host=self._registry
         )
@@ -187,7 +187,7 @@ class TokenService:
 
 
 def _reply(response: Response, where: str) -> TokenReply:
-    body = read_plain(response, MAX_REPLY_BYTES)
+    body = read_decoded(response, MAX_REPLY_BYTES)
     try:
         return parse_reply(body, where)
     except AuthenticationError as error:
@@ -198,7 +198,7 @@ def _reply(response: Response, where: str) -> TokenReply:
 def _error_code(response: Response) -> str:
     """The machine-readable code of an error answer, or an empty text."""
     try:
-        value = json.loads(read_plain(response, _MAX_ERROR_BYTES).decode("utf-8"))
+        value = json.loads(read_decoded(response, _MAX_ERROR_BYTES).decode("utf-8"))
     except (ValueError, RecursionError, ProtocolError, RegistryUnavailableError):
         return ""
     if not isinstance(value, dict):

@@ -29,7 +29,7 @@ from imagestore.registry.transport.messages import make_request
 
 if TYPE_CHECKING:
     from imagestore.registry.credentials.helper import HelperPool
-    from imagestore.registry.credentials.lookup import Surroundings
+    from imagestore.registry.credentials.lookup import UserEnvironment
     from imagestore.registry.credentials.model import Credential
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.policy import AuthPolicy
@@ -40,7 +40,7 @@ _SECRET_MEMBERS: Final = ("auth", "username", "password", "identitytoken", "regi
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LoginFile:
     """Where a login is kept.
 
     Attributes:
@@ -52,19 +52,19 @@ class Place:
     is_docker: bool
 
 
-def place_for(surroundings: Surroundings, *, auth_file: str = "") -> Place:
+def login_file_for(user: UserEnvironment, *, auth_file: str = "") -> LoginFile:
     """The file a login goes into.
 
     Raises:
         ConfigError: neither a file, DOCKER_CONFIG nor a home is known.
     """
-    named = auth_file or surroundings.environment.get(AUTH_FILE_VARIABLE, "")
+    named = auth_file or user.variables.get(AUTH_FILE_VARIABLE, "")
     if named:
-        return Place(named, is_docker=False)
-    path = docker_config_path(surroundings)
+        return LoginFile(named, is_docker=False)
+    path = docker_config_path(user)
     if not path:
         raise ConfigError("login: no place to store credentials", hint=f"set HOME or {AUTH_FILE_VARIABLE}")
-    return Place(path, is_docker=True)
+    return LoginFile(path, is_docker=True)
 
 
 def check_login(
@@ -106,7 +106,9 @@ def check_login(
         )
 
 
-def store_login(place: Place, host: str, credential: Credential, helpers: HelperPool, *, cancel: CancelToken) -> str:
+def store_login(
+    place: LoginFile, host: str, credential: Credential, helpers: HelperPool, *, cancel: CancelToken
+) -> str:
     """Keep credentials; returns where they are now.
 
     Raises:
@@ -135,7 +137,7 @@ def store_login(place: Place, host: str, credential: Credential, helpers: Helper
     return f"{place.path}, member auths[{key!r}]"
 
 
-def remove_login(place: Place, host: str, helpers: HelperPool, *, cancel: CancelToken) -> tuple[str, ...]:
+def remove_login(place: LoginFile, host: str, helpers: HelperPool, *, cancel: CancelToken) -> tuple[str, ...]:
     """Forget what login stored for a host, under each of its names; returns from where it was removed.
 
     Entries for namespaces below the host stay.
@@ -166,7 +168,7 @@ def remove_login(place: Place, host: str, helpers: HelperPool, *, cancel: Cancel
     return tuple(removed)
 
 
-def _auths(value: dict[str, Any], place: Place) -> dict[str, Any]:
+def _auths(value: dict[str, Any], place: LoginFile) -> dict[str, Any]:
     # Of several spellings the last one decides.
     spelling = next(reversed(spellings(value, "auths")), "auths")
     found = value.get(spelling)

@@ -32,23 +32,23 @@ CONTENT_VARIABLE: Final = "DOCKER_AUTH_CONFIG"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class UserEnvironment:
     """What of the process and its user decides where credentials are.
 
     Attributes:
-        environment: variables.
+        variables: of the process.
         home: the user's folder; empty when there is none.
         user_id: numeric.
         has_run_folder: the system has ``/run`` (Linux).
     """
 
-    environment: Mapping[str, str]
+    variables: Mapping[str, str]
     home: str
     user_id: int
     has_run_folder: bool
 
     @classmethod
-    def of_process(cls) -> Surroundings:
+    def of_process(cls) -> UserEnvironment:
         """Those of this process."""
         home = os.path.expanduser("~")
         return cls(dict(os.environ), home if os.path.isabs(home) else "", os.getuid(), sys.platform == "linux")
@@ -71,17 +71,17 @@ class Explanation:
     failure: ConfigError | InvalidInputError | None = None
 
 
-def docker_config_path(surroundings: Surroundings) -> str:
+def docker_config_path(user: UserEnvironment) -> str:
     """Docker's ``config.json``; empty when there is neither DOCKER_CONFIG nor a home."""
-    folder = surroundings.environment.get("DOCKER_CONFIG", "")
+    folder = user.variables.get("DOCKER_CONFIG", "")
     if folder:
         return os.path.join(folder, "config.json")
-    return os.path.join(surroundings.home, ".docker", "config.json") if surroundings.home else ""
+    return os.path.join(user.home, ".docker", "config.json") if user.home else ""
 
 
-def standard_sources(surroundings: Surroundings, helpers: HelperPool, *, auth_file: str = "") -> tuple[Source, ...]:
+def standard_sources(user: UserEnvironment, helpers: HelperPool, *, auth_file: str = "") -> tuple[Source, ...]:
     """Places 2 to 6 of the module's list; an ``auth_file`` named by an option beats REGISTRY_AUTH_FILE."""
-    environment = surroundings.environment
+    environment = user.variables
     named = auth_file or environment.get(AUTH_FILE_VARIABLE, "")
     if named:
         return (AuthFileSource(named, helpers, is_docker=False, is_required=True),)
@@ -89,27 +89,27 @@ def standard_sources(surroundings: Surroundings, helpers: HelperPool, *, auth_fi
     content = environment.get(CONTENT_VARIABLE, "")
     if content:
         sources.append(AuthFileSource(f"variable {CONTENT_VARIABLE}", helpers, content=content))
-    sources += [AuthFileSource(path, helpers, is_docker=False) for path in _containers_paths(surroundings)]
-    docker = docker_config_path(surroundings)
+    sources += [AuthFileSource(path, helpers, is_docker=False) for path in _containers_paths(user)]
+    docker = docker_config_path(user)
     if docker:
         sources.append(AuthFileSource(docker, helpers))
-    if surroundings.home:
-        sources.append(AuthFileSource(os.path.join(surroundings.home, ".dockercfg"), helpers, is_legacy=True))
+    if user.home:
+        sources.append(AuthFileSource(os.path.join(user.home, ".dockercfg"), helpers, is_legacy=True))
     return tuple(sources)
 
 
-def _containers_paths(surroundings: Surroundings) -> list[str]:
-    environment, folders = surroundings.environment, []
+def _containers_paths(user: UserEnvironment) -> list[str]:
+    environment, folders = user.variables, []
     runtime = environment.get("XDG_RUNTIME_DIR", "")
     if runtime:
         folders.append(os.path.join(runtime, "containers"))
-    elif surroundings.has_run_folder:
-        folders.append(f"/run/containers/{surroundings.user_id}")
+    elif user.has_run_folder:
+        folders.append(f"/run/containers/{user.user_id}")
     config = environment.get("XDG_CONFIG_HOME", "")
     if config:
         folders.append(os.path.join(config, "containers"))
-    elif surroundings.home:
-        folders.append(os.path.join(surroundings.home, ".config", "containers"))
+    elif user.home:
+        folders.append(os.path.join(user.home, ".config", "containers"))
     return [os.path.join(folder, "auth.json") for folder in folders]
 
 
@@ -121,17 +121,17 @@ class CredentialResolver:
 
     @classmethod
     def standard(
-        cls, *explicit: Source, auth_file: str = "", surroundings: Surroundings | None = None
+        cls, *explicit: Source, auth_file: str = "", user: UserEnvironment | None = None
     ) -> CredentialResolver:
         """The module's whole list for this process.
 
         Args:
             explicit: credentials given for this call; they come first.
             auth_file: the only file to look into, if not empty.
-            surroundings: instead of the process's own.
+            user: instead of the process's own.
         """
-        where = surroundings or Surroundings.of_process()
-        sources = standard_sources(where, HelperPool(where.environment), auth_file=auth_file)
+        where = user or UserEnvironment.of_process()
+        sources = standard_sources(where, HelperPool(where.variables), auth_file=auth_file)
         return cls((*explicit, *sources))
 
     def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:

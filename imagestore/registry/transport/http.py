@@ -31,7 +31,7 @@ from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.connection import BODY, SizedBody
 from imagestore.registry.transport.direct import DirectTransport
 from imagestore.registry.transport.errors import FAULTS, translated
-from imagestore.registry.transport.messages import Pieces, Response, Sender, check_head
+from imagestore.registry.transport.messages import Response, Sender, StreamReader, check_head
 from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
 from imagestore.registry.transport.proxy import ProxiedTransport, ProxyRules
 
@@ -117,7 +117,7 @@ class HttpSender:
         """
         return _BoundSender(self, home, settings, trusted_hosts)
 
-    def stranger(self) -> Sender:
+    def public_only(self) -> Sender:
         """A sender for hosts that only a document names: no settings, public addresses only."""
         return _BoundSender(self, _NOWHERE, ConnectionSettings(), frozenset())
 
@@ -134,7 +134,7 @@ class HttpSender:
         cancel.check()
         url = str(request.url)
         origin = urls.origin_of(url)
-        towards = tls.settings_towards(origin, home=home, settings=settings)
+        towards = tls.settings_for(origin, home=home, settings=settings)
         is_elsewhere = home is not None and origin != home
         is_trusted = origin.host in trusted_hosts
         public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
@@ -241,7 +241,7 @@ class HttpSender:
 
     def _context(self, settings: ConnectionSettings) -> ssl.SSLContext:
         """The context for some settings; a new one, and new connections, when a certificate's file has changed."""
-        stamp = tls.stamp_of(settings)
+        stamp = tls.files_stamp(settings)
         made_for, context = self._contexts.get(settings, (None, None))
         if context is None or made_for != stamp:
             context = tls.make_context(settings)
@@ -304,7 +304,7 @@ def _reader(answer: httpx.Response) -> Callable[[memoryview], int]:
     if isinstance(body, SizedBody):
         return body.readinto
     assert isinstance(answer.stream, httpx.SyncByteStream)
-    return Pieces(answer.stream).readinto
+    return StreamReader(answer.stream).readinto
 
 
 def _close(answer: httpx.Response) -> None:

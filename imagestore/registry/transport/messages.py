@@ -58,7 +58,7 @@ def make_request(
     return request
 
 
-def moved(request: httpx.Request, url: str, *, only: Collection[str] | None = None) -> httpx.Request:
+def redirected(request: httpx.Request, url: str, *, only: Collection[str] | None = None) -> httpx.Request:
     """A request as it goes to another address; with ``only``, only these fields (in lower case) go along."""
     fields = request.headers.multi_items()
     kept = [(name, value) for name, value in fields if name not in _MADE and (only is None or name in only)]
@@ -78,7 +78,7 @@ def check_head(answer: httpx.Response, host: str) -> None:
         )
 
 
-class Pieces:
+class StreamReader:
     """A stream's bytes, as they come off the wire and never decoded, read into buffers."""
 
     def __init__(self, stream: Iterable[bytes]) -> None:
@@ -124,7 +124,7 @@ class Response:
         self._on_close = on_close or answer.close
         if readinto is None:
             assert isinstance(answer.stream, httpx.SyncByteStream)
-            readinto = Pieces(answer.stream).readinto
+            readinto = StreamReader(answer.stream).readinto
         #: Puts the next bytes of the body into a buffer; 0 only at its end. Not to be mixed with chunks().
         self.readinto = readinto
 

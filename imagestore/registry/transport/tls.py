@@ -48,7 +48,7 @@ HANG_UP_HINT: Final = (
 Stamp = tuple[tuple[int, int, int], ...]
 
 
-def settings_towards(origin: Origin, *, home: Origin | None, settings: ConnectionSettings) -> ConnectionSettings:
+def settings_for(origin: Origin, *, home: Origin | None, settings: ConnectionSettings) -> ConnectionSettings:
     """The part of a host's settings that holds for a destination."""
     if home is None or origin == home:
         return settings
@@ -57,7 +57,7 @@ def settings_towards(origin: Origin, *, home: Origin | None, settings: Connectio
     return replace(settings, client_pairs=(), skip_verify=skip_verify)
 
 
-def stamp_of(settings: ConnectionSettings) -> Stamp:
+def files_stamp(settings: ConnectionSettings) -> Stamp:
     """Changes when a file that the settings name is replaced, edited, made or removed."""
     pairs = (path for pair in settings.client_pairs for path in pair if path)
     return tuple(_file_stamp(path) for path in (*settings.ca_files, *pairs))

@@ -16,7 +16,7 @@ import respx
 
 from imagestore import CancelToken, TransferPolicy
 from imagestore.errors import AuthenticationError
-from imagestore.registry.auth.access import Line
+from imagestore.registry.auth.access import Access
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.retry import Timing
@@ -118,16 +118,16 @@ def make_bench() -> Callable[..., Bench]:
 
 
 @dataclass
-class FakeLines:
-    """Lines whose authenticators a test chose; credentials are the authenticators' affair."""
+class FakeAccess:
+    """An AccessProvider whose authenticators a test chose; they have their own credentials."""
 
     sender: HttpSender
     choose: Callable[[Endpoint], FakeAuthenticator]
 
-    def __call__(self, endpoint: Endpoint) -> Line:
-        return Line(self.sender.bound(endpoint.origin, endpoint.connection), self.choose(endpoint))
+    def __call__(self, endpoint: Endpoint) -> Access:
+        return Access(self.sender.bound(endpoint.origin, endpoint.connection), self.choose(endpoint))
 
-    def with_credentials(self, credentials: CredentialLookup) -> FakeLines:
+    def with_credentials(self, credentials: CredentialLookup) -> FakeAccess:
         raise AssertionError("no test of the bench changes credentials")
 
 
@@ -142,11 +142,11 @@ def _bench(
     nobody = FakeAuthenticator()
     choose = authenticators or (lambda endpoint: nobody)
     client = RegistryClient(
-        lines=FakeLines(sender, choose),
+        access=FakeAccess(sender, choose),
         endpoints=endpoints or (lambda host: (default_endpoint(host),)),
         policy=policy,
         observer=events.append,
-        stranger=sender.stranger(),
+        foreign_sender=sender.public_only(),
         timing=time.timing(),
     )
     return Bench(client, time, events)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import ProtocolError
-from imagestore.registry.transport.messages import make_request, moved
+from imagestore.registry.transport.messages import make_request, redirected
 
 URL = "https://registry.example/v2/"
 SECRET = (("Authorization", "Bearer CANARY"),)
@@ -56,8 +56,8 @@ def test_a_signed_address_is_asked_as_it_was_given() -> None:
 
 def test_a_moved_request_names_the_host_it_goes_to_and_takes_along_what_it_may() -> None:
     asked = make_request("GET", URL, [*SECRET, ("Accept", "x"), ("Range", "bytes=1-")])
-    there = moved(asked, "https://storage.example:8443/x", only={"accept", "range"})
+    there = redirected(asked, "https://storage.example:8443/x", only={"accept", "range"})
     assert there.headers.get_list("Host") == ["storage.example:8443"]
     assert (there.headers["Accept"], there.headers["Range"]) == ("x", "bytes=1-")
     assert "Authorization" not in there.headers
-    assert moved(asked, URL).headers["Authorization"] == "Bearer CANARY"
+    assert redirected(asked, URL).headers["Authorization"] == "Bearer CANARY"

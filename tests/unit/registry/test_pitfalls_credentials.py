@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from imagestore import CancelToken, Reference, errors
-from imagestore.registry.credentials.lookup import CredentialResolver, Surroundings
+from imagestore.registry.credentials.lookup import CredentialResolver, UserEnvironment
 from imagestore.testing import (
     BasicAuth,
     FaultRule,
@@ -133,7 +133,7 @@ def test_two_registries_with_one_token_service_do_not_share_tokens(tmp_path: Pat
 def docker_logins(folder: Path, document: dict[str, object], *, path: str = "") -> CredentialResolver:
     (folder / "config.json").write_text(json.dumps(document))
     environment = {"DOCKER_CONFIG": str(folder), "PATH": path}
-    return CredentialResolver.standard(surroundings=Surroundings(environment, str(folder), 1000, False))
+    return CredentialResolver.standard(user=UserEnvironment(environment, str(folder), 1000, False))
 
 
 def test_a_missing_helper_is_an_error_and_no_other_registry_is_tried(tmp_path: Path) -> None:

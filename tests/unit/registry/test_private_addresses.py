@@ -10,7 +10,7 @@ import pytest
 from imagestore import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ProtocolError
-from imagestore.registry.connect import EndpointLines
+from imagestore.registry.connect import EndpointAccess
 from imagestore.registry.credentials.model import Anonymous
 from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.policy import AuthPolicy
@@ -56,10 +56,10 @@ class TestPrivateAddresses:
     ) -> None:
         server = raw_server(say(OK, b"hello"))
         policy = AuthPolicy(trusted_realms=frozenset({("registry.example", "127.0.0.1")}))
-        line = EndpointLines(sender, Anonymous(), policy)(default_endpoint(registry))
+        access = EndpointAccess(sender, Anonymous(), policy)(default_endpoint(registry))
         allowed = registry == "registry.example"
         with contextlib.nullcontext() if allowed else pytest.raises(ProtocolError, match="expected a public address"):
-            line.sender.send(make_request("GET", f"http://{server.host}/"), cancel=CancelToken()).close()
+            access.sender.send(make_request("GET", f"http://{server.host}/"), cancel=CancelToken()).close()
         assert len(server.requests) == allowed
 
     def test_a_registry_found_at_a_private_address_may_name_its_neighbours(

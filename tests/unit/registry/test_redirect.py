@@ -291,15 +291,15 @@ def test_many_warnings_at_a_signed_address_cost_no_search_for_each_value(
 
 
 def test_a_client_certificate_and_skipped_checks_stay_with_their_host() -> None:
-    from imagestore.registry.transport.tls import settings_towards
+    from imagestore.registry.transport.tls import settings_for
 
     settings = ConnectionSettings(ca_files=("ca.pem",), client_pairs=(("c.pem", "k.pem"),), skip_verify=True)
     home = origin_of("https://registry.example")
-    assert settings_towards(home, home=home, settings=settings) == settings
-    assert settings_towards(origin_of("https://registry.example:8443"), home=home, settings=settings) == (
+    assert settings_for(home, home=home, settings=settings) == settings
+    assert settings_for(origin_of("https://registry.example:8443"), home=home, settings=settings) == (
         ConnectionSettings(ca_files=("ca.pem",), skip_verify=True)
     )
-    assert settings_towards(origin_of("https://storage.example"), home=home, settings=settings) == (
+    assert settings_for(origin_of("https://storage.example"), home=home, settings=settings) == (
         ConnectionSettings(ca_files=("ca.pem",))
     )
 

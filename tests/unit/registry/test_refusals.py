@@ -14,7 +14,7 @@ from imagestore.errors import AccessDeniedError, AuthenticationError, ReferenceN
 from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.registry.auth.token_service import basic_header
 from imagestore.registry.endpoints import Endpoint
-from imagestore.registry.errors_body import secrets_in, without
+from imagestore.registry.errors_body import redact, secrets_in
 from imagestore.registry.transport.urls import escape, origin_of
 
 MakeBench = Callable[..., Any]
@@ -143,9 +143,9 @@ def test_without_a_login_the_hint_is_to_log_in(make_bench: MakeBench, authentica
 )
 def test_a_signature_that_ends_in_padding_is_secret_as_a_whole(signed: str) -> None:
     secrets = secrets_in((), signed=signed)
-    assert without("you sent CANARY/mac== here", secrets) == "you sent (hidden) here"
+    assert redact("you sent CANARY/mac== here", secrets) == "you sent (hidden) here"
 
 
 def test_a_secret_is_hidden_also_where_its_odd_characters_were_escaped() -> None:
     secrets = secrets_in((("X-Team", "CANARY\x7f\x1btail"),))
-    assert without(escape("you sent CANARY\x7f\x1btail"), secrets) == "you sent (hidden)"
+    assert redact(escape("you sent CANARY\x7f\x1btail"), secrets) == "you sent (hidden)"

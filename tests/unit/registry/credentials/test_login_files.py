@@ -15,8 +15,8 @@ from imagestore import CancelToken, Credential, Secret
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.helper import HelperPool, servers
-from imagestore.registry.credentials.login import Place, place_for, remove_login, store_login
-from imagestore.registry.credentials.lookup import Surroundings
+from imagestore.registry.credentials.login import LoginFile, login_file_for, remove_login, store_login
+from imagestore.registry.credentials.lookup import UserEnvironment
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Target
 from tests.support.strangers import refuse_to_follow
 
@@ -31,11 +31,11 @@ def pool(folder: Path) -> HelperPool:
 
 
 def store(path: Path, host: str = HOST, credential: Credential = ALICE, *, is_docker: bool = True) -> str:
-    return store_login(Place(str(path), is_docker), host, credential, pool(path.parent), cancel=CancelToken())
+    return store_login(LoginFile(str(path), is_docker), host, credential, pool(path.parent), cancel=CancelToken())
 
 
 def remove(path: Path, host: str = HOST, *, is_docker: bool = True) -> tuple[str, ...]:
-    return remove_login(Place(str(path), is_docker), host, pool(path.parent), cancel=CancelToken())
+    return remove_login(LoginFile(str(path), is_docker), host, pool(path.parent), cancel=CancelToken())
 
 
 def content(path: Path) -> dict[str, object]:
@@ -228,12 +228,12 @@ def test_logout_without_a_login_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_place_of_a_login() -> None:
-    def place(home: str, **environment: str) -> Place:
-        return place_for(Surroundings(environment, home, 0, has_run_folder=False))
+    def place(home: str, **environment: str) -> LoginFile:
+        return login_file_for(UserEnvironment(environment, home, 0, has_run_folder=False))
 
-    assert place("/h") == Place("/h/.docker/config.json", is_docker=True)
-    assert place("/h", DOCKER_CONFIG="/d") == Place("/d/config.json", is_docker=True)
-    assert place("/h", REGISTRY_AUTH_FILE="/a.json", DOCKER_CONFIG="/d") == Place("/a.json", is_docker=False)
+    assert place("/h") == LoginFile("/h/.docker/config.json", is_docker=True)
+    assert place("/h", DOCKER_CONFIG="/d") == LoginFile("/d/config.json", is_docker=True)
+    assert place("/h", REGISTRY_AUTH_FILE="/a.json", DOCKER_CONFIG="/d") == LoginFile("/a.json", is_docker=False)
     with pytest.raises(ConfigError, match="no place"):
         place("")
 

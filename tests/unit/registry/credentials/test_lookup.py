@@ -14,7 +14,7 @@ import pytest
 from imagestore import CancelToken, Credential, Reference, Secret
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import sources
-from imagestore.registry.credentials.lookup import CredentialResolver, Explanation, Surroundings
+from imagestore.registry.credentials.lookup import CredentialResolver, Explanation, UserEnvironment
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Outcome, Target
 
 HOST = "registry.example"
@@ -54,8 +54,8 @@ class Machine:
         return len(log.read_text().splitlines()) if log.exists() else 0
 
     def resolver(self, *explicit: Explicit, auth_file: str = "") -> CredentialResolver:
-        surroundings = Surroundings(self.environment, str(self.folder / "home"), 1000, has_run_folder=False)
-        return CredentialResolver.standard(*explicit, auth_file=auth_file, surroundings=surroundings)
+        user = UserEnvironment(self.environment, str(self.folder / "home"), 1000, has_run_folder=False)
+        return CredentialResolver.standard(*explicit, auth_file=auth_file, user=user)
 
     def user(self, host: str = HOST, repository: str = "a/b/c") -> str:
         found = self.resolver().lookup(Target(host, repository), cancel=CancelToken())
@@ -128,10 +128,8 @@ def test_run_and_config_folders(machine: Machine) -> None:
     machine.write("xdg/containers/auth.json", {"auths": {HOST: entry("xdg")}})
     assert machine.user() == "xdg"
     del machine.environment["XDG_RUNTIME_DIR"]
-    surroundings = Surroundings(machine.environment, "", 1234, has_run_folder=True)
-    steps = CredentialResolver.standard(surroundings=surroundings).explain(
-        Reference.parse(f"{HOST}/a"), cancel=CancelToken()
-    )
+    user = UserEnvironment(machine.environment, "", 1234, has_run_folder=True)
+    steps = CredentialResolver.standard(user=user).explain(Reference.parse(f"{HOST}/a"), cancel=CancelToken())
     places = ["/run/containers/1234/auth.json", str(machine.folder / "xdg/containers/auth.json")]
     assert [step.location for step in steps.steps] == places
 
