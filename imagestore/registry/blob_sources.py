@@ -1,7 +1,7 @@
 """Opens one transfer of a blob, from one of three sources: a host, the descriptor itself, or a foreign layer's URLs.
 
 ``ranges.py`` judges a host's answer. Old Windows base layers are foreign: no registry has them, and their descriptor
-lists URLs. An image's author wrote those (CVE-2020-15157), so they are followed only to hosts that the operator allowed,
+lists URLs. An image's author wrote those (CVE-2020-15157), so they are followed only to hosts that the operator allows,
 over https, to public addresses, without credentials, configured headers or client certificates.
 """
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PULL: Final = "pull"
 RESOLVE: Final = "resolve"
 _DEFAULT_CONNECTION: Final = ConnectionSettings()
-#: What made an endpoint so that nobody configured.
+#: The source of an endpoint that isn't configured.
 _BUILT_IN: Final = "built-in rule"
 REFERRERS: Final = "referrers"
 ALL_CAPABILITIES: Final = frozenset({PULL, RESOLVE, "push", REFERRERS})
@@ -38,7 +38,7 @@ class Endpoint:
         namespace: the registry host of the references it serves, as in the reference.
         is_upstream: the registry itself and no mirror.
         capabilities: what it may be asked.
-        headers: sent with every request to it, and to nobody else.
+        headers: sent with every request to it, and to no other host.
         connection: TLS and dialling.
         source: which rule or file named it, for people.
     """
@@ -67,7 +67,7 @@ class Endpoint:
     def _serves_own_namespace(self) -> bool:
         if self.host == self.namespace or (self.namespace == DOCKER_HUB and self.host == DOCKER_HUB_API):
             return True
-        # A reference may name the port that goes without saying.
+        # A reference may name the default port.
         return urls.origin_of(f"{self.origin.scheme}://{self.namespace}") == self.origin
 
 
@@ -90,8 +90,8 @@ def default_scheme(host: str) -> str:
 def endpoints_from(host: str, configured: RegistryHosts) -> tuple[Endpoint, ...]:
     """Mirrors in their order, the registry last.
 
-    A host table for the registry's own address is how many people write down its authority or its headers. Where the
-    registry has no settings of its own, it takes those; and such a table right before it isn't asked twice.
+    Many users configure a registry's CA or headers in a host table for its own address. If the registry has no settings
+    of its own, it takes those; and if such a table comes last, it isn't asked twice.
     """
     upstream = _upstream(host, configured.server)
     mirrors = [_endpoint(host, mirror, is_upstream=False) for mirror in configured.mirrors]
@@ -104,7 +104,7 @@ def endpoints_from(host: str, configured: RegistryHosts) -> tuple[Endpoint, ...]
 
 
 def _asks_the_same(mirror: Endpoint, upstream: Endpoint) -> bool:
-    """Whether asking the mirror first could give no better answer than the registry gives anyway."""
+    """Whether the mirror could give no better answer than the registry itself."""
     settings = (mirror.headers, mirror.connection)
     is_same_way = settings in {((), _DEFAULT_CONNECTION), (upstream.headers, upstream.connection)}
     return mirror.base == upstream.base and is_same_way and mirror.capabilities <= upstream.capabilities

@@ -1,4 +1,4 @@
-"""What the requests of one operation share: hosts, retries left, bytes per second, and what was said already.
+"""What the requests of one operation share: hosts, retries left, bytes per second, warnings that were shown.
 
 One cancel token stands for one operation, a pull with all its layers for example.
 """
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 # A limited transfer reads as much at a time as it may in this many seconds, but never less than a few packets.
 _SHARE_SECONDS: Final = 0.1
 _LEAST_SHARE_BYTES: Final = 4096
-# Warnings that one operation passes on; a hostile registry has another one for each answer.
+# Warnings that one operation shows; a hostile registry could send another one with each answer.
 _MAX_WARNINGS: Final = 100
-# For so long an authorization that the operation has obtained itself is not obtained again when it is refused.
+# If an authorization that the operation obtained is refused within this time, no other one is looked for.
 _TRIED_SECONDS: Final = 10.0
 
 
@@ -82,14 +82,14 @@ class Operation:
         self._timing.sleep(cancel, seconds)
 
     def note_tried(self, origin: Origin, repository: str, authorization: str) -> None:
-        """Note that the operation has just obtained this authorization, or has looked in vain for a better one."""
+        """Note that the operation has just obtained this authorization, or found no better one."""
         now = self._timing.monotonic()
         with self._lock:
             self._tried = {key: since for key, since in self._tried.items() if now - since < _TRIED_SECONDS}
             self._tried[origin, repository, hash(authorization)] = now
 
     def has_tried(self, origin: Origin, repository: str, authorization: str) -> bool:
-        """Whether tried() was called with this a moment ago."""
+        """Whether note_tried() was called with this a moment ago."""
         with self._lock:
             since = self._tried.get((origin, repository, hash(authorization)))
         return since is not None and self._timing.monotonic() - since < _TRIED_SECONDS
@@ -100,12 +100,12 @@ class Operation:
             self._login_remarks[origin, repository] = remark
 
     def login_remark(self, origin: Origin, repository: str) -> str:
-        """Why no login was sent; empty when there is nothing to say."""
+        """Why no login was sent; empty if unknown."""
         with self._lock:
             return self._login_remarks.get((origin, repository), "")
 
     def is_new(self, text: str) -> bool:
-        """Whether this was not said before in the operation, and not too much else."""
+        """Whether a message was not shown before in the operation, nor too many others."""
         with self._lock:
             is_new = text not in self._shown and len(self._shown) < _MAX_WARNINGS
             if is_new:

@@ -1,8 +1,8 @@
-"""When to try again, and how long to wait before: decisions as pure functions, and the waits shared by a host's users.
+"""When to try again and how long to wait before: decisions as pure functions, and pauses for all requests to a host.
 
 RFC 9110 section 10.2.3 gives Retry-After as seconds or as a date. Random waits follow "full jitter": anything between
-nothing and a bound that doubles, so that many clients don't come back together. Where a limit of requests is what they
-wait for, nothing would be too short.
+nothing and a bound that doubles, so that many clients don't come back together. If a host limits requests and names no
+time, the wait is never near nothing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 #: Statuses that a later try may turn into success; 52x are those of a large delivery network for a lost origin.
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 530)})
-# What a proxy's refusal that time won't change begins with.
+# How a proxy's final refusal begins.
 _REFUSED: Final = frozenset({"400", "401", "403", "407"})
 _SECONDS: Final = re.compile(r"[0-9]{1,19}")
-# What a registry may answer to a stranger: Amazon's says 403 and 404 without a challenge, Nexus hides what isn't public
-# behind 404.
-_OF_STRANGERS: Final = frozenset({400, 401, 403, 404})
-# And to a login or token that it doesn't take any more: whatever is the client's fault, but for its range.
-_OF_LOGINS: Final = frozenset(range(400, 500)) - TRANSIENT_STATUSES - {416}
+# What a registry may answer without a login: Amazon's answers 403 and 404 without a challenge, Nexus hides private
+# content by a 404.
+_WITHOUT_LOGIN: Final = frozenset({400, 401, 403, 404})
+# What it may answer to a login or token that is no longer valid: any client error, except about the range.
+_WITH_LOGIN: Final = frozenset(range(400, 500)) - TRANSIENT_STATUSES - {416}
 
 
 def _chance() -> float:
@@ -120,7 +120,7 @@ def is_transient(error: ImageStoreError) -> bool:
 
 
 class HostPauses:
-    """When each host may be asked again; one registry's limit holds back every transfer from it, not only one."""
+    """When each host may be asked again: a registry's limit holds for every transfer from it, not only for one."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
@@ -128,7 +128,7 @@ class HostPauses:
         self._until: dict[str, tuple[float, str]] = {}
 
     def pause(self, host: str, seconds: float, reason: str) -> None:
-        """Nobody asks the host before this time has passed."""
+        """No request is sent to the host before this time has passed."""
         until = self._timing.monotonic() + seconds
         with self._lock:
             known = self._until.get(host)
@@ -141,7 +141,6 @@ class HostPauses:
         Raises:
             RateLimitedError: that would take longer than the caller has.
         """
-        # Hardly ever does a host rest.
         while self._until:
             with self._lock:
                 until, reason = self._until.get(host, (0.0, ""))
@@ -150,7 +149,7 @@ class HostPauses:
                     self._until.pop(host, None)
                     return
             if seconds > longest_seconds:
-                message = f"{host}: is not asked for another {seconds:.0f} s, as it wished: {reason}"
+                message = f"{host}: rate limited; not asked again for {seconds:.0f} s (Retry-After): {reason}"
                 raise RateLimitedError(message, host=host, retry_after=seconds)
             observer(Waiting(host, seconds, reason))
             self._timing.sleep(cancel, seconds)
@@ -158,6 +157,6 @@ class HostPauses:
 
 def is_refusal(request: httpx.Request, response: Response, *, had_login: bool) -> bool:
     """Whether a request with another login, or with one, may get another answer; ``had_login``: or the one before."""
-    if had_login and (request.method, response.status) != ("HEAD", 405):  # which comes with any login
-        return response.status in _OF_LOGINS
-    return response.status in _OF_STRANGERS
+    if had_login and (request.method, response.status) != ("HEAD", 405):  # any login gets that
+        return response.status in _WITH_LOGIN
+    return response.status in _WITHOUT_LOGIN

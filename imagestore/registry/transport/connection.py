@@ -27,7 +27,7 @@ BODY: Final = "imagestore.body"
 MAX_HEAD_BYTES: Final = 100 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 _BEGINNING: Final = b"HTTP/"
-# A slow connection is read for so long at a time, so that progress is seen and what came is kept.
+# A slow connection is read for at most so long at a time, so that progress is seen and received bytes are kept.
 _PATIENCE_SECONDS: Final = 0.1
 
 
@@ -42,7 +42,7 @@ class Connection:
 
     @property
     def is_readable(self) -> bool:
-        """Whether something is to be read: bytes that were not asked for, or the peer's good-bye."""
+        """Whether something can be read: bytes that were not asked for, or the end of the connection."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         waiting = select.poll()
@@ -164,12 +164,12 @@ class Transfer:
         """The next part of the body, or its end."""
         started = time.monotonic()
         while (event := self._parsed()) is None:
-            # What frames a chunk may come a byte at a time, and is nothing of the body.
+            # The framing of chunks may drip without a byte of the body.
             if self._read_seconds is not None and time.monotonic() - started > self._read_seconds:
                 raise httpx.ReadTimeout("nothing of the body came")
             data = self._receive()
             if not data:
-                # A cancellation ends the connection too, and is no end of a body.
+                # A cancellation ends the connection too, which is no end of a body.
                 self._exchange.check()
             self._machine.receive_data(data)
         return event
@@ -188,7 +188,7 @@ class Transfer:
         try:
             self._connection.send(self._message, self._write_seconds, self._exchange)
         except httpx.WriteError:
-            # A peer that refuses before it has read everything hangs up, and may have said why.
+            # A peer may refuse and close before it has read everything; its answer may still be there.
             self._exchange.check()
         else:
             self._is_sent = True
@@ -215,7 +215,7 @@ class Transfer:
         try:
             event = self._machine.next_event()
         except h11.RemoteProtocolError as error:
-            # Behind the colon it quotes what came, which may hold a secret.
+            # After the colon it quotes what came, which may hold a secret.
             raise httpx.RemoteProtocolError(str(error).partition(":")[0]) from error
         return event if isinstance(event, h11.Event) else None
 
@@ -305,7 +305,7 @@ def _written(machine: h11.Connection, request: httpx.Request) -> bytes:
     """A request as bytes.
 
     Raises:
-        httpx.LocalProtocolError: it would say something else than what is meant.
+        httpx.LocalProtocolError: it can't be written as valid HTTP.
     """
     body = b"".join(request.stream) if isinstance(request.stream, httpx.SyncByteStream) else b""
     try:

@@ -1,4 +1,4 @@
-"""Requests are httpx's own; an answer is httpx's with its body unread, and read within limits."""
+"""Requests and responses: httpx's own requests; httpx's responses with bodies that are read within limits."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 # What httpx makes for each request.
 _MADE: Final = frozenset({"host", "content-length"})
-# Digests are over bytes as stored; a transport coding would only add a decompression bomb.
+# Digests are over bytes as stored; a transfer coding would only allow decompression bombs.
 _ALWAYS: Final = (("Accept-Encoding", "identity"), ("User-Agent", f"imagestore/{__version__}"))
 
 
 def make_request(
     method: str, url: str, headers: Iterable[tuple[str, str]] = (), body: bytes | None = None
 ) -> httpx.Request:
-    """A request with what every request of ours says, unless ``headers`` say it.
+    """A request with the header fields of all our requests, unless ``headers`` has them.
 
     Raises:
-        ProtocolError: the URL can't be used, or a header would say something else than what is meant.
+        ProtocolError: the URL can't be used, or a header has characters that would change its meaning.
     """
     urls.split(url)
     fields = list(headers)

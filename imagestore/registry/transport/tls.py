@@ -1,8 +1,8 @@
 """TLS contexts from connection settings.
 
 The system's authorities are trusted, plus those the operator named for a host. A client certificate is presented to the
-host it was configured for and to no other (GHSA-whvf-jp7m-59f3); a private authority stays trusted for the hosts that
-host sends us to, because its token server and its storage usually share it. Certificates are judged as Go judges them
+host it was configured for and to no other (GHSA-whvf-jp7m-59f3). A private authority is also trusted for the hosts that
+the registry names, because its token server and its storage usually share it. Certificates are judged as Go judges them
 for containerd: a file that works as ``ca`` there works here.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from imagestore.registry.transport.addresses import Origin
 
-#: What to do about a server that wants to know who asks.
+#: What to do about a server that asks for a client certificate.
 CLIENT_HINT: Final = "if the server wants a client certificate, name it as 'client' in the registry's hosts.toml"
 # OpenSSL's numbers: not yet valid, expired; another host name, another address.
 _OUT_OF_TIME: Final = frozenset({9, 10})
@@ -36,7 +36,7 @@ _REFUSED_CLIENT: Final = frozenset(
     | {f"SSLV3_ALERT_{what}" for what in ("CERTIFICATE_REVOKED", "UNSUPPORTED_CERTIFICATE")}
 )
 
-# How a peer's end looks inside TLS: without its good-bye, with it, or as the system's error.
+# How the end of a connection looks inside TLS: without close_notify, with it, or as a system error.
 _CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _HUNG_UP: Final = (*_CUT_OFF, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 #: What to do about a server that closes the connection before TLS is agreed on.
@@ -52,7 +52,7 @@ def settings_for(origin: Origin, *, home: Origin | None, settings: ConnectionSet
     """The part of a host's settings that holds for a destination."""
     if home is None or origin == home:
         return settings
-    # The same machine on another port (a token server, say) is as trusted as the host itself; any other isn't.
+    # The same host on another port (a token server, for example) is trusted as the host itself; another host isn't.
     skip_verify = settings.skip_verify and origin.host == home.host
     return replace(settings, client_pairs=(), skip_verify=skip_verify)
 
@@ -96,7 +96,7 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
 
 
 def failure_in(error: BaseException) -> ssl.SSLError | None:
-    """The refused handshake behind a library's error, if that is what happened; a broken connection isn't."""
+    """The refused handshake that caused a library's error; None if it was something else, as a broken connection."""
     for cause in causes(error):
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, _CUT_OFF):
             return cause
@@ -104,12 +104,12 @@ def failure_in(error: BaseException) -> ssl.SSLError | None:
 
 
 def is_hang_up(error: BaseException) -> bool:
-    """Whether a peer closed the connection, during a handshake: OpenSSL's words for it don't say so."""
+    """Whether a peer closed the connection during a handshake, which OpenSSL's text doesn't say."""
     return any(isinstance(cause, _HUNG_UP) for cause in causes(error))
 
 
 def causes(error: BaseException) -> Iterator[object]:
-    """An error and what is behind it: libraries wrap that as the argument or the cause of their own, some twice."""
+    """An error and its causes: libraries wrap the original as an argument or as the cause, some twice."""
     link: BaseException | None = error
     while link is not None:
         yield from (link, *link.args)

@@ -15,7 +15,7 @@ _MAX_ESCAPED: Final = 2048
 
 
 def escape(text: str) -> str:
-    r"""Shorten a stranger's text and escape what a terminal or a log would act on.
+    r"""Shorten a peer's text and escape what a terminal or a log would act on.
 
     >>> escape("denied\x1b[2J")
     'denied\\x1b[2J'
@@ -76,7 +76,7 @@ def origin_of(url: str) -> Origin:
 
 
 def join(base: str, target: str) -> str:
-    """Where a server's word leads from an address: absolute, without the fragment, which is the browser's business.
+    """The absolute URL that a server's reference means at an address, without a fragment.
 
     Raises:
         ProtocolError: it can't be read.
@@ -86,7 +86,7 @@ def join(base: str, target: str) -> str:
     """
     try:
         joined = urljoin(base, target).partition("#")[0]
-        # Clients have always encoded what servers forget to. A header's characters are its bytes.
+        # As other clients, encode what the server should have encoded. A header's characters are its bytes.
         return joined if _LEGAL.fullmatch(joined) else quote(joined, safe=_SAFE, encoding=_coding(joined))
     except ValueError as error:
         raise ProtocolError(f"URL {shown(target)}, named by {shown(base)}: can't be read: {error}") from error

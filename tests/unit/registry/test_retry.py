@@ -238,7 +238,7 @@ def test_a_pause_longer_than_the_deadline_is_not_sat_out(make_bench: MakeBench) 
     answer, methods = script(httpx.Response(429, headers={"Retry-After": "100"}), good())
     bench = make_bench(answer)
     bench.client._shared.pauses.pause("registry.example", 100.0, "it asked")
-    with pytest.raises(RateLimitedError, match="not asked for another 100 s") as raised:
+    with pytest.raises(RateLimitedError, match="not asked again for 100 s") as raised:
         bench.client.resolve(REFERENCE, cancel=CancelToken(deadline_seconds=5))
     assert raised.value.retry_after == pytest.approx(100.0)
     assert "it asked" in str(raised.value)
