@@ -1,8 +1,9 @@
-"""What an answer of the manifests endpoint says: pure judgement of headers and bytes.
+"""Answers to requests for an index, a manifest or a config: read, and judged by headers and bytes.
 
-The bytes decide; a header is a hint, and no error says of the bytes what only a header said. A content type that names
-another document than the descriptor, or than the document's own media type, is an error and no choice: what is an index
-to one reader and a manifest to another is an attack (CVE-2021-41190), and peers go by the header.
+The bytes decide; a header is a hint, and an error doesn't state of the bytes what only a header stated. If the content
+type names another kind of document than the descriptor, or than the document's own media type, that is an error: a
+document that is an index to one reader and a manifest to another is an attack (CVE-2021-41190), and other clients go by
+the header.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
     from imagestore.registry.transport.messages import Response
 
 
+_log = logging.getLogger(__name__)
+
 _DOCUMENTS: Final = frozenset({Kind.INDEX, Kind.MANIFEST})
-# What servers send for files that they know nothing about: web servers, object stores, and guesses by the "extension"
-# of a tag like 1.2, which is a manual page's. Each also with "x-" before a part; and so is whatever says "unknown".
+# What servers send for files of unknown type: web servers, object stores, and guesses by the "extension" of a tag like
+# 1.2, which is a manual page's. Each also with "x-" before a part; "unknown" anywhere counts too.
 _GENERIC: Final = frozenset(
     {
         "application/binary",
@@ -64,11 +67,11 @@ _GENERIC: Final = frozenset(
 )
 
 _MISLABELLED_HINT: Final = (
-    "readers disagree on what it is then; push it again with the type that it has, or tell whoever runs the registry"
+    "readers disagree on what it is then; push it again with the type that it has, or tell the registry's operator"
 )
 _PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
 _PAGE_HINT: Final = (
-    "that is the type of a browser's page: perhaps no registry answers, or something in between wants a login first"
+    "that is the type of a web page: perhaps no registry answers, or a proxy in between wants a login first"
 )
 
 
@@ -83,9 +86,9 @@ def accepted(first: str = "") -> tuple[str, ...]:
 
 
 def stated_type(headers: httpx.Headers) -> str:
-    """The media type that a server names; empty when its word says nothing about a document.
+    """The media type that a server names; empty if it is a generic one.
 
-    Schema 1's types say nothing: registries are not asked for them, and some send documents of today under them.
+    Schema 1's types count as generic: they are not asked for, and some registries send other documents under them.
     """
     named = media_types.bare(headers.get("Content-Type", ""))
     plain = "/".join(part.removeprefix("x-") for part in named.split("/"))
@@ -98,13 +101,13 @@ def descriptor_of(body: bytes, headers: httpx.Headers, *, wanted: Digest | None,
 
     Raises:
         ProtocolError: neither an index nor a manifest.
-        DocumentError: one is under the other's type, or no type tells, and the bytes are no JSON object.
+        DocumentError: one is under the other's type, or no type is named, and the bytes are no JSON object.
         DigestMismatchError: other bytes than asked for.
     """
     digest = Digest.of(body, wanted.algorithm if wanted is not None else "sha256")
     claimed = announced_digest(headers)
     if wanted is None and claimed is not None and claimed.is_verifiable and claimed.algorithm != digest.algorithm:
-        # As a HEAD would have said.
+        # The descriptor is then the same as after a HEAD.
         digest = claimed if Digest.of(body, claimed.algorithm) == claimed else digest
     if wanted is not None and digest != wanted:
         if media_types.kind(headers.get("Content-Type", "")) is Kind.SCHEMA1:
@@ -140,14 +143,14 @@ def check_size(size: int, what: str) -> None:
 
 
 def check_digest(digest: Digest, what: str) -> None:
-    """What can't be verified needn't be asked for."""
+    """Refuse, before a request is sent, a digest that can't be verified."""
     if not digest.is_verifiable:
         known = ", ".join(VERIFIABLE)
         raise InvalidDigestError(f"{what}: digest algorithm {digest.algorithm!r} can't be verified; known: {known}")
 
 
 def announced_digest(headers: httpx.Headers) -> Digest | None:
-    """What the server says that a document's digest is; None when it says nothing that can be read."""
+    """The digest that a header names; None if there is none that can be read."""
     try:
         return Digest.parse(headers.get("Docker-Content-Digest", "").strip())
     except InvalidDigestError:
@@ -169,7 +172,7 @@ def _refuse_schema1(media_type: str, what: str) -> None:
 def _contradiction(body: bytes, stated: str, what: str) -> str:
     try:
         return in_turn(body, lambda: contradiction(decode(body, what), stated))
-    except DocumentError:  # which its reader words
+    except DocumentError:  # reported when the document is parsed
         return ""
 
 
@@ -185,11 +188,8 @@ def _type_inside(body: bytes, what: str) -> str:
     )
 
 
-_log = logging.getLogger(__name__)
-
-
 def ask_head(session: Session, call: Call, wanted: Digest | None) -> Digest | None:
-    """The digest that a HEAD names; None where it fails in any way, or doesn't say.
+    """The digest that a HEAD names; None if it fails in any way, or names none.
 
     Some registries answer HEAD late, wrongly or not at all, so it is sent once and awaited for a few seconds.
     """
@@ -229,13 +229,13 @@ def read_document(response: Response, wanted: Digest | None, what: str) -> tuple
         target = descriptor_of(body, response.headers, wanted=wanted, what=what)
         claimed = announced_digest(response.headers)
         if claimed != target.digest and claimed is not None and coding(response):
-            # A wrong claim alone is no fault: some registries make them. But these bytes were changed on their way.
+            # A wrong header alone is no fault: some registries send them. But these bytes were coded on their way.
             raise DigestMismatchError(what, expected=str(claimed), actual=str(target.digest))
         return target, body, claimed
 
 
 def confirm_by_digest(session: Session, call: Call, target: Descriptor, claimed: Digest) -> None:
-    """Ask by digest for what came by tag under another digest's name: a wrong header, or damage?
+    """Fetch by digest what came by tag under another digest's name: either the header is wrong, or the content.
 
     Raises:
         DigestMismatchError: the registry doesn't have these bytes.
@@ -249,7 +249,7 @@ def confirm_by_digest(session: Session, call: Call, target: Descriptor, claimed:
 
 
 def _is_cut_off(response: Response, body: bytes) -> bool:
-    """Whether JSON ends early, where the end of the connection is that of the body (RFC 9112 section 6.3)."""
+    """Whether JSON ends early, if only the connection's end marks that of the body (RFC 9112 section 6.3)."""
     has_length = response.headers.get("Content-Length", "") or response.headers.get("Transfer-Encoding", "")
     return not has_length and body.startswith(b"{") and not body.rstrip().endswith(b"}")
 
@@ -281,7 +281,7 @@ def read_verified(response: Response, descriptor: Descriptor, what: str) -> byte
 
 
 def _read_gzip(response: Response, descriptor: Descriptor, what: str) -> bytes:
-    """What came if that is the document (it is stored compressed), else what is inside."""
+    """The body as it came if it is the document (stored compressed), else decompressed."""
     body = response.read(MAX_DOCUMENT_BYTES)
     if len(body) != descriptor.size or Digest.of(body, descriptor.digest.algorithm) != descriptor.digest:
         body = decoded(response, body, descriptor.size)

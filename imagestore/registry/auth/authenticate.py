@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
 from imagestore.registry.auth.challenge import parse_challenges
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 #: Challenges answered for one request; two are normal (no token yet; one more scope).
 MAX_ANSWERS: Final = 4
 _MAX_KNOWN: Final = 4096
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 # Never gets a secret.
 _log = logging.getLogger(__name__)
@@ -163,13 +166,11 @@ class RegistryAuthenticator:
         attempt = self._attempt(origin, repository)
         attempt.answers += 1
         if attempt.answers > MAX_ANSWERS:
-            raise AuthenticationError(
-                f"{target.shown}: expected an end to challenges after {MAX_ANSWERS}, another came", host=target.host
-            )
+            raise _error(target, f"{target.shown}: expected an end to challenges after {MAX_ANSWERS}, another came")
         try:
             challenge = _choose(parse_challenges(headers.get_list("WWW-Authenticate")), target)
         except ProtocolError as error:
-            raise AuthenticationError(f"{target.host}: {error}", host=target.host, status=401) from error
+            raise _error(target, f"{target.host}: {error}") from error
         found = self._lookup(target, cancel)
         if challenge.scheme == "basic":
             known, header = self._basic(origin, target, found)
@@ -181,23 +182,18 @@ class RegistryAuthenticator:
         if header == attempt.header:
             raise self._refused(target, challenge, found)
         attempt.header = header
-        self._remember(origin, repository, replace(known, provenance=found.provenance if found is not None else ""))
+        known = replace(known, provenance=found.provenance if found is not None else "")
+        with self._lock:
+            _put(self._known, (origin, repository), known)
         return header
 
     def _basic(self, origin: Origin, target: Target, found: Found | None) -> tuple[_Known, str]:
         if found is None:
-            raise AuthenticationError(
-                f"{target.shown}: needs credentials for {target.host}; {self._absence}",
-                host=target.host,
-                status=401,
-                hint=f"{self._remedy(target, found)}; 'imagestore auth explain' shows where is looked",
-            )
+            hint = f"{self._remedy(target, found)}; 'imagestore auth explain' shows the places that are searched"
+            raise _error(target, f"{target.shown}: needs credentials for {target.host}; {self._absence}", hint)
         if not found.credential.password:
-            raise AuthenticationError(
-                f"{target.shown}: the registry wants user name and password, {found.provenance} has only a token",
-                host=target.host,
-                status=401,
-            )
+            message = f"the registry wants user name and password, {found.provenance} has only a token"
+            raise _error(target, f"{target.shown}: {message}")
         self._warn_of_plain_http(origin, origin)
         header = basic_header(found.credential)
         return _Known(Secret(header)), header
@@ -215,7 +211,7 @@ class RegistryAuthenticator:
         try:
             scopes = wanted_scopes(target.repository, parse_scopes(challenge.get("scope")))
         except InvalidInputError as error:
-            raise AuthenticationError(f"{target.host}: challenge: {error}", host=target.host, status=401) from error
+            raise _error(target, f"{target.host}: challenge: {error}") from error
         account = found.credential.fingerprint(self._fingerprint_key) if found is not None else ""
         key = TokenKey(origin, realm.url(), challenge.get("service"), account, scopes)
         if key in attempt.fresh:
@@ -253,30 +249,18 @@ class RegistryAuthenticator:
     def _renewal(self, key: TokenKey) -> Renewal:
         login = (key.realm, key.service, key.account)
         with self._lock:
-            renewal = self._renewals.pop(login, None) or Renewal()
-            if len(self._renewals) >= _MAX_KNOWN:
-                del self._renewals[next(iter(self._renewals))]
-            self._renewals[login] = renewal
-            return renewal
+            return _put(self._renewals, login, self._renewals.get(login) or Renewal())
 
     def _refused(self, target: Target, challenge: Challenge, found: Found | None) -> AuthenticationError:
         # Private and missing repositories are alike on many services.
         missing = "does not exist, or " if target.repository else ""
         remedy = self._remedy(target, found)
         if found is None:
-            return AuthenticationError(
-                f"{target.shown}: {missing}needs credentials; {self._absence}",
-                host=target.host,
-                status=401,
-                hint=f"check the name; for a private image {remedy}",
-            )
+            message = f"{target.shown}: {missing}needs credentials; {self._absence}"
+            return _error(target, message, f"check the name; for a private image {remedy}")
         reason = "don't allow this" if challenge.get("error") == "insufficient_scope" else "were refused"
-        return AuthenticationError(
-            f"{target.shown}: {missing}the credentials from {found.provenance} {reason}",
-            host=target.host,
-            status=401,
-            hint=f"check the name, or {remedy}",
-        )
+        message = f"{target.shown}: {missing}the credentials from {found.provenance} {reason}"
+        return _error(target, message, f"check the name, or {remedy}")
 
     @property
     def _absence(self) -> str:
@@ -325,13 +309,6 @@ class RegistryAuthenticator:
         if is_first:
             _log.warning(message, other, origin)
 
-    def _remember(self, origin: Origin, repository: str, known: _Known) -> None:
-        with self._lock:
-            self._known.pop((origin, repository), None)
-            if len(self._known) >= _MAX_KNOWN:
-                del self._known[next(iter(self._known))]
-            self._known[(origin, repository)] = known
-
     def _start(self, origin: Origin, repository: str, header: str) -> _Attempt:
         attempts: dict[tuple[Origin, str], _Attempt] | None = getattr(self._threads, "attempts", None)
         if attempts is None or len(attempts) >= _MAX_KNOWN:
@@ -353,8 +330,18 @@ def _choose(challenges: tuple[Challenge, ...], target: Target) -> Challenge:
         if challenge.scheme == "basic":
             return challenge
     offered = ", ".join(dict.fromkeys(challenge.scheme[:40] for challenge in challenges)) or "no challenge"
-    raise AuthenticationError(
-        f"{target.host}: expected a Bearer challenge with a realm, or a Basic one; offered: {offered}",
-        host=target.host,
-        status=401,
-    )
+    message = f"expected a Bearer challenge with a realm, or a Basic one; offered: {offered}"
+    raise _error(target, f"{target.host}: {message}")
+
+
+def _error(target: Target, message: str, hint: str = "") -> AuthenticationError:
+    return AuthenticationError(message, host=target.host, status=401, hint=hint)
+
+
+def _put(known: dict[K, V], key: K, value: V) -> V:
+    """Remember something as the newest; the oldest goes when there are too many."""
+    known.pop(key, None)
+    if len(known) >= _MAX_KNOWN:
+        del known[next(iter(known))]
+    known[key] = value
+    return value

@@ -26,13 +26,7 @@ _TYPE: Final = re.compile(r"([a-z0-9]+)(?:\(([a-z0-9]+)\))?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Scope:
-    """Actions on one resource.
-
-    Attributes:
-        type: ``repository``, ``registry``, ...; the whole text for a scope of another shape.
-        resource_class: the word in parentheses, or an empty text.
-        name: of the resource; empty for a scope of another shape.
-        actions: sorted, each once.
+    """Actions on one resource, sorted, each once. A scope of another shape has only a type, which is its whole text.
 
     >>> str(Scope.parse("repository:registry.example:5000/a/b:push,pull,pull"))
     'repository:registry.example:5000/a/b:pull,push'

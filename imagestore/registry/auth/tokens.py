@@ -43,14 +43,9 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """Everything two requests must have in common to share a token.
+    """What two requests must have in common to share a token; realm and service as the registry gave them.
 
-    Attributes:
-        origin: of the registry.
-        realm: URL of the token service, as the registry gave it.
-        service: as the registry gave it.
-        account: fingerprint of the credentials, empty for anonymous.
-        scopes: sorted.
+    The account is the fingerprint of the credentials, empty for anonymous; the scopes are sorted.
     """
 
     origin: Origin
@@ -66,13 +61,7 @@ class TokenKey:
 
 @dataclass(frozen=True, slots=True)
 class TokenReply:
-    """A token service's answer, checked.
-
-    Attributes:
-        token: the bearer token, opaque.
-        lifetime_seconds: from receipt.
-        refresh_token: for the next exchange, or empty.
-    """
+    """A token service's answer, checked; lifetime from receipt, refresh token for the next exchange or empty."""
 
     token: Secret
     lifetime_seconds: float
@@ -81,12 +70,7 @@ class TokenReply:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A remembered token.
-
-    Attributes:
-        value: the bearer token.
-        renew_at: on the cache's clock; from then on it is not used any more.
-    """
+    """A remembered token; from ``renew_at`` (on the cache's clock) on it is not used any more."""
 
     value: Secret
     renew_at: float
