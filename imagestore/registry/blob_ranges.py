@@ -28,15 +28,7 @@ _PARTS_PER_CONNECTION: Final = 2
 
 @dataclass(slots=True)
 class _Part:
-    """A range that is fetched.
-
-    Attributes:
-        byte_range: which bytes.
-        buffer: where they go.
-        received: how many are there.
-        is_over: nothing more comes.
-        failure: why it broke off, if it did.
-    """
+    """A range that is fetched: how much of it is there, whether more comes, and why it failed, if it did."""
 
     byte_range: ByteRange
     buffer: memoryview

@@ -21,7 +21,7 @@ from imagestore.registry.blobs import Body
 from imagestore.registry.content_coding import GunzippedBody, coding, coding_as_hint, coding_hint, is_gzip
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.errors_body import failure
-from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
+from imagestore.registry.ranges import Verdict, judge, parse_content_range
 from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ def _is_crowded(error: BaseException) -> bool:
 def _is_of_blob(response: Response, descriptor: Descriptor) -> bool:
     """Whether a part that is marked as coded is a part of the blob as it is stored, not of its coded form."""
     part = parse_content_range(response.headers.get("Content-Range", ""))
-    length = parse_length(response.headers.get("Content-Length", ""))
-    return part is not None and part.total == descriptor.size and length is not None
+    return part is not None and part.total == descriptor.size and response.length is not None
 
 
 def _open(
@@ -132,11 +131,9 @@ def _open(
         response.close()
         verdict, response = send(replace(call, range_header=""), 0)
     host = session.endpoint.host
-    length = parse_length(response.headers.get("Content-Length", ""))
-    is_other_length = verdict is Verdict.WRONG_SIZE
     # Another length may also mean other content: if there is a next host, that one is asked instead.
-    is_coded = is_other_length and session.is_last
-    if is_gzip(response) and (is_coded or (verdict is Verdict.WHOLE and length is None)):
+    is_coded = verdict is Verdict.WRONG_SIZE and session.is_last
+    if is_gzip(response) and (is_coded or (verdict is Verdict.WHOLE and response.length is None)):
         unpacked = GunzippedBody(response, descriptor, is_coded=is_coded)
         return Body(unpacked, 0, descriptor.size, host, slot, coding_hint(response))
     hint = coding_hint(response)
@@ -147,7 +144,7 @@ def _open(
         end = part.last + 1 if part is not None else descriptor.size
         return Body(response, offset, end, host, slot, hint)
     with response, coding_as_hint(response):
-        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=length or 0)
+        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=response.length or 0)
 
 
 def allowed_sources(descriptor: Descriptor, allowed_hosts: AbstractSet[str]) -> tuple[Endpoint, ...]:

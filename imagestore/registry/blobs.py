@@ -40,15 +40,9 @@ _LEAST_PART_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An opened transfer.
+    """An opened transfer of the bytes from ``start`` up to before ``end``.
 
-    Attributes:
-        source: gives the blob's bytes from ``start`` on.
-        start: offset of the body's first byte in the blob.
-        end: offset behind the last byte that this answer promises.
-        host: who serves it.
-        slot: at the host, given back once the body is closed; None where it takes none.
-        hint: what to do if the content turns out to be wrong.
+    The slot at the host is given back once the body is closed; the hint is for content that turns out to be wrong.
     """
 
     source: Response | GunzippedBody | io.BytesIO
@@ -127,12 +121,7 @@ class BlobStream(BlobReader):
     """A BlobReader over one connection at a time.
 
     Args:
-        descriptor: of the blob.
-        byte_range: which bytes of it.
         opener: asks the hosts in turn, the suspects last, for the bytes from an offset up to before an end.
-        shared: policy, clocks, observer.
-        operation: what the requests of one operation share.
-        cancel: ends it.
 
     Raises:
         RegistryError, IntegrityError: no host serves the blob.

@@ -32,7 +32,6 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.other_documents import contradiction
 from imagestore.registry.content_coding import coding, coding_as_hint, decoded, is_gzip, read_decoded
 from imagestore.registry.errors_body import failure
-from imagestore.registry.ranges import parse_length
 
 if TYPE_CHECKING:
     import httpx
@@ -268,9 +267,8 @@ def read_verified(response: Response, descriptor: Descriptor, what: str) -> byte
             check_type(descriptor, response.headers, what)
         if is_gzip(response):
             return _read_gzip(response, descriptor, what)
-        announced = parse_length(response.headers.get("Content-Length", ""))
-        if announced not in (None, descriptor.size):
-            raise SizeMismatchError(what, expected=descriptor.size, actual=announced or 0)
+        if response.length not in (None, descriptor.size):
+            raise SizeMismatchError(what, expected=descriptor.size, actual=response.length or 0)
         verifier = Verifier(descriptor.digest, descriptor.size, what=what)
         body = bytearray()
         for piece in response.chunks():

@@ -54,14 +54,7 @@ def first_served(
     breaker: Breaker,
     observer: Observer,
 ) -> T:
-    """Try endpoints in order.
-
-    Args:
-        endpoints: those that have the needed capability.
-        attempt: asks one endpoint; the number says how many remain behind it.
-        what: names the thing in errors.
-        breaker: remembers unreachable mirrors.
-        observer: told when the next endpoint is tried.
+    """Try endpoints in order; ``attempt`` gets one and the number of those after it.
 
     Raises:
         RegistryError, IntegrityError, DocumentError: that of the last endpoint; the others' texts are in its hint.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
+from imagestore.registry.transport.messages import parse_length
 
 if TYPE_CHECKING:
     import httpx
@@ -79,8 +80,3 @@ def judge(status: int, headers: httpx.Headers, *, offset: int, size: int, has_ra
         return Verdict.PART if length in (None, part.last + 1 - part.first) else Verdict.RESTART
     # 304 and 412 answer conditions that we don't send; 416: our offset isn't the server's; 501: it has no ranges.
     return Verdict.RESTART if status in {304, 412, 416, 501} else Verdict.REFUSED
-
-
-def parse_length(text: str) -> int | None:
-    """A Content-Length in bytes; None when missing or unreadable."""
-    return int(text) if re.fullmatch(r"[0-9]{1,19}", text) else None

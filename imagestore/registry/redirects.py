@@ -28,17 +28,10 @@ _KEPT_ELSEWHERE: Final = frozenset({"accept", "range"})
 
 
 def follow(request: httpx.Request, send: Callable[[httpx.Request], Response], *, home: Origin, most: int) -> Response:
-    """Send a request, and what its redirects make of it.
-
-    Args:
-        request: a GET or HEAD.
-        send: sends one request.
-        home: the origin whose secrets the request may carry.
-        most: redirects that are followed.
+    """The answer to a GET or HEAD behind at most so many redirects; ``home`` is the origin whose secrets it may carry.
 
     Raises:
         ProtocolError: a redirect can't be followed, or there are too many.
-        Exception: whatever ``send`` raised.
     """
     seen = {str(request.url)}
     while True:

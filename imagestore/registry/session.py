@@ -106,14 +106,7 @@ class ClientContext:
 class Session:
     """One endpoint on behalf of one operation.
 
-    Attributes:
-        endpoint: where.
-        access: by which sender and authenticator.
-        shared: policy, clocks, pauses, observer.
-        operation: what its requests share.
-        cancel: ends it.
-        is_last: no other host is asked behind it, so that it is given more tries and longer waits.
-        is_tried_once: nothing is retried.
+    The last endpoint (no other host is asked after it) is given more tries and longer waits.
     """
 
     endpoint: Endpoint

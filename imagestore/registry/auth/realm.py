@@ -39,13 +39,7 @@ BUILT_IN_PAIRS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Realm:
-    """Address of a token service.
-
-    Attributes:
-        origin: where secrets for it may be sent.
-        path: begins with a slash.
-        query: without its question mark; kept when parameters are added. Never shown: it may hold a secret.
-    """
+    """Address of a token service; its query is kept when parameters are added, and never shown, as it may be secret."""
 
     origin: Origin
     path: str

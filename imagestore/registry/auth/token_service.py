@@ -79,13 +79,9 @@ class TokenService:
     def fetch(
         self, scopes: tuple[Scope, ...], found: Found | None, refresh: Secret | None, *, cancel: CancelToken
     ) -> TokenReply:
-        """Get a token.
+        """Get a token; ``refresh`` is the newest refresh token, if the service has replaced the identity token.
 
-        Args:
-            scopes: what it should allow; the service may grant less without saying so.
-            found: credentials with their provenance; None for anonymous.
-            refresh: the newest refresh token, where the service has replaced the identity token.
-            cancel: ends the exchange.
+        The service may grant less than the scopes without saying so.
 
         Raises:
             AuthenticationError: refused, or the answer can't be used.

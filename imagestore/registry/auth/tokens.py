@@ -208,9 +208,7 @@ class Renewal:
     def exchange(self, fetch: Callable[[Secret | None], TokenReply], *, cancel: CancelToken) -> TokenReply:
         """Wait until no other exchange of the login is under way, then make this one.
 
-        Args:
-            fetch: makes it; given the newest refresh token, or None when the login's own is the newest.
-            cancel: ends the wait.
+        ``fetch`` gets the newest refresh token, or None when the login's own is the newest.
 
         Raises:
             RegistryUnavailableError: as ``fetch``, or as the exchange that was waited for, if the service didn't answer

@@ -26,16 +26,7 @@ _PROVENANCE: Final = "the request's AuthConfig"
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """The message's members as values.
-
-    Attributes:
-        server_address: host or URL of the registry; may be empty.
-        username: plain.
-        password: plain.
-        auth: base64 of ``user:password``.
-        identity_token: OAuth2 refresh token.
-        registry_token: ready bearer token.
-    """
+    """The message's members as values."""
 
     server_address: str = ""
     username: str = ""

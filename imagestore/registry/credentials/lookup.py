@@ -33,14 +33,7 @@ CONTENT_VARIABLE: Final = "DOCKER_AUTH_CONFIG"
 
 @dataclass(frozen=True, slots=True)
 class UserEnvironment:
-    """What of the process and its user decides where credentials are.
-
-    Attributes:
-        variables: of the process.
-        home: the user's folder; empty when there is none.
-        user_id: numeric.
-        has_run_folder: the system has ``/run`` (Linux).
-    """
+    """What decides where a user's credentials are: variables, the home folder (may be empty), and ``/run`` on Linux."""
 
     variables: Mapping[str, str]
     home: str
@@ -56,13 +49,9 @@ class UserEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything looked at for one reference; holds no secret.
+    """Every place that was looked at for a target, in order; holds no secret.
 
-    Attributes:
-        target: host and repository whose credentials were looked for.
-        provenance: of the credentials that are used; empty for anonymous access.
-        steps: every place in order.
-        failure: why the search ended without an answer, if it did.
+    Without provenance access is anonymous; a failure ended the search without an answer.
     """
 
     target: Target
@@ -123,13 +112,7 @@ class CredentialResolver:
     def standard(
         cls, *explicit: Source, auth_file: str = "", user: UserEnvironment | None = None
     ) -> CredentialResolver:
-        """The module's whole list for this process.
-
-        Args:
-            explicit: credentials given for this call; they come first.
-            auth_file: the only file to look into, if not empty.
-            user: instead of the process's own.
-        """
+        """The module's whole list for this process; ``auth_file`` is the only file to look into, if not empty."""
         where = user or UserEnvironment.of_process()
         sources = standard_sources(where, HelperPool(where.variables), auth_file=auth_file)
         return cls((*explicit, *sources))

@@ -156,11 +156,7 @@ class Outcome(enum.Enum):
 class Step:
     """One place that was looked at, and why it was used or not; never holds a secret.
 
-    Attributes:
-        location: the file, or another name of the place.
-        member: the member inside it, or the helper program; may be empty.
-        outcome: in one word.
-        reason: in a sentence.
+    The location is a file or another name of the place, the member one inside it, a helper program, or empty.
     """
 
     location: str
@@ -171,13 +167,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What one source says about a target.
-
-    Attributes:
-        found: the credential, if there is one.
-        steps: what was looked at, in order.
-        failure: why the search has to end here: a place that can't be read, a broken entry, a helper that failed.
-    """
+    """What one source has for a target: a credential or none, the places, and a failure that ends the search."""
 
     found: Found | None
     steps: tuple[Step, ...]

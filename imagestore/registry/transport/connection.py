@@ -109,13 +109,9 @@ class Connection:
 
 
 class Transfer:
-    """One request over a connection, and its answer.
+    """One request over a connection, which carries nothing else until the answer's body is closed.
 
-    Args:
-        connection: carries nothing else until the answer's body is closed.
-        request: to send.
-        exchange: bounds the waits.
-        on_end: called when the body is closed with the connection, and whether it may carry another exchange.
+    Then ``on_end`` is called with the connection, and whether it may carry another exchange.
     """
 
     def __init__(
@@ -271,10 +267,7 @@ class SizedBody(httpx.SyncByteStream):
 class EventBody(httpx.SyncByteStream):
     """A body in chunks, or until the connection ends: h11 finds its end.
 
-    Args:
-        transfer: brings it.
-        received: its first bytes.
-        may_stay: whether its end is surely that of the answer.
+    The connection ``may_stay`` open if the body's end is certainly that of the answer.
     """
 
     def __init__(self, transfer: Transfer, received: bytes = b"", *, may_stay: bool = True) -> None:

@@ -25,13 +25,12 @@ import httpx
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
-from imagestore.registry.ranges import parse_length
 from imagestore.registry.transport import addresses, network, tls, urls
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.connection import BODY, SizedBody
 from imagestore.registry.transport.direct import DirectTransport
 from imagestore.registry.transport.errors import FAULTS, translated
-from imagestore.registry.transport.messages import Response, Sender, StreamReader, check_head
+from imagestore.registry.transport.messages import Response, Sender, StreamReader, check_head, parse_length
 from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
 from imagestore.registry.transport.proxy import ProxiedTransport, ProxyRules
 
@@ -57,11 +56,7 @@ _is_ours: ContextVar[bool] = ContextVar("imagestore_request", default=False)
 class Timeouts:
     """Time limits of one exchange, in seconds.
 
-    Attributes:
-        connect: for a connection, TLS included.
-        idle: without a single byte.
-        keep_alive: how long an idle connection is kept for the next request.
-        pace: how slow a response may be.
+    ``connect`` includes TLS; ``idle`` is the time without a single byte; an idle connection is kept for ``keep_alive``.
     """
 
     connect: float = network.CONNECT_SECONDS

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _MAX_HEADER_COUNT: Final = 256
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 64 * 1024
-_NUMBER: Final = re.compile(r"[0-9]{1,19}")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 # What httpx makes for each request.
@@ -63,6 +62,11 @@ def redirected(request: httpx.Request, url: str, *, only: Collection[str] | None
     fields = request.headers.multi_items()
     kept = [(name, value) for name, value in fields if name not in _MADE and (only is None or name in only)]
     return make_request(request.method, url, kept, request.content or None)
+
+
+def parse_length(text: str) -> int | None:
+    """A Content-Length in bytes; None when missing or unreadable."""
+    return int(text) if re.fullmatch(r"[0-9]{1,19}", text) else None
 
 
 def check_head(answer: httpx.Response, host: str) -> None:
@@ -129,6 +133,11 @@ class Response:
         self.readinto = readinto
 
     @property
+    def length(self) -> int | None:
+        """Content-Length in bytes; None when missing or unreadable."""
+        return parse_length(self.headers.get("Content-Length", ""))
+
+    @property
     def host(self) -> str:
         """Who answered, for messages."""
         return urls.host_port(urls.origin_of(self.url))
@@ -145,9 +154,8 @@ class Response:
         Raises:
             ProtocolError: the body is longer than the limit.
         """
-        announced = self.headers.get("Content-Length", "")
-        if _NUMBER.fullmatch(announced) and int(announced) > limit_bytes:
-            raise self._too_long(f"announces {announced} bytes", limit_bytes)
+        if self.length is not None and self.length > limit_bytes:
+            raise self._too_long(f"announces {self.length} bytes", limit_bytes)
         whole = bytearray()
         for piece in self.chunks():
             whole += piece
