@@ -19,7 +19,7 @@ from imagestore.errors import (
 )
 from imagestore.registry.limits import TransferSlots
 from tests.support.streams import drain
-from tests.unit.registry.crowds import CONTENT, LAYER, ONE, OTHER, MakeBench
+from tests.unit.registry.wire import CONTENT, LAYER, ONE, OTHER, MakeBench
 
 
 def test_a_host_without_any_place_is_a_mistake() -> None:

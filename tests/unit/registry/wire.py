@@ -8,13 +8,19 @@ from typing import Any
 
 import httpx
 
+from imagestore import Descriptor, Digest
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.registry.endpoints import Endpoint, endpoints_from
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import Timeouts
 from imagestore.registry.transport.network import Pace
 
 SHORT = Timeouts(connect=2.0, idle=0.2, pace=Pace(head_seconds=0.4))
 RawServers = Callable[..., Any]
+MakeBench = Callable[..., Any]
+ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)
+CONTENT = b"x" * 1000
+LAYER = Descriptor("application/octet-stream", Digest.of(CONTENT), len(CONTENT))
 
 
 def say(*pieces: bytes, then: Callable[[socket.socket], None] | None = None) -> Callable[[socket.socket], None]:

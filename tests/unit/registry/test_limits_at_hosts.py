@@ -12,8 +12,7 @@ from imagestore import CancelToken, Reference, TransferPolicy
 from imagestore.errors import OperationCancelledError, RegistryError
 from imagestore.registry.limits import TransferSlots
 from tests.support.streams import drain
-from tests.unit.registry.crowds import CONTENT, LAYER, ONE, OTHER, MakeBench
-from tests.unit.registry.wire import Mirrored
+from tests.unit.registry.wire import CONTENT, LAYER, ONE, OTHER, MakeBench, Mirrored
 
 
 def test_who_was_refused_waits_until_a_transfer_that_is_served_has_ended() -> None:
