@@ -1,7 +1,7 @@
 """What happens during long work, as typed events.
 
 An observer is any callable that takes an event. It is called from several threads, must return quickly and must not
-raise; progress bars, ``--progress json`` and an embedder's metrics are all observers.
+raise. Progress bars, ``--progress json`` and an embedder's metrics are observers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The matcher chose a manifest; ``reason`` says by which rule."""
+    """The matcher chose a manifest; ``reason`` names the rule."""
 
     reference: str
     handler: str
@@ -95,16 +95,16 @@ class SourceSwitched:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """Something the user should know that is no error."""
+    """Something that the user should know and that is no error."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class PartAdvanced:
-    """Another service pulls for us and tells of one part (a layer, or the whole).
+    """Another service pulls for us and reports one part (a layer, or the whole).
 
-    ``part`` is its own short name, or empty; ``current`` and ``total`` are bytes where it tells them.
+    ``part`` is its own short name, or empty; ``current`` and ``total`` are bytes, if it reports them.
     """
 
     part: str
@@ -148,4 +148,4 @@ Observer = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The observer that isn't interested."""
+    """The observer that does nothing."""

@@ -1,4 +1,4 @@
-"""How patient a transfer is: limits as one value, with the reasons."""
+"""Limits of transfers, and what the operator allows in authentication, each as one value."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class TransferPolicy:
 
     Attributes:
         attempts: tries of one request at the last host, the first included.
-        mirror_attempts: tries at a host that has another behind it; a second one, because a kept connection may have
-            gone stale unnoticed.
+        mirror_attempts: tries at a host that another one follows; a second one, because a kept connection may have been
+            closed unnoticed.
         first_backoff_seconds: upper bound of the first random wait; it doubles with each further one.
         longest_backoff_seconds: upper bound of any such wait.
-        first_limited_seconds: the wait, give or take a half, where a registry limits requests and says nothing of time;
-            it doubles with each further one.
-        longest_limited_seconds: bound of that wait, give or take a half.
+        first_limited_seconds: the wait, plus or minus a half, if a registry limits requests and names no time; it
+            doubles with each further one.
+        longest_limited_seconds: bound of that wait, plus or minus a half.
         head_seconds: a HEAD that isn't answered by then is given up, and GET is sent.
         longest_wait_seconds: a registry that asks for a longer wait than this is an error at once.
-        mirror_wait_seconds: the same for a host that has another behind it.
+        mirror_wait_seconds: the same for a host that another one follows.
         total_retries: for one operation (one cancel token) altogether.
         progress_bytes: a transfer that got this far since its last break starts counting its tries anew.
         wasted_share: how much of a blob's size may be received twice, because a host ignores Range.
@@ -76,7 +76,7 @@ def transfer_policy(settings: RegistrySettings) -> TransferPolicy:
 
 
 def auth_policy(settings: RegistrySettings) -> AuthPolicy:
-    """Whom credentials may be shown to."""
+    """Which hosts credentials may be sent to."""
     return AuthPolicy(
         realm_trust=RealmTrust.STRICT if settings.is_realm_strict else RealmTrust.WARN,
         # A registry is judged by the host that speaks its API.
@@ -99,7 +99,7 @@ class AuthPolicy:
     Attributes:
         realm_trust: about token services on another host than the registry's, when credentials would go there.
         trusted_realms: pairs (registry host, token service host) that belong together.
-        credential_hosts: host of a mirror to the registry whose credentials it may see; nobody else's are shown to it.
+        credential_hosts: host of a mirror to the registry whose credentials are sent to it; others are not.
     """
 
     realm_trust: RealmTrust = RealmTrust.WARN

@@ -1,7 +1,7 @@
 """Connections to the hosts themselves, as a transport of httpx.
 
-A connection is kept for the next request when the answer says so and ended exactly. One that the peer closed while it
-was idle, or on which something arrived that was not asked for, is not used again.
+A connection is kept for the next request if the answer allows it and its body was read exactly to its end. It is not
+used again if the peer closed it while idle, or if anything arrived on it that was not asked for.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class DirectTransport(httpx.BaseTransport):
         self._is_closed = False
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Exchange a request for an answer whose body has not been read.
+        """See httpx.BaseTransport; the answer's body has not been read.
 
         Raises:
-            httpx.TransportError: that failed.
+            httpx.TransportError: no connection, or it broke.
             ProtocolError: the host has no allowed address.
         """
         exchange = request.extensions.get(EXCHANGE) or Exchange(CancelToken(), Pace())
@@ -71,7 +71,7 @@ class DirectTransport(httpx.BaseTransport):
             try:
                 return Transfer(kept, request, exchange, self._end).answer()
             except (httpx.ReadError, httpx.RemoteProtocolError):
-                # It was closed, or what came belongs to an answer before.
+                # It was closed, or what came belongs to an earlier answer.
                 exchange.check()
                 if request.method not in _IDEMPOTENT:
                     raise
@@ -111,7 +111,7 @@ class DirectTransport(httpx.BaseTransport):
                 if found is not None:
                     self._idle.remove(found)
             _close_all(expired)
-            # Readable before anything was asked: the peer closed it, or sends what wasn't asked for.
+            # Readable before a request: the peer closed it, or sent what wasn't asked for.
             if found is None or not found.is_readable:
                 return found
             found.close()
@@ -129,7 +129,7 @@ class DirectTransport(httpx.BaseTransport):
         _close_all(surplus)
 
     def _expired(self) -> list[Connection]:
-        """Take out what was idle for too long; those behind are younger."""
+        """Take out connections that were idle for too long; the oldest are first."""
         expired, oldest = [], time.monotonic() - self._keep_alive_seconds
         while self._idle and self._idle[0].idle_since < oldest:
             expired.append(self._idle.popleft())

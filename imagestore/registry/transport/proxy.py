@@ -1,8 +1,13 @@
-"""Requests through a proxy, by httpx's own transport: forwarding, tunnels, SOCKS.
+"""Proxies: which one a request goes through, and httpx's own transport through it (forwarding, tunnels, SOCKS).
 
-What differs from direct connections: names are resolved (that of the proxy here, those of registries by the proxy)
-without a way to end it, a limit of time holds for each read, and a response head that a kept connection brings is
-waited for until that limit also after a cancellation. From the head on a cancellation ends every wait.
+The variables ``HTTP_PROXY``, ``HTTPS_PROXY``, ``NO_PROXY`` and their lower-case forms are read as Go's tools read them.
+``NO_PROXY`` takes names (``example`` covers its subdomains, ``.example`` only those), addresses, CIDR networks, a port
+after any of them, and ``*``. This machine itself is never reached through a proxy. (Python's HTTP libraries don't know
+CIDR here; users of container tools rely on it.)
+
+Unlike with direct connections, a name resolution can't be ended (of the proxy's name here, of registries' names at the
+proxy); time limits hold for each read; and on a kept connection, the wait for a response head ends at that limit also
+after a cancellation. From the head on a cancellation ends every wait.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from imagestore.registry.transport.network import Exchange
 
 
-# More than any sensible number of parallel layers; a pull limits itself, the pool only must not be the bottleneck.
+# More than any sensible number of parallel layers: pulls have their own limits.
 _MAX_CONNECTIONS: Final = 64
 _MAX_IDLE_CONNECTIONS: Final = 16
 _PROXY_PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
@@ -41,10 +46,18 @@ _HANDSHAKE: Final = ".start_tls.started"
 _HANDSHAKE_OVER: Final = ".start_tls.complete"
 _CONNECTED: Final = (".connect_tcp.complete", _HANDSHAKE_OVER)
 _REACHED: Final = (".send_request_headers.started", ".setup_socks5_connection.started")
+#: What to do about a proxy that answers 407.
+PROXY_LOGIN: Final = (
+    "it wants a login, or another one than it was given: http://USER:PASSWORD@HOST:PORT in HTTP_PROXY or HTTPS_PROXY"
+)
+#: What to do about a proxy that can't be used.
+PROXY_VARIABLES: Final = "proxies are named in HTTP_PROXY and HTTPS_PROXY, hosts that need none in NO_PROXY"
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 class ProxiedTransport(httpx.BaseTransport):
-    """httpx's transport through a proxy; closed once the answers are that come through it. Thread-safe.
+    """httpx's transport through a proxy; thread-safe. It is closed when its last answer is.
 
     Raises:
         ConfigError: the proxy needs a package that isn't installed.
@@ -52,7 +65,7 @@ class ProxiedTransport(httpx.BaseTransport):
 
     def __init__(self, proxy: str, context: ssl.SSLContext | None, *, keep_alive_seconds: float = 30.0) -> None:
         self._inner = httpx.HTTPTransport(
-            # One that trusts nothing where there is none: httpx's own would take time to load.
+            # For plain http a context that trusts nothing: httpx's default one takes time to load.
             verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             trust_env=False,
             proxy=_parse_proxy(proxy),
@@ -70,7 +83,7 @@ class ProxiedTransport(httpx.BaseTransport):
         """See httpx.BaseTransport."""
         exchange: Exchange = request.extensions[EXCHANGE]
         if ":" in request.url.host:
-            # httpx names these to proxies without their brackets, which no proxy understands.
+            # httpx sends these to proxies without brackets, which no proxy understands.
             raise ConfigError(
                 f"{request.url.host}: a registry with an IPv6 address can't be asked through a proxy",
                 hint="use its name, or add the address to NO_PROXY",
@@ -127,8 +140,7 @@ class _Body(httpx.SyncByteStream):
 
 
 class _Trace:
-    """What httpx tells of a request's connection (its ``trace`` extension): which socket, and whether the proxy was
-    reached."""
+    """httpx's ``trace`` extension: which socket a request uses, and whether the proxy was reached."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -163,25 +175,14 @@ def _parse_proxy(url: str) -> httpx.Proxy:
         return httpx.Proxy(bare, auth=(user.decode(), password.decode()) if user else None)
     if not user:
         return httpx.Proxy(bare)
-    # Written here, since the bytes of a login need be no UTF-8.
+    # Not httpx's auth, since the bytes of a login may be no UTF-8.
     login = base64.b64encode(user + b":" + password).decode("ascii")
     return httpx.Proxy(bare, headers={"Proxy-Authorization": f"Basic {login}"})
 
 
-#: What to do about a proxy that answers 407.
-PROXY_LOGIN: Final = (
-    "it wants a login, or another one than it was given: http://USER:PASSWORD@HOST:PORT in HTTP_PROXY or HTTPS_PROXY"
-)
-#: What to do about a proxy that can't be used.
-PROXY_VARIABLES: Final = "proxies are named in HTTP_PROXY and HTTPS_PROXY, hosts that need none in NO_PROXY"
-_SCHEMES: Final = frozenset({"http", "https", "socks5", "socks5h"})
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_PORT: Final = re.compile(r"[0-9]{1,5}")
-
-
 @dataclass(frozen=True, slots=True)
 class ProxyRules:
-    """Proxies by scheme, and who is reached directly.
+    """Proxies by scheme, and the hosts that are reached directly.
 
     Attributes:
         http: proxy URL for plain http, or empty.
@@ -237,8 +238,8 @@ class ProxyRules:
 def _proxy_url(name: str, value: str) -> str:
     """The variable's URL in standard form, its login percent-encoded.
 
-    People write passwords as they are. No proxy's host has an ``@``, so everything before the last one is the login,
-    also where it has characters that would end a URL's authority (RFC 3986 section 3.2).
+    Users write passwords unencoded. No proxy's host has an ``@``, so everything before the last one is the login, even
+    if it has characters that would end a URL's authority (RFC 3986 section 3.2).
     """
     value = value.strip()
     if not value:
@@ -247,7 +248,7 @@ def _proxy_url(name: str, value: str) -> str:
     scheme, rest = (found[1].lower(), value[found.end() :]) if found else ("http", value)
     login, at, place = rest.rpartition("@")
     host = re.split(r"[/?#]", place, maxsplit=1)[0]
-    if scheme not in _SCHEMES or not _is_host_port(host):
+    if scheme not in _PROXY_PORTS or not _is_host_port(host):
         # The value may hold a password.
         hint = f"set {name} to, for example, http://proxy.example:3128"
         if at:
