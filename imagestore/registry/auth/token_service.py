@@ -50,16 +50,6 @@ _CODES: Final = frozenset(
 )
 
 
-class _RefusedError(Exception):
-    """The service answered with a status that isn't success; internal, since another form may follow."""
-
-    def __init__(self, status: int, code: str, retry_after: float | None) -> None:
-        super().__init__(status)
-        self.status = status
-        self.code = code
-        self.retry_after = retry_after
-
-
 def basic_header(credential: Credential) -> str:
     """``Authorization`` for user name and password (RFC 7617, UTF-8)."""
     pair = f"{credential.username}:{credential.password.reveal()}".encode()
@@ -75,6 +65,7 @@ class TokenService:
         self._sender = sender
         self._registry = registry
         self._remedy = remedy
+        self._where = f"token service {realm.origin} of {registry}"
 
     def fetch(
         self, scopes: tuple[Scope, ...], found: Found | None, refresh: Secret | None, *, cancel: CancelToken
@@ -87,83 +78,71 @@ class TokenService:
             AuthenticationError: refused, or the answer can't be used.
             RateLimitedError, RegistryUnavailableError, ProtocolError: as the registry's own answers.
         """
-        try:
-            return self._fetch(scopes, found, refresh, cancel)
-        except _RefusedError as refused:
-            raise self._failure(refused, found) from None
-
-    def _fetch(
-        self, scopes: tuple[Scope, ...], found: Found | None, refresh: Secret | None, cancel: CancelToken
-    ) -> TokenReply:
-        credential = found.credential if found is not None else None
-        if credential is None:
+        if found is None:
             return self._get(scopes, None, cancel)
+        credential = found.credential
         if credential.identity_token:
             token = (refresh or credential.identity_token).reveal()
-            return self._post(scopes, {"grant_type": "refresh_token", "refresh_token": token}, cancel)
+            return self._post(scopes, {"grant_type": "refresh_token", "refresh_token": token}, found, cancel)
         try:
-            return self._get(scopes, credential, cancel)
-        except _RefusedError as refused:
-            if refused.status not in _NO_GET_FORM:
+            return self._get(scopes, found, cancel)
+        except AuthenticationError as error:
+            if error.status not in _NO_GET_FORM:
                 raise
         password = credential.password.reveal()
         form = {"grant_type": "password", "username": credential.username, "password": password}
-        return self._post(scopes, form, cancel)
+        return self._post(scopes, form, found, cancel)
 
-    def _get(self, scopes: tuple[Scope, ...], credential: Credential | None, cancel: CancelToken) -> TokenReply:
+    def _get(self, scopes: tuple[Scope, ...], found: Found | None, cancel: CancelToken) -> TokenReply:
         query = [("service", self._service)] if self._service else []
         query += [("scope", str(scope)) for scope in scopes]
         query.append(("client_id", CLIENT_ID))
         headers: tuple[tuple[str, str], ...] = (("Accept", "application/json"),)
-        if credential is not None:
-            query.append(("account", credential.username))
-            headers += (("Authorization", basic_header(credential)),)
-        return self._exchange(make_request("GET", self._realm.url(urlencode(query)), headers), cancel)
+        if found is not None:
+            query.append(("account", found.credential.username))
+            headers += (("Authorization", basic_header(found.credential)),)
+        return self._exchange(make_request("GET", self._realm.url(urlencode(query)), headers), found, cancel)
 
-    def _post(self, scopes: tuple[Scope, ...], grant: dict[str, str], cancel: CancelToken) -> TokenReply:
+    def _post(self, scopes: tuple[Scope, ...], grant: dict[str, str], found: Found, cancel: CancelToken) -> TokenReply:
         form = {**grant, "client_id": CLIENT_ID}
         if self._service:
             form["service"] = self._service
         if scopes:
             form["scope"] = " ".join(str(scope) for scope in scopes)
         headers = (("Accept", "application/json"), ("Content-Type", "application/x-www-form-urlencoded"))
-        return self._exchange(make_request("POST", self._realm.url(), headers, urlencode(form).encode("ascii")), cancel)
+        request = make_request("POST", self._realm.url(), headers, urlencode(form).encode("ascii"))
+        return self._exchange(request, found, cancel)
 
-    def _exchange(self, request: httpx.Request, cancel: CancelToken) -> TokenReply:
-        where = f"token service {self._realm.origin} of {self._registry}"
+    def _exchange(self, request: httpx.Request, found: Found | None, cancel: CancelToken) -> TokenReply:
         allowed = _GET_REDIRECTS if request.method == "GET" else _ANY_METHOD_REDIRECTS
         for _ in range(MAX_REDIRECTS + 1):
             with self._sender.send(request, cancel=cancel) as response:
                 if 200 <= response.status < 300:
-                    return _reply(response, where)
+                    return _reply(response, self._where)
                 if response.status not in allowed:
-                    raise _RefusedError(response.status, _error_code(response), _retry_after(response))
+                    raise self._failure(response, found)
                 location = response.headers.get("Location", "")
             try:
                 target = urls.join(str(request.url), location)
                 origin = urls.origin_of(target)
             except ProtocolError:
                 # Without that error, which shows the address.
-                raise AuthenticationError(
-                    f"{where}: redirects to an unusable address; expected an answer from its own origin",
-                    host=self._registry,
-                ) from None
+                message = f"{self._where}: redirects to an unusable address; expected an answer from its own origin"
+                raise AuthenticationError(message, host=self._registry) from None
             if origin != self._realm.origin:
-                raise AuthenticationError(
-                    f"{where}: redirects to {origin}; expected an answer from its own origin", host=self._registry
-                )
+                message = f"{self._where}: redirects to {origin}; expected an answer from its own origin"
+                raise AuthenticationError(message, host=self._registry)
             request = redirected(request, target)
-        raise AuthenticationError(
-            f"{where}: expected at most {MAX_REDIRECTS} redirects, more came", host=self._registry
-        )
+        message = f"{self._where}: expected at most {MAX_REDIRECTS} redirects, more came"
+        raise AuthenticationError(message, host=self._registry)
 
     def _failure(
-        self, refused: _RefusedError, found: Found | None
+        self, response: Response, found: Found | None
     ) -> AuthenticationError | RateLimitedError | RegistryUnavailableError:
-        code = f" ({refused.code})" if refused.code else ""
-        where = f"token service {self._realm.origin} of {self._registry}"
-        status, host = refused.status, self._registry
-        pause = refused.retry_after
+        word = _error_code(response)
+        code = f" ({word})" if word else ""
+        where, status, host = self._where, response.status, self._registry
+        pause = parse_retry_after(response.headers.get("Retry-After", ""), datetime.datetime.now(datetime.UTC))
         hint = f"the token service asks to wait {pause:.0f} s" if pause is not None else ""
         if status == 429:
             message = f"{where}: refuses for too many requests{code}"
@@ -174,12 +153,9 @@ class TokenService:
         if found is None:
             message = f"{where}: refuses anonymous access with status {status}{code}"
             return AuthenticationError(message, host=host, status=status, hint=self._remedy)
-        return AuthenticationError(
-            f"{where}: refuses the credentials from {found.provenance} with status {status}{code}",
-            host=host,
-            status=status,
-            hint=f"{self._remedy}; a public image can also be had without credentials (--anonymous)",
-        )
+        message = f"{where}: refuses the credentials from {found.provenance} with status {status}{code}"
+        hint = f"{self._remedy}; a public image can also be had without credentials (--anonymous)"
+        return AuthenticationError(message, host=host, status=status, hint=hint)
 
 
 def _reply(response: Response, where: str) -> TokenReply:
@@ -203,7 +179,3 @@ def _error_code(response: Response) -> str:
     first = listed[0] if isinstance(listed, list) and listed else None
     code = first.get("code") if isinstance(first, dict) else value.get("error")
     return code.lower() if isinstance(code, str) and code.lower() in _CODES else ""
-
-
-def _retry_after(response: Response) -> float | None:
-    return parse_retry_after(response.headers.get("Retry-After", ""), datetime.datetime.now(datetime.UTC))

@@ -41,12 +41,7 @@ _SECRET_MEMBERS: Final = ("auth", "username", "password", "identitytoken", "regi
 
 @dataclass(frozen=True, slots=True)
 class LoginFile:
-    """Where a login is kept.
-
-    Attributes:
-        path: of the file.
-        is_docker: Docker's ``config.json``; else a containers ``auth.json``.
-    """
+    """Where a login is kept: Docker's ``config.json``, else a containers ``auth.json``."""
 
     path: str
     is_docker: bool
