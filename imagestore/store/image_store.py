@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from imagestore.oci.select import Selection
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.connect import Transport
+    from imagestore.registry.client_factory import Transport
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.events import Observer
     from imagestore.registry.policy import TransferPolicy
@@ -430,7 +430,7 @@ class ImageStore(Archives, Upkeep):
             if self._own_registry is None:
                 with self._loading():
                     from imagestore.registry.breaker import STATE_FOLDER
-                    from imagestore.registry.connect import connect
+                    from imagestore.registry.client_factory import connect
 
                 self._own_registry = connect(
                     config=self.config,
