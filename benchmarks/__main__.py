@@ -1,6 +1,6 @@
 """Every row of the table of goals, measured side by side with Debian's programs, as a page and a chart.
 
-    make bench                            all rows, 5 rounds (about a quarter of an hour)
+    make bench                            all rows, 5 rounds (about half an hour)
     make bench ROWS="S M" ROUNDS=7        some rows
     python -m benchmarks --list           which there are
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from imagestore._version import __version__
+from imagestore.util.public_names import deferred
 
 if TYPE_CHECKING:
     from imagestore import aio as aio
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from imagestore.oci.reference import Reference as Reference
     from imagestore.oci.selection import Selection as Selection
     from imagestore.platforms import Platform as Platform
-    from imagestore.registry.connect import Transport
+    from imagestore.registry.client_factory import Transport
     from imagestore.registry.credentials.model import Credential as Credential
     from imagestore.registry.credentials.model import CredentialLookup as CredentialLookup
     from imagestore.registry.credentials.model import GivenCredentials as GivenCredentials
@@ -105,6 +106,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "aio": "imagestore.aio",
+    "errors": "imagestore.errors",
+    "platforms": "imagestore.platforms",
     "BlobAdvanced": "imagestore.registry.events",
     "BlobAwaited": "imagestore.registry.events",
     "BlobDone": "imagestore.registry.events",
@@ -141,7 +145,6 @@ _HOMES = {
     "UnpackLimits": "imagestore.store.unpack.apply",
     "Waiting": "imagestore.registry.events",
 }
-_MODULES = frozenset({"aio", "errors", "platforms"})
 
 
 def open(  # noqa: A001 - reads as imagestore.open(...)
@@ -182,13 +185,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
 
 
 if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
-
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(importlib.import_module(_HOMES[name]), name)
-        if name in _MODULES:
-            return importlib.import_module(f"imagestore.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__, _ = deferred(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

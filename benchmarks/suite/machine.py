@@ -21,6 +21,7 @@ _PEERS = {
     "skopeo": ("skopeo", "--version"),
     "containerd": ("containerd", "--version"),
     "docker-registry": ("docker-registry", "--version"),
+    "umoci": ("umoci", "--version"),
 }
 _PACKAGES = ("httpx", "httpcore", "jsonschema", "click", "rich", "grpcio", "protobuf")
 _GIBI = 1 << 30

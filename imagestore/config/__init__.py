@@ -7,8 +7,9 @@ first used: a store without a configuration needs no reader of one, and no check
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from imagestore.util.public_names import deferred
 
 if TYPE_CHECKING:
     from imagestore.config.checking import Report as Report
@@ -56,36 +57,27 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Config": "model",
-    "Finding": "findings",
-    "GuestPlatform": "guest_platform",
-    "HandlerPlatform": "runtimes",
-    "Isolation": "guest_platform",
-    "Location": "tree",
-    "PlatformSource": "runtimes",
-    "PlatformText": "guest_platform",
-    "Report": "checking",
-    "RuntimeHandler": "guest_platform",
-    "Settings": "model",
-    "Severity": "findings",
-    "check": "checking",
-    "check_config": "checking",
-    "default": "defaults",
-    "default_text": "defaults",
-    "dumps": "dump",
-    "effective": "dump",
-    "load": "loading",
-    "loads": "loading",
+    "Config": "imagestore.config.model",
+    "Finding": "imagestore.config.findings",
+    "GuestPlatform": "imagestore.config.guest_platform",
+    "HandlerPlatform": "imagestore.config.runtimes",
+    "Isolation": "imagestore.config.guest_platform",
+    "Location": "imagestore.config.tree",
+    "PlatformSource": "imagestore.config.runtimes",
+    "PlatformText": "imagestore.config.guest_platform",
+    "Report": "imagestore.config.checking",
+    "RuntimeHandler": "imagestore.config.guest_platform",
+    "Settings": "imagestore.config.model",
+    "Severity": "imagestore.config.findings",
+    "check": "imagestore.config.checking",
+    "check_config": "imagestore.config.checking",
+    "default": "imagestore.config.defaults",
+    "default_text": "imagestore.config.defaults",
+    "dumps": "imagestore.config.dump",
+    "effective": "imagestore.config.dump",
+    "load": "imagestore.config.loading",
+    "loads": "imagestore.config.loading",
 }
 
-
 if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
-
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = deferred(__name__, _HOMES)

@@ -25,7 +25,6 @@ from imagestore.metadata.failures import closed
 from imagestore.metadata.location import refuse_missing
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.reference import Reference
-from imagestore.registry.events import ignore
 from imagestore.store import record_lookup
 from imagestore.store.archive.service import Archives
 from imagestore.store.image import Image
@@ -44,9 +43,9 @@ if TYPE_CHECKING:
     from imagestore.oci.select import Selection
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
-    from imagestore.registry.connect import Transport
+    from imagestore.registry.client_factory import Transport
     from imagestore.registry.credentials.model import CredentialLookup
-    from imagestore.registry.events import Observer
+    from imagestore.registry.events import Event, Observer
     from imagestore.registry.policy import TransferPolicy
     from imagestore.store.pull.plan import PullPlan
     from imagestore.store.pull.pull_work import PullWork
@@ -59,6 +58,10 @@ if TYPE_CHECKING:
 
 #: For what ends when a store is closed: it has to give back what it brought.
 _PATIENCE_SECONDS: Final = 10
+
+
+def _unheard(_: Event) -> None:
+    """The observer of work that nobody watches; that of ``registry.events`` would load all events with every store."""
 
 
 class ImageStore(Archives, Upkeep):
@@ -112,7 +115,7 @@ class ImageStore(Archives, Upkeep):
         self._credentials = credentials
         self._transfer = transfer
         self._transport = transport
-        self.observer = observer or ignore
+        self.observer = observer or _unheard
         self._registry = registry
         self._given_verifier = verifier
         self._own_registry: RegistryClient | None = None
@@ -209,7 +212,7 @@ class ImageStore(Archives, Upkeep):
         planned: set[Digest] = set()
         with self._operation(cancel) as token:
             for reference, handler in pulls:
-                work = self._work(Reference.parse(reference), handler, platform, ignore, token)
+                work = self._work(Reference.parse(reference), handler, platform, _unheard, token)
                 plans.append(work.plan(planned))
                 planned |= {blob.descriptor.digest for blob in plans[-1].blobs}
                 if tell is not None:
@@ -429,7 +432,7 @@ class ImageStore(Archives, Upkeep):
         with self._lock:
             if self._own_registry is None:
                 with self._loading():
-                    from imagestore.registry.connect import connect
+                    from imagestore.registry.client_factory import connect
                     from imagestore.registry.mirrors import STATE_FOLDER
 
                 self._own_registry = connect(

@@ -50,7 +50,7 @@ _PRELOADED = [
         "jsonschema",
         "imagestore.store.image_store",
         "imagestore.store.pull.pull_work",
-        "imagestore.registry.connect",
+        "imagestore.registry.client_factory",
     ),
     *("imagestore.store.archive.importing", "imagestore.store.archive.source", "imagestore.store.maintenance.rebuild"),
 ]

@@ -257,7 +257,7 @@ import os, random, sys, threading, time
 from pathlib import Path
 from imagestore import platforms
 from imagestore.errors import ImageNotFoundError, StoreFullError
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore import ImageStore
 from imagestore.testing import Registry, build_image, layer
 

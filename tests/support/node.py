@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import ImageStore, config, platforms
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore.testing import Registry, build_index, layer
 
 if TYPE_CHECKING:

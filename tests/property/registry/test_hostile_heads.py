@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from imagestore import CancelToken, Credential, Descriptor, Digest, Reference, Secret, TransferPolicy
 from imagestore.errors import ImageStoreError
 from imagestore.oci import media_types
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore.registry.credentials.model import Found, Target
 from imagestore.registry.retry import Timing
 from tests.support.streams import drain

@@ -11,7 +11,7 @@ from imagestore import ImageStore, Secret
 from imagestore.cri.model import ContainerImage, ImageSpec
 from imagestore.errors import AuthenticationError
 from imagestore.node.embedded import EmbeddedImageService
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.testing import BasicAuth, Registry, build_index, layer
 from tests.support.image_service_contract import Bench, HandlerContract

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from imagestore import CancelToken, Credential, ImageStore, Secret, config, platforms
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore.registry.credentials.model import Found
 from imagestore.registry.retry import Timing
 from imagestore.testing import FaultRule, Registry, TokenAuth, Where, build_image

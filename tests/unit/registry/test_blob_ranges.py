@@ -21,7 +21,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
     SizeMismatchError,
 )
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, layer
 from imagestore.testing.faults import Drip, IgnoreRange, Reset
 from tests.support.streams import drain, pieces

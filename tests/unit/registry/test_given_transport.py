@@ -10,7 +10,7 @@ import pytest
 import respx
 
 from imagestore import Digest, ImageStore
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore.testing import Registry, build_image
 
 IMAGE = build_image()

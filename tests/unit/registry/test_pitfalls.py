@@ -25,7 +25,7 @@ import pytest
 from imagestore import CancelToken, Descriptor, Digest, Reference, errors
 from imagestore.config.connection import ConnectionSettings
 from imagestore.oci.media_types import OCI_LAYER
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request

@@ -13,7 +13,7 @@ from imagestore.config.hosts import read_hosts
 from imagestore.config.known import REGISTRY_PLUGIN_SECTION
 from imagestore.config.model import RegistrySettings
 from imagestore.errors import AuthenticationError, ConfigError, ReferenceNotFoundError
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore.registry.credentials.model import Found, Target
 from imagestore.registry.policy import RealmTrust, auth_policy, transfer_policy
 from imagestore.testing import Registry, TokenAuth, build_image

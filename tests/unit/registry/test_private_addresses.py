@@ -10,7 +10,7 @@ import pytest
 from imagestore import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ProtocolError
-from imagestore.registry.connect import EndpointAccess
+from imagestore.registry.client_factory import EndpointAccess
 from imagestore.registry.credentials.model import Anonymous
 from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.policy import AuthPolicy

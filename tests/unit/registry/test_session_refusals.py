@@ -17,7 +17,7 @@ from imagestore import CancelToken, Credential, Descriptor, Digest, Reference, S
 from imagestore.errors import AccessDeniedError, AuthenticationError, ConfigError, ReferenceNotFoundError, RegistryError
 from imagestore.oci.media_types import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST
 from imagestore.registry.auth.token_service import basic_header
-from imagestore.registry.connect import connect
+from imagestore.registry.client_factory import connect
 from imagestore.registry.credentials.model import Found, Target
 
 if TYPE_CHECKING:
