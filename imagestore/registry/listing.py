@@ -291,7 +291,7 @@ def _names(body: bytes, what: str) -> list[str]:
 
 def _bound(count: int, what: str) -> None:
     if count > _MAX_ITEMS:
-        raise ProtocolError(f"{what}: more than {_MAX_ITEMS}")
+        raise ProtocolError(f"{what}: more than {_MAX_ITEMS} entries")
 
 
 def parse_links(values: Iterable[str]) -> list[tuple[str, frozenset[str]]]:

@@ -185,7 +185,7 @@ class Session:
         if account:
             error.hint = f"it does not exist, or the credentials from {account} don't allow this"
         elif remark:
-            error.hint = f"it does not exist, or strangers may not see it; {remark}"
+            error.hint = f"it does not exist, or it is not public; {remark}"
 
     def _longest_wait(self) -> float:
         """Seconds that may be waited for this host."""
@@ -303,7 +303,7 @@ class Session:
         try:
             account = self.access.authenticator.stored_login(endpoint.origin, call.repository, cancel=self.cancel)
         except (ConfigError, InvalidInputError) as error:
-            remark = f"whether a login is stored could not be found out: {error}"
+            remark = f"could not check whether a login is stored: {error}"
             self.operation.remark_on_login(endpoint.origin, call.repository, remark)
             return None
         if not account:
