@@ -253,7 +253,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _finish(session: TapeSession) -> None:
     """Judge or write the tape; frames that see secrets are left out of what pytest shows."""
     from imagestore.errors import ImageStoreError
-    from imagestore.testing.tapes.player import ReplayMismatchError
+    from imagestore.testing.tapes.replay import ReplayMismatchError
 
     try:
         session.finish()
@@ -318,6 +318,6 @@ def _network_of(item: pytest.Item) -> contextlib.AbstractContextManager[None]:
     allowed = item.stash.get(_ALLOWED, None)
     if allowed is None:
         return contextlib.nullcontext()
-    from imagestore.testing.servers.network_block import blocked_network
+    from imagestore.testing.network_block import blocked_network
 
     return blocked_network(allowed)

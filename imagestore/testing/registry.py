@@ -9,22 +9,26 @@ The same object has ``transport`` for unit tests with httpx, without any socket.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.assembled_engine import assemble
-from imagestore.testing.engine.gate import BasicAuth, TokenAuth, canonical_host, make_gates
+from imagestore.testing.engine.auth import BasicAuth, TokenAuth, canonical_host, make_gates
+from imagestore.testing.engine.distribution import Library, RegistryRules, Responder
+from imagestore.testing.engine.engine import Engine, Explainer, Shaper
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.engine.rules import RegistryRules
-from imagestore.testing.images.library import Library
+from imagestore.testing.engine.messages import error
+from imagestore.testing.faults.effect import Effect
+from imagestore.testing.faults.replies import ForeignRealm, RedirectTargets
+from imagestore.testing.faults.rules import FaultPlan, FaultRule
 from imagestore.testing.servers.loopback import LoopbackServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from imagestore.testing.engine.engine import Shaper
-    from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.images.builders import Image
+    from imagestore.testing.builders.images import Image
+    from imagestore.testing.engine.messages import Reply, Request
     from imagestore.testing.servers.authority import Authority
     from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport
 
@@ -131,3 +135,83 @@ class RegistryServer(Registry):
             ConfigError: the server didn't listen yet, or no image has a host.
         """
         return self.server.address
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """An engine, and the fault plan inside it."""
+
+    engine: Engine
+    plan: FaultPlan
+
+
+class Recorded(Responder, Explainer, Protocol):
+    """Recorded answers."""
+
+    def respond_open(self, request: Request) -> Reply | None:
+        """The recorded content whatever credential it needed; None when there is none."""
+
+
+class _Open:
+    """Content without credentials, for what redirects lead to."""
+
+    def __init__(self, rules: Responder, exchanges: Recorded | None) -> None:
+        self._rules = rules
+        self._exchanges = exchanges
+
+    def respond(self, request: Request) -> Reply | None:
+        recorded = self._exchanges.respond_open(request) if self._exchanges is not None else None
+        return recorded or self._rules.respond(request)
+
+
+class _Collectors:
+    """The hosts that ForeignRealm names: they refuse, and the ledger shows what they were sent."""
+
+    def __init__(self, rules: Sequence[FaultRule]) -> None:
+        self._hosts = {rule.what.realm_host for rule in rules if isinstance(rule.what, ForeignRealm)}
+
+    def respond(self, request: Request) -> Reply | None:
+        if request.host not in self._hosts:
+            return None
+        return error(403, "DENIED", "this is the foreign token service of a fault", kind="token")
+
+
+def assemble(
+    rules: Responder,
+    *,
+    gates: Sequence[Responder] = (),
+    exchanges: Recorded | None = None,
+    faults: Sequence[FaultRule | Shaper] = (),
+    ledger: Ledger | None = None,
+) -> Assembly:
+    """Make an engine.
+
+    Args:
+        rules: answers what nothing else does.
+        gates: authentication in front of the rules.
+        exchanges: recorded answers; they come first.
+        faults: rules, and other shapers such as chaos(seed), which come after all rules.
+        ledger: where requests are noted.
+
+    Raises:
+        InvalidInputError: ``faults`` is no list, or something in it is neither.
+    """
+    if not isinstance(faults, Iterable):
+        raise InvalidInputError(f"faults: expected a list of rules, found {type(faults).__name__}")
+    given = tuple(faults)
+    fault_rules = [one for one in given if isinstance(one, FaultRule)]
+    others = [_shaper(one) for one in given if not isinstance(one, FaultRule)]
+    plan = FaultPlan(fault_rules)
+    shapers = [plan, *others]
+    recorded: list[Responder] = [exchanges] if exchanges is not None else []
+    responders = [*recorded, RedirectTargets(_Open(rules, exchanges)), _Collectors(fault_rules), *gates, rules]
+    return Assembly(Engine(responders, shapers=shapers, explainer=exchanges, ledger=ledger), plan)
+
+
+def _shaper(given: Shaper | Effect) -> Shaper:
+    """What is no rule; asked for an answer, anything else would break every connection, as if faults did."""
+    if isinstance(given, (Effect, type)) or not hasattr(given, "shape"):
+        found = type(given).__name__
+        hint = f"write FaultRule({found}(...))" if isinstance(given, Effect) else ""
+        raise InvalidInputError(f"faults: expected rules, found {found}", hint=hint)
+    return given

@@ -21,7 +21,7 @@ from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.authority import Authority
 from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.upkeep import verify_tape
+from imagestore.testing.tapes.maintenance import verify_tape
 from tests.support.logins import PASSWORD, token_service
 from tests.support.peers import docker_registry, need
 

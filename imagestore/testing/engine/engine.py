@@ -11,15 +11,14 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from imagestore.testing.engine.answers import error
-from imagestore.testing.engine.exchange import Ending, Reply, Request
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.engine.queries import shown
+from imagestore.testing.engine.messages import Ending, Reply, Request, error
+from imagestore.testing.engine.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.testing.engine.rules import Responder
+    from imagestore.testing.engine.distribution import Responder
 
 
 class Shaper(Protocol):

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.oci.digest import Digest
-from imagestore.testing.engine.exchange import Ending, Reply, Request
-from imagestore.testing.engine.targets import check_names
+from imagestore.testing.engine.messages import Ending, Reply, Request
+from imagestore.testing.engine.urls import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

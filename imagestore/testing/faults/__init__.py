@@ -10,10 +10,29 @@ mixes recoverable ones.
 
 from __future__ import annotations
 
-from imagestore.testing.faults.answering import (
+from imagestore.testing.faults.bodies import (
+    DeepJson,
+    Drip,
+    DuplicateKeys,
+    ExtraBytes,
+    Flip,
+    GzipCoding,
+    HugeManifest,
+    LinkLoop,
+    Reset,
+    SlowFirstByte,
+    SlowHead,
+    Stall,
+    Truncate,
+    Unframed,
+)
+from imagestore.testing.faults.chaos import Chaos, chaos
+from imagestore.testing.faults.effect import Effect
+from imagestore.testing.faults.replies import (
     ExpireToken,
     ForeignRealm,
     IgnoreRange,
+    Redirect,
     Refuse,
     RefuseRange,
     SetHeader,
@@ -22,20 +41,7 @@ from imagestore.testing.faults.answering import (
     WrongLength,
     WrongRange,
 )
-from imagestore.testing.faults.chaos import Chaos, chaos
-from imagestore.testing.faults.content import (
-    DeepJson,
-    DuplicateKeys,
-    ExtraBytes,
-    Flip,
-    GzipCoding,
-    HugeManifest,
-    LinkLoop,
-)
-from imagestore.testing.faults.delivery import Drip, Reset, SlowFirstByte, SlowHead, Stall, Truncate, Unframed
-from imagestore.testing.faults.effect import Effect
-from imagestore.testing.faults.redirecting import Redirect
-from imagestore.testing.faults.rule import FaultPlan, FaultRule, Where
+from imagestore.testing.faults.rules import FaultPlan, FaultRule, Where
 
 __all__ = [
     "Chaos",

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.faults.answering import (
+from imagestore.testing.faults.bodies import (
+    DeepJson,
+    Drip,
+    DuplicateKeys,
+    ExtraBytes,
+    Flip,
+    GzipCoding,
+    HugeManifest,
+    LinkLoop,
+    Reset,
+    SlowFirstByte,
+    SlowHead,
+    Stall,
+    Truncate,
+    Unframed,
+)
+from imagestore.testing.faults.replies import (
     ExpireToken,
     ForeignRealm,
     IgnoreRange,
+    Redirect,
     Refuse,
     RefuseRange,
     SetHeader,
@@ -16,17 +33,6 @@ from imagestore.testing.faults.answering import (
     WrongLength,
     WrongRange,
 )
-from imagestore.testing.faults.content import (
-    DeepJson,
-    DuplicateKeys,
-    ExtraBytes,
-    Flip,
-    GzipCoding,
-    HugeManifest,
-    LinkLoop,
-)
-from imagestore.testing.faults.delivery import Drip, Reset, SlowFirstByte, SlowHead, Stall, Truncate, Unframed
-from imagestore.testing.faults.redirecting import Redirect
 
 if TYPE_CHECKING:
     from imagestore.testing.faults.effect import Effect

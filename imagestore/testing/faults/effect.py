@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.exchange import has_body
+from imagestore.testing.engine.messages import has_body
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.testing.engine.exchange import Reply, Request
+    from imagestore.testing.engine.messages import Reply, Request
 
 #: What pauses and paces may be, in seconds and in bytes per second; a tape takes no other numbers either.
 FINITE: tuple[int, int] = (0, 10**9)

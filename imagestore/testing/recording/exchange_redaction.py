@@ -8,27 +8,27 @@ changed by that is kept byte by byte.
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Final
 
 from imagestore.oci.digest import Digest
-from imagestore.testing.engine.exchange import Ending, Fields, Request
-from imagestore.testing.engine.targets import read_target
-from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, read_all
-from imagestore.testing.recording import json_answers, redaction, secret_guard
-from imagestore.testing.recording.coding import MAX_DECODED, decode_content
-from imagestore.testing.recording.random_text import random_words
-from imagestore.testing.recording.secret_guard import SecretLeakError
+from imagestore.testing.builders.bodies import PIECE_BYTES, BytesBody, read_all
+from imagestore.testing.engine.messages import Ending, Fields, Request
+from imagestore.testing.engine.urls import read_target
+from imagestore.testing.recording import json_redaction, redaction, secret_guard
+from imagestore.testing.recording.secret_guard import SecretLeakError, random_words
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.testing.engine.exchange import Framing
-    from imagestore.testing.images.bodies import Body
-    from imagestore.testing.recording.addresses import Addresses
-    from imagestore.testing.recording.search import Search
-    from imagestore.testing.recording.secrets import Vault
+    from imagestore.testing.builders.bodies import Body
+    from imagestore.testing.engine.messages import Framing
+    from imagestore.testing.recording.placeholders import Vault
+    from imagestore.testing.recording.secret_guard import Search
+    from imagestore.testing.recording.upstream import Addresses
+
 
 #: An answer up to this size that is no content is written into the tape.
 MAX_TEXT: Final = 64 << 10
@@ -208,11 +208,11 @@ def _is_disguised(request: Request, answer: Answer, place: str) -> bool:
     if data is None:
         return False
     try:
-        _, value = json_answers.decode(data, place)
+        _, value = json_redaction.decode(data, place)
     except SecretLeakError:
         # Content may be JSON that repeats a member; a token answer may not.
-        return json_answers.looks_like_token_text(data[:MAX_TEXT])
-    return json_answers.is_token_answer(value)
+        return json_redaction.looks_like_token_text(data[:MAX_TEXT])
+    return json_redaction.is_token_answer(value)
 
 
 def _classified(
@@ -231,12 +231,12 @@ def _classified(
     plain = decode_content(data, Fields(answer.headers).get("Content-Encoding"))
     if plain is None:
         raise SecretLeakError(place, "an answer in a content coding that can't be undone")
-    is_json, value = json_answers.decode(plain, place)
+    is_json, value = json_redaction.decode(plain, place)
     if not is_json:
         _check_other(plain, answer.status, place, is_strict=is_strict)
         return _kept(exchange, place, answer, data, plain)
-    is_strict = is_strict or json_answers.is_token_answer(value)
-    redacted = json_answers.Classifier(vault, place, is_strict, plain_names).redact(value)
+    is_strict = is_strict or json_redaction.is_token_answer(value)
+    redacted = json_redaction.Classifier(vault, place, is_strict, plain_names).redact(value)
     if redacted == value:
         return _kept(exchange, place, answer, data, plain)
     # Rewritten, so neither the coding nor the place where it broke off is true any more.
@@ -246,7 +246,7 @@ def _classified(
 
 def _check_other(plain: bytes, status: int, place: str, *, is_strict: bool) -> None:
     """Text and bytes that are no JSON: a token service only has error pages of this kind."""
-    if json_answers.looks_like_token_text(plain):
+    if json_redaction.looks_like_token_text(plain):
         raise SecretLeakError(place, "an answer that is no JSON and seems to have a token in it")
     if is_strict and status < 400:
         raise SecretLeakError(place, "an answer of a token service that is no JSON")
@@ -269,3 +269,32 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+#: What is judged is never longer than this, in bytes.
+MAX_DECODED: Final = 8 << 20
+_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+
+
+def decode_content(data: bytes, coding: str) -> bytes | None:
+    """The bytes without their coding; None when it is unknown, broken, or more than MAX_DECODED come out.
+
+    >>> decode_content(b"as it is", "identity")
+    b'as it is'
+    """
+    names = [name.strip().lower() for name in coding.split(",") if name.strip()]
+    for name in reversed(names):
+        if name == "identity":
+            continue
+        bits = _WINDOW_BITS.get(name)
+        if bits is None:
+            return None
+        unpacker = zlib.decompressobj(bits)
+        try:
+            data = unpacker.decompress(data, MAX_DECODED)
+        except zlib.error:
+            return None
+        if unpacker.unconsumed_tail or unpacker.unused_data:
+            # More would come, or something hides behind the end.
+            return None
+    return data if len(data) <= MAX_DECODED else None

@@ -17,26 +17,24 @@ import httpx
 
 from imagestore.errors import Category, ImageStoreError
 from imagestore.oci.digest import Digest, new_hash
-from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.engine import Answered
-from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request, has_body
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.engine.targets import read_target
+from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, error, has_body
+from imagestore.testing.engine.urls import read_target
 from imagestore.testing.recording import secret_guard
-from imagestore.testing.recording.addresses import Addresses
 from imagestore.testing.recording.exchange_redaction import Answer, SpoolBody, Take, check_body, make_take
 from imagestore.testing.recording.ordering import in_order
-from imagestore.testing.recording.search import Search
-from imagestore.testing.recording.secrets import Vault
-from imagestore.testing.recording.upstream import Upstream
+from imagestore.testing.recording.placeholders import Vault
+from imagestore.testing.recording.secret_guard import Search
+from imagestore.testing.recording.upstream import Addresses, Upstream
 from imagestore.testing.tapes.tape import Tape, TapeExchange
 from imagestore.testing.tapes.tape_write import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from imagestore.testing.engine.exchange import Framing
-    from imagestore.testing.engine.rules import Responder
+    from imagestore.testing.engine.distribution import Responder
+    from imagestore.testing.engine.messages import Framing
     from imagestore.testing.tapes.blob_folder import BlobFolder
 
 _CONTENT_IN_MEMORY: Final = 1 << 20

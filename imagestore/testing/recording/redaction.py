@@ -6,17 +6,15 @@ import re
 import urllib.parse
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.engine.queries import PLAIN_PARAMETERS, is_empty_parameter
-from imagestore.testing.engine.targets import read_target
-from imagestore.testing.recording.random_text import has_random_part
-from imagestore.testing.recording.secret_guard import SecretLeakError, shown_name
-from imagestore.testing.recording.secrets import PLAIN_HEADERS, PLAIN_REQUEST_HEADERS, SECRET_HEADERS
+from imagestore.testing.engine.urls import PLAIN_PARAMETERS, is_empty_parameter, read_target
+from imagestore.testing.recording.placeholders import PLAIN_HEADERS, PLAIN_REQUEST_HEADERS, SECRET_HEADERS
+from imagestore.testing.recording.secret_guard import SecretLeakError, has_random_part, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from imagestore.testing.engine.exchange import Request
-    from imagestore.testing.recording.secrets import Vault
+    from imagestore.testing.engine.messages import Request
+    from imagestore.testing.recording.placeholders import Vault
 
 _SPECIFIC: Final = {
     "account": "user",

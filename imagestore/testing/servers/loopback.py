@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, ImageStoreError
-from imagestore.testing.engine.answers import error
-from imagestore.testing.engine.exchange import Fields, Reply, Request
-from imagestore.testing.servers.wire import Incoming, WireError, read_request, reset, send_reply
+from imagestore.testing.engine.messages import Fields, Reply, Request, error
+from imagestore.testing.servers.http1 import Incoming, WireError, read_request, reset, send_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,10 +14,9 @@ import tempfile
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.answers import error
-from imagestore.testing.engine.exchange import Request
+from imagestore.testing.engine.messages import Request, error
+from imagestore.testing.servers.http1 import Incoming, send_reply
 from imagestore.testing.servers.loopback import Listener, LoopbackServer
-from imagestore.testing.servers.wire import Incoming, send_reply
 
 if TYPE_CHECKING:
     import ssl

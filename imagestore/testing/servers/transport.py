@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from imagestore.errors import ConfigError
-from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, Request, body_steps, has_body
+from imagestore.testing.engine.messages import Ending, Fields, Pause, Reply, Request, body_steps, has_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator

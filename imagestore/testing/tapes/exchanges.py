@@ -13,17 +13,15 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.engine.answers import apply_range
-from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
-from imagestore.testing.engine.queries import comparable, shown
-from imagestore.testing.engine.targets import read_target
-from imagestore.testing.images.bodies import BytesBody
+from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, apply_range
+from imagestore.testing.engine.urls import comparable, read_target, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.builders.bodies import Body
     from imagestore.testing.tapes.tape import TapeExchange
 
 # How many near misses an explanation shows.

@@ -23,8 +23,8 @@ from imagestore.errors import (
 from imagestore.oci import media_types
 from imagestore.oci.digest import Digest, verify
 from imagestore.oci.reference import TAG, Reference
-from imagestore.testing.engine.targets import read_target
-from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
+from imagestore.testing.builders.bodies import Body, FileBody, SyntheticBody
+from imagestore.testing.engine.urls import read_target
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
 from imagestore.util.files import write_whole

@@ -24,11 +24,11 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.oci.digest import Digest, Verifier
-from imagestore.testing.images.bodies import FileBody
+from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.compose import save_text
+from imagestore.testing.tapes.files import save_text
 from imagestore.testing.tapes.layout import check_layout
-from imagestore.testing.tapes.player import load_tape, tape_path
+from imagestore.testing.tapes.replay import load_tape, tape_path
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 from imagestore.util.files import write_whole
 
@@ -173,7 +173,7 @@ def _push(target: str, files: Mapping[str, tuple[str, str]], *, is_plain_http: b
     client = _client(is_plain_http=is_plain_http)
     import requests
 
-    from imagestore.testing.tapes.login import Login
+    from imagestore.testing.tapes.oras_login import Login
 
     _knock(target, is_plain_http=is_plain_http)
     with (
@@ -206,7 +206,7 @@ def _pull(target: str, folder: str, *, is_plain_http: bool) -> None:
     client = _client(is_plain_http=is_plain_http)
     import requests
 
-    from imagestore.testing.tapes.login import Login
+    from imagestore.testing.tapes.oras_login import Login
 
     _knock(target, is_plain_http=is_plain_http)
     try:

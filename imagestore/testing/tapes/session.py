@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final, Self
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.testing.servers.loopback import LoopbackServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.compose import save_tape
-from imagestore.testing.tapes.player import Replay, first_lines, load_tape, replay, tape_path
+from imagestore.testing.tapes.files import save_tape
+from imagestore.testing.tapes.replay import Replay, first_lines, load_tape, replay, tape_path
 from imagestore.testing.tapes.tape import SUFFIX
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from imagestore.testing.engine.engine import Answers, Shaper
     from imagestore.testing.engine.ledger import Ledger
-    from imagestore.testing.faults.rule import FaultRule
+    from imagestore.testing.faults.rules import FaultRule
     from imagestore.testing.recording.recorder import Recorder
     from imagestore.testing.servers.proxy import ProxyServer
     from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport

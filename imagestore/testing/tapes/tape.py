@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.engine.exchange import Ending, Framing
-    from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.images.bodies import SyntheticForm
+    from imagestore.testing.builders.bodies import SyntheticForm
+    from imagestore.testing.engine.messages import Ending, Framing
+    from imagestore.testing.faults.rules import FaultRule
 
 FORMAT: Final = "imagestore-tape"
 VERSION: Final = 1
@@ -35,7 +35,7 @@ class TapeContent:
 
 @dataclass(frozen=True, slots=True)
 class TapeSynthetic:
-    """A body computed from a seed (imagestore.testing.images.bodies)."""
+    """A body computed from a seed (imagestore.testing.builders.bodies)."""
 
     digest: Digest
     size: int

@@ -10,13 +10,13 @@ import io
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.engine.targets import read_target
+from imagestore.testing.engine.urls import read_target
 from imagestore.testing.tapes.tape import FORMAT, VERSION, Tape, TapeContent, TapeExchange, TapeHost, TapeRepository
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from imagestore.testing.faults.rule import FaultRule
+    from imagestore.testing.faults.rules import FaultRule
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -14,19 +14,17 @@ from hypothesis import strategies as st
 from imagestore import Digest
 from imagestore.errors import DocumentError
 from imagestore.testing import Registry, Tape, build_image, replay
-from imagestore.testing.engine.answers import parse_range
-from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, body_steps
-from imagestore.testing.engine.queries import comparable, is_placeholder, shown
-from imagestore.testing.engine.targets import read_target
+from imagestore.testing.builders.bodies import PIECE_BYTES, BytesBody, FlippedBody, PaddedBody, SyntheticBody
+from imagestore.testing.engine.messages import Ending, Fields, Pause, Reply, body_steps, parse_range
+from imagestore.testing.engine.urls import comparable, is_placeholder, read_target, shown
 from imagestore.testing.faults import Effect, FaultRule, Where, catalogue
-from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, FlippedBody, PaddedBody, SyntheticBody
+from imagestore.testing.recording.placeholders import Vault
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.redaction import redact_address, redact_authorization, redact_query
-from imagestore.testing.recording.review import find_secrets
-from imagestore.testing.recording.secrets import Vault
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.maintenance import find_secrets
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
 from imagestore.testing.tapes.tape_read import parse_tape
 from imagestore.testing.tapes.tape_write import format_tape

@@ -10,7 +10,7 @@ import pytest
 
 from imagestore import CancelToken, Digest, ImageStore, TransferPolicy
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image
-from imagestore.testing.faults.delivery import Reset, SlowHead
+from imagestore.testing.faults.bodies import Reset, SlowHead
 from imagestore.testing.faults.effect import Effect
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
 

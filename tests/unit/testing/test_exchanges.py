@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from imagestore.testing import ReplayMismatchError, Tape, replay
-from imagestore.testing.engine.exchange import Ending
+from imagestore.testing.engine.messages import Ending
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 

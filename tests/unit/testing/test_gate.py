@@ -11,9 +11,9 @@ import pytest
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing import BasicAuth, Library, Registry, TokenAuth, build_image
-from imagestore.testing.engine.exchange import Fields, Request
-from imagestore.testing.engine.gate import TokenGate
-from imagestore.testing.engine.rules import RegistryRules
+from imagestore.testing.engine.auth import TokenGate
+from imagestore.testing.engine.distribution import RegistryRules
+from imagestore.testing.engine.messages import Fields, Request
 
 IMAGE = build_image()
 NAME = "registry.example/app:1"

@@ -283,7 +283,7 @@ def test_the_network_is_blocked_for_fixtures_and_for_every_way_out(pytester: pyt
         test_it="""
         import socket
         import pytest
-        from imagestore.testing.servers.network_block import NetworkBlockedError
+        from imagestore.testing.network_block import NetworkBlockedError
 
         @pytest.fixture
         def early():

@@ -14,15 +14,15 @@ import httpx
 import pytest
 
 from imagestore.testing import BasicAuth, Registry, TokenAuth, build_index, load_tape, replay, save_tape
-from imagestore.testing.engine.exchange import Ending
+from imagestore.testing.engine.messages import Ending
 from imagestore.testing.faults import FaultRule, Refuse, Reset, Truncate, Unframed, Where
+from imagestore.testing.recording.placeholders import Vault
 from imagestore.testing.recording.recorder import Recorder, RecordingFailedError
-from imagestore.testing.recording.review import find_secrets
 from imagestore.testing.recording.secret_guard import SecretLeakError
-from imagestore.testing.recording.secrets import Vault
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.maintenance import find_secrets
 from imagestore.testing.tapes.tape_write import format_tape
 
 if TYPE_CHECKING:

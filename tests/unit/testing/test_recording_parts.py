@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.recording.random_text import entropy
+from imagestore.testing.recording.placeholders import Numbering, Vault
 from imagestore.testing.recording.redaction import check_address, redact_address, redact_authorization, redact_query
-from imagestore.testing.recording.search import Search
-from imagestore.testing.recording.secret_guard import SecretLeakError, check_body, check_text
-from imagestore.testing.recording.secrets import Numbering, Vault
+from imagestore.testing.recording.secret_guard import Search, SecretLeakError, check_body, check_text, entropy
 from imagestore.testing.recording.upstream import port_map, upstream_map
 
 if TYPE_CHECKING:

@@ -13,10 +13,8 @@ import httpx
 import pytest
 
 from imagestore.testing import save_tape
-from imagestore.testing.recording.random_text import is_random
 from imagestore.testing.recording.recorder import Recorder
-from imagestore.testing.recording.search import Search
-from imagestore.testing.recording.secret_guard import SecretLeakError
+from imagestore.testing.recording.secret_guard import Search, SecretLeakError, is_random
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.blob_folder import BlobFolder

@@ -7,8 +7,8 @@ import pytest
 
 from imagestore.oci import media_types
 from imagestore.testing import Registry, build_artifact, build_image, build_index
-from imagestore.testing.engine.answers import parse_range
-from imagestore.testing.engine.targets import Target, read_target
+from imagestore.testing.engine.messages import parse_range
+from imagestore.testing.engine.urls import Target, read_target
 
 IMAGE = build_index(["linux/amd64", "linux/arm64"])
 NAME = "registry.example/group/app"

@@ -13,7 +13,7 @@ import pytest
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.testing import Registry, ReplayMismatchError, build_image, load_tape
 from imagestore.testing.faults import FaultRule, Refuse
-from imagestore.testing.servers.network_block import NetworkBlockedError, blocked_network
+from imagestore.testing.network_block import NetworkBlockedError, blocked_network
 from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from imagestore.testing import (
     save_tape,
     synthetic_layer,
 )
-from imagestore.testing.engine.exchange import Ending
+from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.engine.messages import Ending
 from imagestore.testing.faults import FaultRule, Reset, Where, catalogue
-from imagestore.testing.images.bodies import BytesBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
 from imagestore.testing.tapes.tape_read import parse_tape

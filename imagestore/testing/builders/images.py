@@ -24,8 +24,8 @@ from imagestore.oci import media_types
 from imagestore.oci.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.platforms.platform import Platform
-from imagestore.testing.images.bodies import Body, BytesBody
-from imagestore.testing.images.layers import Family, Layer, layer
+from imagestore.testing.builders.bodies import Body, BytesBody
+from imagestore.testing.builders.layers import Family, Layer, layer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

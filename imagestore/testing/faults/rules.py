@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.targets import check_names, read_target
+from imagestore.testing.engine.urls import check_names, read_target
 from imagestore.testing.faults.effect import Effect
-from imagestore.testing.faults.redirecting import original_path
+from imagestore.testing.faults.replies import original_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.testing.engine.exchange import Reply, Request
+    from imagestore.testing.engine.messages import Reply, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class FaultRule:
     def is_due(self, occurrence: int) -> bool:
         """Whether the n-th fitting occurrence (from 0) goes wrong.
 
-        >>> from imagestore.testing.faults.delivery import Reset
+        >>> from imagestore.testing.faults.bodies import Reset
         >>> [FaultRule(Reset(), skip=1, times=2, every=2).is_due(n) for n in range(6)]
         [False, True, False, True, False, False]
         """

@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.engine.queries import is_placeholder
+from imagestore.testing.engine.urls import is_placeholder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import email.utils
+import re
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from imagestore.oci.digest import Digest
-from imagestore.testing.engine.answers import error
-from imagestore.testing.engine.targets import read_target
+from imagestore.testing.engine.messages import Fields, Reply, Request, error
+from imagestore.testing.engine.urls import read_target
 from imagestore.testing.faults.effect import Effect, put
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.testing.engine.exchange import Reply, Request
+    from imagestore.testing.engine.distribution import Responder
+
 
 # A refusal may come instead of anything but the challenge for credentials, which is not the content's answer.
 _ANY_ANSWER: frozenset[int] = frozenset({200, 206, 302, 304, 307, 404, 416})
@@ -55,7 +57,7 @@ class Refuse(Effect):
         fields = {"Retry-After": retry_after_text(self.retry_after)} if self.retry_after else {}
         refused = error(self.status, code, f"refused by the fault {self.name}", fields=fields, kind=reply.kind)
         if self.page:
-            from imagestore.testing.images.bodies import BytesBody
+            from imagestore.testing.builders.bodies import BytesBody
 
             refused = put(replace(refused, body=BytesBody(self.page.encode())), "Content-Type", "text/html")
         return replace(refused, delivery=reply.delivery)
@@ -226,3 +228,76 @@ class RefuseRange(Effect):
         fields = {"Content-Range": f"bytes */{reply.body.size}"}
         refusal = error(self.status, "RANGE_INVALID", "no such range", fields=fields, kind=reply.kind)
         return replace(refusal, digest=reply.digest)
+
+
+_PLACE: Final = re.compile(r"/-/([0-9]{1,3}|loop)/([a-z0-9.:-]{1,260})(/v2/.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect(Effect):
+    """A redirect instead of the content.
+
+    Attributes:
+        form: ``same`` host, ``cross`` to another one, ``loop`` without end, or ``downgrade`` to plain http.
+        to_host: where ``cross`` leads.
+        hops: how many redirects in a row.
+        status: 301, 302, 303, 307 or 308.
+        is_relative: the Location has no host (same host only).
+    """
+
+    name: ClassVar[str] = "redirect"
+    is_replacing: ClassVar[bool] = True
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"form": ("same", "cross", "loop", "downgrade")}
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"hops": (1, 999), "status": (300, 308)}
+    form: str = "cross"
+    to_host: str = "storage.example"
+    hops: int = 1
+    status: int = 307
+    is_relative: bool = False
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Redirect."""
+        if request.path.startswith("/-/"):
+            return reply
+        host = self.to_host if self.form == "cross" else request.host
+        scheme = "http" if self.form == "downgrade" else "https"
+        left = "loop" if self.form == "loop" else str(max(1, self.hops) - 1)
+        place = f"/-/{left}/{request.host}{request.path}?signature=placeholder"
+        location = place if self.is_relative else f"{scheme}://{host}{place}"
+        return Reply(self.status, Fields.of({"Location": location}), kind=reply.kind, digest=reply.digest).deliver(
+            head_delay_seconds=reply.delivery.head_delay_seconds
+        )
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Content, at its own address."""
+        return reply.status in self.statuses and not request.path.startswith("/-/")
+
+
+def original_path(path: str) -> str:
+    """The address before a redirect led away from it; any other path is its own."""
+    found = _PLACE.fullmatch(path)
+    return found[3] if found is not None else path
+
+
+class RedirectTargets:
+    """Serves what redirects lead to.
+
+    Args:
+        inside: answers without asking for credentials.
+    """
+
+    def __init__(self, inside: Responder) -> None:
+        self._inside = inside
+
+    def respond(self, request: Request) -> Reply | None:
+        """The next hop, the content, or None for any other address."""
+        found = _PLACE.fullmatch(request.path)
+        if found is None:
+            return None
+        left, host, path = found.groups()
+        if left != "0":
+            again = "loop" if left == "loop" else str(int(left) - 1)
+            place = f"{request.scheme}://{request.host}/-/{again}/{host}{path}?signature=placeholder"
+            return Reply(307, Fields.of({"Location": place}), kind="blob")
+        moved = replace(request, host=host, path=path, query="", fields=request.fields.without("Authorization"))
+        return self._inside.respond(moved)

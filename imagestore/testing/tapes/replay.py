@@ -16,12 +16,11 @@ import os
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, IntegrityError
-from imagestore.testing.assembled_engine import assemble
-from imagestore.testing.engine.gate import BasicAuth, TokenAuth, make_gates
+from imagestore.testing.builders.bodies import SyntheticBody
+from imagestore.testing.engine.auth import BasicAuth, TokenAuth, make_gates
+from imagestore.testing.engine.distribution import Library, RegistryRules, StoredDocument
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.engine.rules import RegistryRules
-from imagestore.testing.images.bodies import SyntheticBody
-from imagestore.testing.images.library import Library, StoredDocument
+from imagestore.testing.registry import assemble
 from imagestore.testing.servers.loopback import LoopbackServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.exchanges import ExchangeResponder
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.oci.digest import Digest
+    from imagestore.testing.builders.bodies import Body
     from imagestore.testing.engine.engine import Shaper
-    from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.faults.rules import FaultRule
     from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.tapes.tape import TapeContent, TapeHost
 

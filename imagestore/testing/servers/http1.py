@@ -17,7 +17,7 @@ import threading
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
-from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, body_steps, has_body
+from imagestore.testing.engine.messages import Ending, Fields, Pause, Reply, body_steps, has_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable

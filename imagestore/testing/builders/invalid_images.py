@@ -15,8 +15,8 @@ from imagestore import errors
 from imagestore.oci import media_types
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
-from imagestore.testing.images.bodies import BytesBody, FlippedBody, read_all
-from imagestore.testing.images.builders import (
+from imagestore.testing.builders.bodies import BytesBody, FlippedBody, read_all
+from imagestore.testing.builders.images import (
     BuiltManifest,
     Document,
     Entry,
@@ -26,7 +26,7 @@ from imagestore.testing.images.builders import (
     build_index,
     render_descriptor,
 )
-from imagestore.testing.images.layers import layer
+from imagestore.testing.builders.layers import layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

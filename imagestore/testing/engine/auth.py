@@ -15,15 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci.reference import DOCKER_HUB
-from imagestore.testing.engine.answers import error, json_reply
-from imagestore.testing.engine.exchange import Reply, Request
-from imagestore.testing.engine.targets import read_target
-from imagestore.testing.images.library import HUB_HOSTS
+from imagestore.testing.engine.distribution import HUB_HOSTS
+from imagestore.testing.engine.messages import Reply, Request, error, json_reply
+from imagestore.testing.engine.urls import read_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.testing.engine.rules import Responder
+    from imagestore.testing.engine.distribution import Responder
 
 _SCOPE: Final = re.compile(r"repository(?:\([a-z]+\))?:(?P<name>.{1,300}):(?P<actions>[a-z,*]{1,60})")
 

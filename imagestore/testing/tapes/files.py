@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from imagestore.testing.images.bodies import BytesBody, SyntheticBody
-from imagestore.testing.images.library import Library
+from imagestore.testing.builders.bodies import BytesBody, SyntheticBody
+from imagestore.testing.engine.distribution import Library
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.player import tape_path
+from imagestore.testing.tapes.replay import tape_path
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository, TapeSynthetic
 from imagestore.testing.tapes.tape_read import parse_tape
 from imagestore.testing.tapes.tape_write import format_tape
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.images.bodies import Body
-    from imagestore.testing.images.builders import Image
+    from imagestore.testing.builders.bodies import Body
+    from imagestore.testing.builders.images import Image
+    from imagestore.testing.faults.rules import FaultRule
     from imagestore.testing.tapes.tape import TapeExchange, TapeHost
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from imagestore.oci import media_types
 from imagestore.oci.digest import Digest
-from imagestore.testing.images.bodies import Body, BytesBody, SyntheticBody, digest_of
+from imagestore.testing.builders.bodies import Body, BytesBody, SyntheticBody, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

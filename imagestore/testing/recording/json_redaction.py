@@ -13,13 +13,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.recording.random_text import random_words
-from imagestore.testing.recording.secret_guard import SecretLeakError, shown_name
+from imagestore.testing.recording.secret_guard import SecretLeakError, random_words, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from imagestore.testing.recording.secrets import Vault
+    from imagestore.testing.recording.placeholders import Vault
 
 #: Members whose value is replaced, wherever they are.
 SECRET_MEMBERS: Final = frozenset(
