@@ -240,7 +240,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         try:
             result = yield
         except BaseException:
-            _tell_troubles(item)
+            _report_problems(item)
             raise
     session = item.stash.get(_SESSION, None)
     if session is not None:
@@ -266,11 +266,11 @@ def _finish(session: TapeSession) -> None:
         raise problem.with_traceback(None) from None
 
 
-def _tell_troubles(item: pytest.Item) -> None:
+def _report_problems(item: pytest.Item) -> None:
     """A test that failed because a request had no answer seldom says so itself."""
     session = item.stash.get(_SESSION, None)
-    if session is not None and session.troubles:
-        item.add_report_section("call", f"tape {session.path}", "\n".join(session.troubles))
+    if session is not None and session.problems:
+        item.add_report_section("call", f"tape {session.path}", "\n".join(session.problems))
 
 
 def _note_written(item: pytest.Item, path: str) -> None:

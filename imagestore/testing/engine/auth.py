@@ -1,7 +1,7 @@
-"""The gate: Basic and token authentication as registries do it (registry token and OAuth2 documents).
+"""Basic and token authentication as registries do it (registry token and OAuth2 documents).
 
 Tokens are placeholders (``tape-token-1``, ...), granted for the intersection of what was asked and what is allowed, and
-expire by the clock or when a fault revokes them. The realm may be on another logical host.
+expire by the clock. The realm may be on another logical host.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 from imagestore.oci.reference import DOCKER_HUB
 from imagestore.testing.engine.distribution import HUB_HOSTS
 from imagestore.testing.engine.messages import Reply, Request, error, json_reply
-from imagestore.testing.engine.urls import read_target
+from imagestore.testing.engine.urls import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.testing.engine.distribution import Responder
+    from imagestore.testing.engine.messages import Responder
 
 _SCOPE: Final = re.compile(r"repository(?:\([a-z]+\))?:(?P<name>.{1,300}):(?P<actions>[a-z,*]{1,60})")
 
@@ -70,33 +70,12 @@ class _Grant:
     service: str
 
 
-@dataclass(slots=True)
-class TokenDesk:
-    """What one token service has given out; registries that name the same realm share it.
-
-    Attributes:
-        services: names of the registries that it serves.
-    """
+@dataclass(frozen=True, slots=True)
+class TokenRealm:
+    """What one token service has given out; registries that name the same realm share it."""
 
     services: set[str] = field(default_factory=set)
-    _grants: dict[str, _Grant] = field(default_factory=dict)
-    _issued: int = 0
-
-    def issue(self, scopes: frozenset[str], expires: float, service: str) -> str:
-        """A new token."""
-        self._issued += 1
-        token = f"tape-token-{self._issued}"
-        self._grants[token] = _Grant(scopes, expires, service)
-        return token
-
-    def find(self, token: str, service: str) -> _Grant | None:
-        """What a token of this service is good for; None when it isn't one."""
-        grant = self._grants.get(token)
-        return grant if grant is not None and grant.service == service else None
-
-    def revoke_all(self) -> None:
-        """Make every token given so far invalid."""
-        self._grants.clear()
+    grants: dict[str, _Grant] = field(default_factory=dict)
 
 
 class TokenGate:
@@ -105,9 +84,9 @@ class TokenGate:
     Args:
         host: logical host; Docker Hub's other names are guarded with ``docker.io``.
         auth: the rules.
-        inside: answers who may come in.
+        inside: answers requests that have a good token.
         clock: gives monotonic seconds.
-        desk: shared by the gates whose realm is the same; its own by default.
+        realm: shared by the gates whose realm is the same; its own by default.
     """
 
     def __init__(
@@ -117,14 +96,14 @@ class TokenGate:
         inside: Responder,
         *,
         clock: Callable[[], float] = time.monotonic,
-        desk: TokenDesk | None = None,
+        realm: TokenRealm | None = None,
     ) -> None:
         self.host = host
         self.auth = replace(auth, realm_host=auth.realm_host or host, service=auth.service or host)
         self._inside = inside
         self._clock = clock
-        self._desk = desk if desk is not None else TokenDesk()
-        self._desk.services.add(self.auth.service)
+        self._realm = realm if realm is not None else TokenRealm()
+        self._realm.services.add(self.auth.service)
 
     def respond(self, request: Request) -> Reply | None:
         """The token, the challenge, or what is inside."""
@@ -136,18 +115,14 @@ class TokenGate:
             return self._token(request, asked) if self._is_for_me(asked) else None
         if canonical_host(request.host) != canonical_host(self.host):
             return None
-        return self._refusal(request) or self._inside.respond(request)
-
-    def revoke_all(self) -> None:
-        """Make every token given so far invalid."""
-        self._desk.revoke_all()
+        return self._refusal(request) or self._inside(request)
 
     def _refusal(self, request: Request) -> Reply | None:
-        target = read_target(request.path)
+        target = parse_path(request.path)
         needed = f"repository:{target.repository}:pull" if target.repository else ""
         scheme, _, token = request.fields.get("Authorization").partition(" ")
-        grant = self._desk.find(token.strip(), self.auth.service) if scheme.lower() == "bearer" else None
-        if grant is None or grant.expires <= self._clock():
+        grant = self._realm.grants.get(token.strip()) if scheme.lower() == "bearer" else None
+        if grant is None or grant.service != self.auth.service or grant.expires <= self._clock():
             return self._challenge(needed, "invalid_token" if scheme else "")
         if needed and needed not in grant.scopes:
             return self._challenge(needed, "insufficient_scope")
@@ -168,7 +143,7 @@ class TokenGate:
     def _is_for_me(self, asked: list[tuple[str, str]]) -> bool:
         """Whether the request names this gate's service, or none that another gate of the same realm has."""
         service = dict(asked).get("service", "")
-        return service == self.auth.service or service not in self._desk.services
+        return service == self.auth.service or service not in self._realm.services
 
     def _token(self, request: Request, asked: list[tuple[str, str]]) -> Reply:
         if request.method == "POST" and not self.auth.is_post_supported:
@@ -187,7 +162,9 @@ class TokenGate:
         for name, value in asked:
             for scope in value.split(" ") if name == "scope" else ():
                 scopes |= self._allowed(scope, user)
-        token = self._desk.issue(frozenset(scopes), self._clock() + self.auth.lifetime_seconds, self.auth.service)
+        token = f"tape-token-{len(self._realm.grants) + 1}"
+        expires = self._clock() + self.auth.lifetime_seconds
+        self._realm.grants[token] = _Grant(frozenset(scopes), expires, self.auth.service)
         answer: dict[str, object] = {"access_token": token} if is_form else {"token": token, "access_token": token}
         answer["expires_in"] = self.auth.lifetime_seconds
         # The form has the OAuth2 document's name for it, the query the token document's.
@@ -216,34 +193,30 @@ class TokenGate:
         return {f"repository:{found['name']}:{action}" for action in actions if action in wanted or "*" in wanted}
 
 
-class BasicGate:
+def basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:
     """Guards one logical host with user and password."""
 
-    def __init__(self, host: str, auth: BasicAuth, inside: Responder) -> None:
-        self.host = host
-        self._auth = auth
-        self._inside = inside
-
-    def respond(self, request: Request) -> Reply | None:
-        """The challenge, or what is inside."""
-        if canonical_host(request.host) != canonical_host(self.host):
+    def respond(request: Request) -> Reply | None:
+        if canonical_host(request.host) != canonical_host(host):
             return None
-        if not basic_user(request.fields.get("Authorization"), self._auth.users):
-            fields = {"WWW-Authenticate": f'Basic realm="{self.host}"'}
+        if not basic_user(request.fields.get("Authorization"), auth.users):
+            fields = {"WWW-Authenticate": f'Basic realm="{host}"'}
             return error(401, "UNAUTHORIZED", "authentication required", fields=fields)
-        return self._inside.respond(request)
+        return inside(request)
+
+    return respond
 
 
 def make_gates(auths: Mapping[str, BasicAuth | TokenAuth], inside: Responder) -> list[Responder]:
-    """A gate per logical host; those that name the same realm share one token service."""
-    desks: dict[tuple[str, str], TokenDesk] = {}
+    """A gate for each logical host; those that name the same realm share one token service."""
+    realms: dict[tuple[str, str], TokenRealm] = {}
     out: list[Responder] = []
     for host, auth in auths.items():
         if isinstance(auth, BasicAuth):
-            out.append(BasicGate(host, auth, inside))
+            out.append(basic_gate(host, auth, inside))
         else:
-            desk = desks.setdefault((auth.realm_host or host, auth.realm_path), TokenDesk())
-            out.append(TokenGate(host, auth, inside, desk=desk))
+            realm = realms.setdefault((auth.realm_host or host, auth.realm_path), TokenRealm())
+            out.append(TokenGate(host, auth, inside, realm=realm).respond)
     return out
 
 

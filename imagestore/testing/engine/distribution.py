@@ -1,4 +1,7 @@
-"""The rules of a well-behaved registry: library and request in, reply out (distribution-spec 1.1, pull part).
+"""A well-behaved registry: library and request in, reply out (distribution-spec 1.1, pull part).
+
+The library says which images there are, by logical host and repository. Registries keep content per repository, so a
+blob of one repository is unknown in another; the bytes themselves are shared.
 
 Decisions where the specification leaves a choice: an Accept header that doesn't cover the stored form gets 404
 MANIFEST_UNKNOWN (what Docker's registry does), never a conversion; pages of tags have a Link; referrers are computed
@@ -10,13 +13,13 @@ from __future__ import annotations
 import json
 import urllib.parse
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
 from imagestore.oci.reference import DOCKER_HUB, Reference
 from imagestore.testing.builders.bodies import Body, BytesBody, read_all
-from imagestore.testing.engine.messages import Fields, Reply, Request, apply_range, error, json_reply
-from imagestore.testing.engine.urls import Target, read_target
+from imagestore.testing.engine.messages import API_VERSION, Fields, Reply, Request, apply_range, error, json_reply
+from imagestore.testing.engine.urls import ApiPath, parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,17 +30,9 @@ if TYPE_CHECKING:
 
 # Documents above this are not searched for a subject.
 _MAX_DOCUMENT: Final = 8 << 20
-_API: Final = {"Docker-Distribution-Api-Version": "registry/2.0"}
 
 
-class Responder(Protocol):
-    """Answers some requests."""
-
-    def respond(self, request: Request) -> Reply | None:
-        """The reply, or None when this responder has nothing to say about the request."""
-
-
-class RegistryRules:
+class DistributionApi:
     """Serves a library under its logical hosts.
 
     Args:
@@ -55,7 +50,7 @@ class RegistryRules:
         """Answer a request to one of the library's hosts; None for another host."""
         if self._storage_host and request.host == self._storage_host:
             return self._storage(request)
-        target = read_target(request.path)
+        target = parse_path(request.path)
         repository = self._library.find(request.host, target.repository) if target.repository else None
         if repository is None and request.host not in self._known_hosts():
             return None
@@ -71,21 +66,16 @@ class RegistryRules:
             return error(404, "NAME_INVALID", "no such endpoint")
         if repository is None:
             return error(404, "NAME_UNKNOWN", "repository name not known to registry", kind=target.kind)
-        if target.kind == "manifest":
-            return _manifest(request, target, repository)
-        if target.kind == "blob":
-            return self._blob(request, target, repository)
-        if target.kind == "tags":
-            return _tags(request, target, repository)
-        if target.kind == "referrers":
-            return _referrers(request, target, repository)
-        return error(404, "BLOB_UPLOAD_UNKNOWN", "no such upload", kind="upload")
+        if target.kind == "upload":
+            return error(404, "BLOB_UPLOAD_UNKNOWN", "no such upload", kind="upload")
+        answers = {"manifest": _manifest, "blob": self._blob, "tags": _tags, "referrers": _referrers}
+        return answers[target.kind](request, target, repository)
 
     def _known_hosts(self) -> frozenset[str]:
         hosts = frozenset(self._library.hosts())
         return hosts | HUB_HOSTS if "docker.io" in hosts else hosts
 
-    def _blob(self, request: Request, target: Target, repository: Repository) -> Reply:
+    def _blob(self, request: Request, target: ApiPath, repository: Repository) -> Reply:
         digest = target.digest
         if digest is None:
             return error(400, "DIGEST_INVALID", "the digest is malformed", kind="blob")
@@ -93,45 +83,43 @@ class RegistryRules:
             return error(404, "BLOB_UNKNOWN", "blob unknown to registry", kind="blob")
         if self._storage_host:
             place = f"https://{self._storage_host}/{digest.algorithm}/{digest.encoded}?signature=placeholder"
-            return Reply(307, Fields.of({"Location": place, **_API}), kind="blob", digest=digest)
-        return self._content(request, target)
+            return Reply(307, Fields.of({"Location": place, **API_VERSION}), kind="blob", digest=digest)
+        return _content(request, digest, repository.blobs[digest])
 
     def _storage(self, request: Request) -> Reply:
         algorithm, _, encoded = request.path.strip("/").partition("/")
-        target = Target("blob", "", f"{algorithm}:{encoded}")
+        digest = ApiPath("blob", "", f"{algorithm}:{encoded}").digest
+        body = self._library.body(digest) if digest is not None else None
         if request.fields.has("Authorization"):
             return error(400, "INVALID", "only one authorization mechanism allowed", kind="blob")
         if not request.query:
             return error(403, "DENIED", "the signature is missing", kind="blob")
-        if target.digest is None or self._library.body(target.digest) is None:
-            return error(404, "BLOB_UNKNOWN", "no such object", kind="blob")
-        return self._content(request, target)
-
-    def _content(self, request: Request, target: Target) -> Reply:
-        digest = target.digest
-        body = self._library.body(digest) if digest is not None else None
         if digest is None or body is None:
-            return error(404, "BLOB_UNKNOWN", "blob unknown to registry", kind="blob")
-        fields = {
-            "Content-Type": "application/octet-stream",
-            "Docker-Content-Digest": str(digest),
-            "ETag": f'"{digest}"',
-            "Accept-Ranges": "bytes",
-            **_API,
-        }
-        whole = Reply(200, Fields.of(fields), body, kind="blob", digest=digest)
-        return apply_range(whole, request.fields.get("Range"))
+            return error(404, "BLOB_UNKNOWN", "no such object", kind="blob")
+        return _content(request, digest, body)
+
+
+def _content(request: Request, digest: Digest, body: Body) -> Reply:
+    fields = {
+        "Content-Type": "application/octet-stream",
+        "Docker-Content-Digest": str(digest),
+        "ETag": f'"{digest}"',
+        "Accept-Ranges": "bytes",
+        **API_VERSION,
+    }
+    whole = Reply(200, Fields.of(fields), body, kind="blob", digest=digest)
+    return apply_range(whole, request.fields.get("Range"))
 
 
 def _accepts(request: Request, media_type: str) -> bool:
-    offered = [media_types.bare(one) for line in request.fields.get_all("Accept") for one in line.split(",")]
-    offered = [one for one in offered if one]
+    lines = request.fields.get_all("Accept")
+    offered = [media_types.bare(one) for line in lines for one in line.split(",") if media_types.bare(one)]
     # Schema 1 is what registries fell back to, whatever was asked for.
     is_fallback = media_types.kind(media_type) is media_types.Kind.SCHEMA1
     return is_fallback or not offered or media_type in offered or "*/*" in offered or "application/*" in offered
 
 
-def _manifest(request: Request, target: Target, repository: Repository) -> Reply:
+def _manifest(request: Request, target: ApiPath, repository: Repository) -> Reply:
     digest = target.digest or repository.tags.get(target.reference)
     document = repository.documents.get(digest) if digest is not None else None
     if digest is None or document is None:
@@ -141,13 +129,15 @@ def _manifest(request: Request, target: Target, repository: Repository) -> Reply
             404, "MANIFEST_UNKNOWN", f"found {document.media_type}, which Accept does not allow", kind="manifest"
         )
     tag = f'"{digest}"'
-    fields = Fields.of({"Content-Type": document.media_type, "Docker-Content-Digest": str(digest), "ETag": tag, **_API})
+    fields = Fields.of(
+        {"Content-Type": document.media_type, "Docker-Content-Digest": str(digest), "ETag": tag, **API_VERSION}
+    )
     if request.fields.get("If-None-Match") == tag:
         return Reply(304, fields, kind="manifest", digest=digest)
     return Reply(200, fields, document.body, kind="manifest", digest=digest)
 
 
-def _tags(request: Request, target: Target, repository: Repository) -> Reply:
+def _tags(request: Request, target: ApiPath, repository: Repository) -> Reply:
     asked = dict(request.parameters())
     names = sorted(name for name in repository.tags if name > asked.get("last", ""))
     limit = asked.get("n", "")
@@ -162,7 +152,7 @@ def _tags(request: Request, target: Target, repository: Repository) -> Reply:
     return json_reply({"name": target.repository, "tags": names}, fields=fields, kind="tags")
 
 
-def _referrers(request: Request, target: Target, repository: Repository) -> Reply:
+def _referrers(request: Request, target: ApiPath, repository: Repository) -> Reply:
     if target.digest is None:
         return error(400, "DIGEST_INVALID", "the digest is malformed", kind="referrers")
     wanted = dict(request.parameters()).get("artifactType", "")

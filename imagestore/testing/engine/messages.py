@@ -1,8 +1,8 @@
 """One exchange as values: what was asked, what is answered, and how the answer goes onto the wire.
 
 The engine turns a Request into a Reply and touches no socket. A Reply describes its delivery (pauses, pace, where it
-breaks off and how); each front end plays that description in its own way: the loopback server on a real socket, the
-httpx transport by raising what httpx raises in that case.
+breaks off and how); the loopback server plays that description on a real socket, the httpx transport by raising what
+httpx raises in that case.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING, Final, Literal
 from imagestore.testing.builders.bodies import Body, BytesBody
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from imagestore.oci.digest import Digest
 
+    #: Answers some requests; None when it has nothing to say about a request.
+    Responder = Callable[["Request"], "Reply | None"]
 
 Framing = Literal["length", "chunked", "close"]
+#: A header of every answer of a registry.
+API_VERSION: Final = {"Docker-Distribution-Api-Version": "registry/2.0"}
 _NO_BODY: Final = BytesBody(b"")
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 # A paced body is cut so that a client sees about this many pieces a second.
 _PIECES_PER_SECOND: Final = 20
 
@@ -39,9 +44,9 @@ class Fields:
     items: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, *sources: dict[str, str]) -> Fields:
-        """Make fields from mappings, in order."""
-        return cls(tuple(item for source in sources for item in source.items()))
+    def of(cls, fields: dict[str, str]) -> Fields:
+        """Make fields from a mapping, in order."""
+        return cls(tuple(fields.items()))
 
     def get(self, name: str, default: str = "") -> str:
         """First value of a field, or the default."""
@@ -198,28 +203,22 @@ def has_body(method: str, status: int) -> bool:
     return method != "HEAD" and status not in (204, 304) and status >= 200
 
 
-_RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
-_API: Final = {"Docker-Distribution-Api-Version": "registry/2.0"}
-
-
 def error(status: int, code: str, message: str, *, fields: dict[str, str] | None = None, kind: str = "other") -> Reply:
     """An error document: ``{"errors": [{"code", "message"}]}``."""
-    body = json.dumps({"errors": [{"code": code, "message": message}]}).encode()
-    return Reply(
-        status, Fields.of({"Content-Type": "application/json", **_API}, fields or {}), BytesBody(body), kind=kind
-    )
+    return json_reply({"errors": [{"code": code, "message": message}]}, status=status, fields=fields, kind=kind)
 
 
-def json_reply(value: object, *, fields: dict[str, str] | None = None, kind: str = "other") -> Reply:
+def json_reply(value: object, *, status: int = 200, fields: dict[str, str] | None = None, kind: str = "other") -> Reply:
     """A JSON document."""
-    headers = {"Content-Type": "application/json", **_API, **(fields or {})}
-    return Reply(200, Fields.of(headers), BytesBody(json.dumps(value).encode()), kind=kind)
+    headers = {"Content-Type": "application/json", **API_VERSION, **(fields or {})}
+    return Reply(status, Fields.of(headers), BytesBody(json.dumps(value).encode()), kind=kind)
 
 
 def parse_range(text: str, size: int) -> tuple[int, int] | None:
-    """Start and stop (exclusive) that a Range asks for; None when it should be ignored.
+    """Start and stop (exclusive) that a Range asks for (RFC 9110 section 14); None when it is to be ignored.
 
-    An unsatisfiable range gives an empty one, ``(size, size)``.
+    A list of ranges, another unit and nonsense are ignored, as the RFC allows. An unsatisfiable range gives an empty
+    one, ``(size, size)``.
 
     >>> parse_range("bytes=2-3", 10)
     (2, 4)

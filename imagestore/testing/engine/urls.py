@@ -1,4 +1,8 @@
-"""What a registry address asks for (distribution-spec 1.1, the table of endpoints); a pure look at the path."""
+"""What a request's address asks for: its path (distribution-spec 1.1, the table of endpoints), and its query.
+
+Only query values of known-plain names are written and compared; any other value (a signature, an account, an expiry
+time) is replaced when recording, and ignored when a request is compared with what was recorded.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _FORMS: Final = (
     ("tags", re.compile(rf"/v2/{_NAME}/tags/(?P<ref>list)")),
     ("referrers", re.compile(rf"/v2/{_NAME}/referrers/(?P<ref>[!-.0-~]{{1,300}})")),
 )
-#: What an answer can be: the kinds of targets, what a token service gives, and what nothing answers.
+#: What an answer can be: the kinds of paths, what a token service gives, and what nothing answers.
 KINDS: Final = frozenset(
     {"ping", "token", "catalog", "manifest", "blob", "upload", "tags", "referrers", "other", "unexpected"}
 )
@@ -29,15 +33,15 @@ _MAX_PATH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What is asked for.
+class ApiPath:
+    """What a path asks for.
 
     Attributes:
         kind: ``ping``, ``catalog``, ``manifest``, ``blob``, ``upload``, ``tags``, ``referrers`` or ``other``.
         repository: path of the repository; empty when there is none.
         reference: tag, digest or upload id as written.
 
-    >>> read_target("/v2/library/python/manifests/3").reference
+    >>> parse_path("/v2/library/python/manifests/3").reference
     '3'
     """
 
@@ -68,19 +72,19 @@ def check_names(*, kind: str, method: str) -> None:
             raise InvalidInputError(f"{what} {name!r}: expected one of {', '.join(sorted(known))}")
 
 
-def read_target(path: str) -> Target:
+def parse_path(path: str) -> ApiPath:
     """Classify a path; never fails."""
     if path in ("/v2/", "/v2"):
-        return Target("ping")
+        return ApiPath("ping")
     if path == "/v2/_catalog":
-        return Target("catalog")
+        return ApiPath("catalog")
     if len(path) > _MAX_PATH:
-        return Target("other")
+        return ApiPath("other")
     for kind, form in _FORMS:
         found = form.fullmatch(path)
         if found is not None:
-            return Target(kind, found["name"], found["ref"])
-    return Target("other")
+            return ApiPath(kind, found["name"], found["ref"])
+    return ApiPath("other")
 
 
 #: Parameters whose value is kept (distribution-spec 1.1, the token and OAuth2 documents, mirrors' ``ns``).

@@ -10,6 +10,8 @@ mixes recoverable ones.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from imagestore.testing.faults.bodies import (
     DeepJson,
     Drip,
@@ -27,7 +29,6 @@ from imagestore.testing.faults.bodies import (
     Unframed,
 )
 from imagestore.testing.faults.chaos import Chaos, chaos
-from imagestore.testing.faults.effect import Effect
 from imagestore.testing.faults.replies import (
     ExpireToken,
     ForeignRealm,
@@ -41,9 +42,13 @@ from imagestore.testing.faults.replies import (
     WrongLength,
     WrongRange,
 )
-from imagestore.testing.faults.rules import FaultPlan, FaultRule, Where
+from imagestore.testing.faults.rules import Effect, FaultPlan, FaultRule, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
+    "EFFECTS",
     "Chaos",
     "DeepJson",
     "Drip",
@@ -76,3 +81,35 @@ __all__ = [
     "WrongRange",
     "chaos",
 ]
+
+#: Every effect by the name that tapes use.
+EFFECTS: Final[Mapping[str, type[Effect]]] = {
+    effect.name: effect
+    for effect in (
+        Refuse,
+        ExpireToken,
+        ForeignRealm,
+        WrongLength,
+        WrongDigest,
+        SetHeader,
+        IgnoreRange,
+        WrongRange,
+        ShortRange,
+        RefuseRange,
+        Flip,
+        ExtraBytes,
+        GzipCoding,
+        HugeManifest,
+        DeepJson,
+        DuplicateKeys,
+        LinkLoop,
+        SlowHead,
+        SlowFirstByte,
+        Drip,
+        Stall,
+        Reset,
+        Truncate,
+        Unframed,
+        Redirect,
+    )
+}

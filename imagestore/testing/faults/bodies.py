@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from imagestore.testing.builders.bodies import BytesBody, FlippedBody, PaddedBody, read_all
 from imagestore.testing.builders.layers import stored_gzip
 from imagestore.testing.engine.messages import Ending, has_body
-from imagestore.testing.faults.effect import FINITE, Effect, from_end, put
+from imagestore.testing.faults.rules import FINITE, Effect, from_end, with_header
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,6 @@ class Flip(Effect):
         return Effect.fits(self, request, reply) and reply.start <= position < reply.start + reply.length
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Flip."""
         return replace(reply, body=FlippedBody(reply.body, from_end(self.at, reply.body.size)))
 
 
@@ -49,7 +48,6 @@ class ExtraBytes(Effect):
     count: int = 1
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Lengthen."""
         longer = PaddedBody(reply.body, reply.body.size + self.count)
         return replace(reply, body=longer, stop=None if reply.stop is None else reply.stop + self.count)
 
@@ -66,7 +64,6 @@ class GzipCoding(Effect):
     is_bomb: bool = False
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Compress."""
         data = read_all(reply.body, _MAX_REWRITTEN)
         packed = zlib.compress(data + b" " * (16 << 20), 9, 31) if self.is_bomb else stored_gzip(data)
         fields = reply.fields.without("Content-Range", "Content-Length").put("Content-Encoding", "gzip")
@@ -82,7 +79,6 @@ class HugeManifest(Effect):
     size: int = 5 << 20
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Pad."""
         return replace(reply, body=PaddedBody(reply.body, max(self.size, reply.body.size)), stop=None)
 
 
@@ -95,7 +91,6 @@ class DeepJson(Effect):
     depth: int = 100_000
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Nest."""
         text = '{"schemaVersion": 2, "annotations": ' + "[" * self.depth + "]" * self.depth + "}"
         return replace(reply, body=BytesBody(text.encode()), start=0, stop=None)
 
@@ -108,7 +103,6 @@ class DuplicateKeys(Effect):
     member: str = "schemaVersion"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Repeat the member."""
         data = read_all(reply.body, _MAX_REWRITTEN)
         added = json.dumps({self.member: 2}).encode()[:-1] + b", "
         return replace(reply, body=BytesBody(data.replace(b"{", added, 1)), start=0, stop=None)
@@ -122,10 +116,9 @@ class LinkLoop(Effect):
     to_host: str = ""
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Link to the same page."""
         place = f"https://{self.to_host}" if self.to_host else ""
         query = f"?{request.query}" if request.query else ""
-        return put(reply, "Link", f'<{place}{request.path}{query}>; rel="next"')
+        return with_header(reply, "Link", f'<{place}{request.path}{query}>; rel="next"')
 
 
 def _is_inside(at: int, reply: Reply) -> bool:
@@ -147,7 +140,6 @@ class SlowHead(Effect):
     seconds: float = 1.0
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Delay the head."""
         return reply.deliver(head_delay_seconds=self.seconds)
 
 
@@ -161,7 +153,6 @@ class SlowFirstByte(Effect):
     seconds: float = 1.0
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Delay the body."""
         return reply.deliver(body_delay_seconds=self.seconds)
 
 
@@ -175,7 +166,6 @@ class Drip(Effect):
     bytes_per_second: float = 1024.0
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Pace the body."""
         return reply.deliver(bytes_per_second=self.bytes_per_second)
 
 
@@ -194,7 +184,6 @@ class Stall(Effect):
         return Effect.fits(self, request, reply) and _is_seen(self.at, reply)
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Stop, and wait."""
         position = from_end(self.at, reply.length)
         return reply.deliver(stop_at=position, ending=Ending.STALLED, stall_seconds=self.seconds)
 
@@ -213,7 +202,6 @@ class Reset(Effect):
         return reply.status in self.statuses and (self.before_head or has_place)
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Reset."""
         position = -1 if self.before_head else from_end(self.at, reply.length)
         return reply.deliver(stop_at=position, ending=Ending.RESET)
 
@@ -240,7 +228,6 @@ class Truncate(Effect):
         return Effect.fits(self, request, reply) and is_seen
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Close early."""
         return reply.deliver(stop_at=from_end(self.at, reply.length), ending=Ending.CLOSED, framing=self.framing)
 
 
@@ -253,5 +240,4 @@ class Unframed(Effect):
     framing: str = "chunked"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Change the framing."""
         return reply.deliver(framing=self.framing)

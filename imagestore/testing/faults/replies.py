@@ -1,22 +1,26 @@
-"""Effects that replace the answer, or falsify what its head says: refusals, waits, lying headers, ranges gone wrong."""
+"""Effects that replace the answer, or falsify its head: refusals, redirects, wrong headers, wrong ranges.
+
+A redirect leads below ``/-/`` to an address that holds the old one, so that the engine knows without memory what to
+serve there: ``/-/<hops left>/<host>/v2/...``. Content there needs no credential, as on a storage service; the ledger
+shows who sent one all the same.
+"""
 
 from __future__ import annotations
 
 import email.utils
-import re
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from imagestore.oci.digest import Digest
 from imagestore.testing.engine.messages import Fields, Reply, Request, error
-from imagestore.testing.engine.urls import read_target
-from imagestore.testing.faults.effect import Effect, put
+from imagestore.testing.engine.urls import parse_path
+from imagestore.testing.faults.rules import REDIRECT_TARGET, Effect, with_header
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.testing.engine.distribution import Responder
+    from imagestore.testing.engine.messages import Responder
 
 
 # A refusal may come instead of anything but the challenge for credentials, which is not the content's answer.
@@ -45,7 +49,6 @@ class Refuse(Effect):
     page: str = ""
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Refuse."""
         codes = {
             429: "TOOMANYREQUESTS",
             401: "UNAUTHORIZED",
@@ -59,7 +62,7 @@ class Refuse(Effect):
         if self.page:
             from imagestore.testing.builders.bodies import BytesBody
 
-            refused = put(replace(refused, body=BytesBody(self.page.encode())), "Content-Type", "text/html")
+            refused = with_header(replace(refused, body=BytesBody(self.page.encode())), "Content-Type", "text/html")
         return replace(refused, delivery=reply.delivery)
 
 
@@ -89,10 +92,7 @@ class ExpireToken(Effect):
         return reply.status in _ANY_ANSWER and request.fields.get("Authorization").lower().startswith("bearer ")
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Challenge again."""
-        host = self.realm_host or request.host
-        scope = f"repository:{read_target(request.path).repository}:pull"
-        value = f'Bearer realm="https://{host}/token",service="{request.host}",scope="{scope}",error="invalid_token"'
+        value = f'{_challenge(f"https://{self.realm_host or request.host}", request)},error="invalid_token"'
         return error(401, "UNAUTHORIZED", "token expired", fields={"WWW-Authenticate": value}, kind=reply.kind)
 
 
@@ -107,10 +107,16 @@ class ForeignRealm(Effect):
     scheme: str = "https"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Change the realm."""
-        scope = f"repository:{read_target(request.path).repository}:pull"
+        scope = f"repository:{parse_path(request.path).repository}:pull"
         realm = f"{self.scheme}://{self.realm_host}/token"
-        return put(reply, "WWW-Authenticate", f'Bearer realm="{realm}",service="{request.host}",scope="{scope}"')
+        return with_header(
+            reply, "WWW-Authenticate", f'Bearer realm="{realm}",service="{request.host}",scope="{scope}"'
+        )
+
+
+def _challenge(base: str, request: Request) -> str:
+    scope = f"repository:{parse_path(request.path).repository}:pull"
+    return f'Bearer realm="{base}/token",service="{request.host}",scope="{scope}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +127,7 @@ class WrongLength(Effect):
     by: int = 1
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Falsify the length."""
-        return put(reply, "Content-Length", str(max(0, reply.length + self.by)))
+        return with_header(reply, "Content-Length", str(max(0, reply.length + self.by)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +137,7 @@ class WrongDigest(Effect):
     name: ClassVar[str] = "wrong-digest"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Falsify the digest."""
-        return put(reply, "Docker-Content-Digest", str(Digest.of(b"not the content")))
+        return with_header(reply, "Docker-Content-Digest", str(Digest.of(b"not the content")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +154,8 @@ class SetHeader(Effect):
     value: str = ""
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Replace or drop."""
         if self.value:
-            return put(reply, self.header, self.value)
+            return with_header(reply, self.header, self.value)
         return replace(reply, fields=reply.fields.without(self.header))
 
 
@@ -164,7 +167,6 @@ class IgnoreRange(Effect):
     statuses: ClassVar[frozenset[int]] = frozenset({206})
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Send everything."""
         return replace(reply, status=200, start=0, stop=None, fields=reply.fields.without("Content-Range"))
 
 
@@ -185,13 +187,12 @@ class WrongRange(Effect):
     is_honest: bool = True
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Shift the part."""
         size = reply.body.size
         start = max(0, min(size - 1, reply.start + self.by))
         stop = max(start + 1, min(size, start + reply.length))
         shifted = replace(reply, start=start, stop=stop)
         told = start if self.is_honest else reply.start
-        return put(shifted, "Content-Range", f"bytes {told}-{told + stop - start - 1}/{size + self.total_by}")
+        return with_header(shifted, "Content-Range", f"bytes {told}-{told + stop - start - 1}/{size + self.total_by}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,6 @@ class ShortRange(Effect):
     most: int = 1
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Send less."""
         stop = reply.start + max(1, min(self.most, reply.length))
         fields = reply.fields.put("Content-Range", f"bytes {reply.start}-{stop - 1}/{reply.body.size}")
         return replace(reply, stop=stop, fields=fields)
@@ -224,13 +224,9 @@ class RefuseRange(Effect):
     statuses: ClassVar[frozenset[int]] = frozenset({206})
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Refuse."""
         fields = {"Content-Range": f"bytes */{reply.body.size}"}
         refusal = error(self.status, "RANGE_INVALID", "no such range", fields=fields, kind=reply.kind)
         return replace(refusal, digest=reply.digest)
-
-
-_PLACE: Final = re.compile(r"/-/([0-9]{1,3}|loop)/([a-z0-9.:-]{1,260})(/v2/.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +252,6 @@ class Redirect(Effect):
     is_relative: bool = False
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        """Redirect."""
         if request.path.startswith("/-/"):
             return reply
         host = self.to_host if self.form == "cross" else request.host
@@ -273,31 +268,19 @@ class Redirect(Effect):
         return reply.status in self.statuses and not request.path.startswith("/-/")
 
 
-def original_path(path: str) -> str:
-    """The address before a redirect led away from it; any other path is its own."""
-    found = _PLACE.fullmatch(path)
-    return found[3] if found is not None else path
-
-
-class RedirectTargets:
-    """Serves what redirects lead to.
+def redirect_target(request: Request, inside: Responder) -> Reply | None:
+    """What a redirect leads to: the next hop, the content, or None for any other address.
 
     Args:
+        request: to be answered.
         inside: answers without asking for credentials.
     """
-
-    def __init__(self, inside: Responder) -> None:
-        self._inside = inside
-
-    def respond(self, request: Request) -> Reply | None:
-        """The next hop, the content, or None for any other address."""
-        found = _PLACE.fullmatch(request.path)
-        if found is None:
-            return None
-        left, host, path = found.groups()
-        if left != "0":
-            again = "loop" if left == "loop" else str(int(left) - 1)
-            place = f"{request.scheme}://{request.host}/-/{again}/{host}{path}?signature=placeholder"
-            return Reply(307, Fields.of({"Location": place}), kind="blob")
-        moved = replace(request, host=host, path=path, query="", fields=request.fields.without("Authorization"))
-        return self._inside.respond(moved)
+    found = REDIRECT_TARGET.fullmatch(request.path)
+    if found is None:
+        return None
+    left, host, path = found.groups()
+    if left != "0":
+        again = "loop" if left == "loop" else str(int(left) - 1)
+        location = f"{request.scheme}://{request.host}/-/{again}/{host}{path}?signature=placeholder"
+        return Reply(307, Fields.of({"Location": location}), kind="blob")
+    return inside(replace(request, host=host, path=path, query="", fields=request.fields.without("Authorization")))

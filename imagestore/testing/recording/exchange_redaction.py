@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Final
 from imagestore.oci.digest import Digest
 from imagestore.testing.builders.bodies import PIECE_BYTES, BytesBody, read_all
 from imagestore.testing.engine.messages import Ending, Fields, Request
-from imagestore.testing.engine.urls import read_target
+from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.recording import json_redaction, redaction, secret_guard
 from imagestore.testing.recording.secret_guard import SecretLeakError, random_words
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from imagestore.testing.builders.bodies import Body
     from imagestore.testing.engine.messages import Framing
     from imagestore.testing.recording.placeholders import Vault
-    from imagestore.testing.recording.secret_guard import Search
-    from imagestore.testing.recording.upstream import Addresses
+    from imagestore.testing.recording.secret_guard import SecretSearch
+    from imagestore.testing.recording.upstream import UpstreamAddresses
 
 
 #: An answer up to this size that is no content is written into the tape.
@@ -72,7 +72,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class RedactedExchange:
     """A redacted exchange, and the body that goes to the folder of blobs, if one does.
 
     Attributes:
@@ -90,14 +90,14 @@ class Take:
     is_content: bool = False
 
 
-def make_take(
+def redact_exchange(
     request: Request,
     answer: Answer,
     vault: Vault,
-    addresses: Addresses,
+    addresses: UpstreamAddresses,
     *,
     plain_names: frozenset[str] = frozenset(),
-) -> Take:
+) -> RedactedExchange:
     """Redact an exchange.
 
     Args:
@@ -111,7 +111,7 @@ def make_take(
         SecretLeakError: an answer can't be classified, or a path looks like a secret.
     """
     redaction.learn_request(request, vault, plain_names)
-    if read_target(request.path).kind == "other":
+    if parse_path(request.path).kind == "other":
         redaction.check_address(request.path, f"the request to {request.host}", plain_names)
     exchange = TapeExchange(
         request.method,
@@ -123,7 +123,7 @@ def make_take(
         headers=redaction.redact_headers(request, answer.headers, vault, plain_names),
         authorization=redaction.redact_authorization(request.fields.get("Authorization"), vault),
         range=request.fields.get("Range"),
-        accept=accept_text(request.fields) if read_target(request.path).kind == "manifest" else "",
+        accept=accept_text(request.fields) if parse_path(request.path).kind == "manifest" else "",
         form=_form(request, vault, plain_names),
         framing=answer.framing,
     )
@@ -137,30 +137,30 @@ def classify(
     request: Request,
     answer: Answer,
     vault: Vault,
-    addresses: Addresses,
+    addresses: UpstreamAddresses,
     *,
     plain_names: frozenset[str] = frozenset(),
-) -> Take:
-    """Decide what becomes of an answer's body: content, text as it is, or redacted; see make_take.
+) -> RedactedExchange:
+    """Decide what becomes of an answer's body: content, text as it is, or redacted; see redact_exchange.
 
     Args:
         exchange: the head, redacted.
         request: only its method, host and path count.
-        answer, vault, addresses, plain_names: as for make_take.
+        answer, vault, addresses, plain_names: as for redact_exchange.
 
     Raises:
         SecretLeakError: the answer can't be classified.
     """
     place = f"{request.method} {request.host}{request.path}"
     if not answer.spool.size:
-        return Take(exchange, place)
+        return RedactedExchange(exchange, place)
     if is_redirect(answer.status, answer.headers):
         # The note beside it repeats its address, which may be signed; no client reads it.
         fields = Fields(exchange.headers).without("Content-Encoding")
-        return Take(replace(exchange, headers=fields.items, ending=None, stop_at=None), place)
+        return RedactedExchange(replace(exchange, headers=fields.items, ending=None, stop_at=None), place)
     if addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):
         content = TapeContent(answer.digest, answer.spool.size)
-        return Take(replace(exchange, body=content), place, answer.spool, is_content=True)
+        return RedactedExchange(replace(exchange, body=content), place, answer.spool, is_content=True)
     is_strict = not request.path.startswith("/v2/") or addresses.is_realm(request)
     return _classified(exchange, place, answer, vault, is_strict=is_strict, plain_names=plain_names)
 
@@ -170,7 +170,7 @@ def is_redirect(status: int, headers: tuple[tuple[str, str], ...]) -> bool:
     return 300 <= status < 400 and bool(Fields(headers).get("Location"))
 
 
-def check_body(take: Take, search: Search) -> None:
+def check_body(take: RedactedExchange, search: SecretSearch) -> None:
     """Search the body of an exchange for known values, and documents for what looks like a secret too.
 
     Raises:
@@ -182,7 +182,7 @@ def check_body(take: Take, search: Search) -> None:
     if take.body is None:
         return
     secret_guard.check_body(take.body, place, search)
-    is_document = not take.is_content or read_target(take.exchange.path).kind == "manifest"
+    is_document = not take.is_content or parse_path(take.exchange.path).kind == "manifest"
     if take.body.size <= _MAX_TEXT_SEARCH and is_document:
         secret_guard.check_text(b"".join(take.body.chunks()), place, search)
 
@@ -201,7 +201,7 @@ def _form(request: Request, vault: Vault, plain: frozenset[str]) -> str:
 
 def _is_disguised(request: Request, answer: Answer, place: str) -> bool:
     """Whether what lies at a content's address is really a token answer; bytes that are what was asked for are not."""
-    wanted = read_target(request.path).digest
+    wanted = parse_path(request.path).digest
     if answer.spool.size > MAX_DECODED or wanted == answer.digest:
         return False
     data = decode_content(read_all(answer.spool, MAX_DECODED), Fields(answer.headers).get("Content-Encoding"))
@@ -223,7 +223,7 @@ def _classified(
     *,
     is_strict: bool,
     plain_names: frozenset[str],
-) -> Take:
+) -> RedactedExchange:
     """An answer that is no content: redacted, or kept byte by byte when nothing in it is secret."""
     if answer.spool.size > MAX_DECODED:
         raise SecretLeakError(place, f"{answer.spool.size} bytes that are no content, too many to classify")
@@ -241,7 +241,7 @@ def _classified(
         return _kept(exchange, place, answer, data, plain)
     # Rewritten, so neither the coding nor the place where it broke off is true any more.
     fields = Fields(exchange.headers).without("Content-Encoding")
-    return Take(replace(exchange, headers=fields.items, text=json.dumps(redacted)), place)
+    return RedactedExchange(replace(exchange, headers=fields.items, text=json.dumps(redacted)), place)
 
 
 def _check_other(plain: bytes, status: int, place: str, *, is_strict: bool) -> None:
@@ -254,13 +254,13 @@ def _check_other(plain: bytes, status: int, place: str, *, is_strict: bool) -> N
         raise SecretLeakError(place, "an error page of a token service with an unclassified random value")
 
 
-def _kept(exchange: TapeExchange, place: str, answer: Answer, data: bytes, plain: bytes) -> Take:
+def _kept(exchange: TapeExchange, place: str, answer: Answer, data: bytes, plain: bytes) -> RedactedExchange:
     """Exactly these bytes: in the tape when they are short text, else as a body."""
     if len(data) <= MAX_TEXT and data == plain and _is_text(data):
-        return Take(replace(exchange, text=data.decode()), place, decoded=plain)
+        return RedactedExchange(replace(exchange, text=data.decode()), place, decoded=plain)
     digest = answer.digest if answer.spool.size == len(data) else Digest.of(data)
     content = TapeContent(digest, len(data))
-    return Take(replace(exchange, body=content), place, BytesBody(data), decoded=plain)
+    return RedactedExchange(replace(exchange, body=content), place, BytesBody(data), decoded=plain)
 
 
 def _is_text(data: bytes) -> bool:

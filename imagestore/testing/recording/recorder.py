@@ -20,21 +20,26 @@ from imagestore.oci.digest import Digest, new_hash
 from imagestore.testing.engine.engine import Answered
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, error, has_body
-from imagestore.testing.engine.urls import read_target
+from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.recording import secret_guard
-from imagestore.testing.recording.exchange_redaction import Answer, SpoolBody, Take, check_body, make_take
+from imagestore.testing.recording.exchange_redaction import (
+    Answer,
+    RedactedExchange,
+    SpoolBody,
+    check_body,
+    redact_exchange,
+)
 from imagestore.testing.recording.ordering import in_order
 from imagestore.testing.recording.placeholders import Vault
-from imagestore.testing.recording.secret_guard import Search
-from imagestore.testing.recording.upstream import Addresses, Upstream
+from imagestore.testing.recording.secret_guard import SecretSearch
+from imagestore.testing.recording.upstream import Upstream, UpstreamAddresses
 from imagestore.testing.tapes.tape import Tape, TapeExchange
 from imagestore.testing.tapes.tape_write import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from imagestore.testing.engine.distribution import Responder
-    from imagestore.testing.engine.messages import Framing
+    from imagestore.testing.engine.messages import Framing, Responder
     from imagestore.testing.tapes.blob_folder import BlobFolder
 
 _CONTENT_IN_MEMORY: Final = 1 << 20
@@ -139,9 +144,9 @@ class Recorder:
         self._running = 0
         self._ended = threading.Condition(self._lock)
         self._places = 0
-        self._takes: list[tuple[int, Take]] = []
+        self._takes: list[tuple[int, RedactedExchange]] = []
         self._problems: list[ImageStoreError] = []
-        self._addresses = Addresses()
+        self._addresses = UpstreamAddresses()
         self._spools: list[IO[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -168,7 +173,7 @@ class Recorder:
 
     def answer(self, request: Request) -> Answered:
         """Ask upstream; the body is recorded while it is delivered."""
-        reply = self._before.respond(request) if self._before is not None else None
+        reply = self._before(request) if self._before is not None else None
         finished: Callable[[], None] | None = None
         if reply is None:
             reply = self._ask(request)
@@ -206,7 +211,7 @@ class Recorder:
         fields = Fields(self._upstream.logical_headers(response))
         self._addresses.note(request, fields)
         length = fields.get("Content-Length")
-        target = read_target(request.path)
+        target = parse_path(request.path)
         fields = fields.without("Connection", "Keep-Alive", "Transfer-Encoding", "Date")
         if not has_body(request.method, response.status_code):
             response.close()
@@ -226,7 +231,7 @@ class Recorder:
         with contextlib.suppress(OSError):
             for piece in body.chunks():
                 size += copy.write(piece)
-        target = read_target(request.path)
+        target = parse_path(request.path)
         reply = Reply(response.status_code, fields, SpoolBody(copy, size), kind=target.kind, digest=target.digest)
         if body.ending is not None and body.ending is not Ending.COMPLETE:
             reply = reply.deliver(stop_at=size, ending=body.ending)
@@ -251,7 +256,7 @@ class Recorder:
             _framing(response) if spool.size else "length",
         )
         try:
-            take = make_take(request, answer, self.vault, self._addresses, plain_names=self._plain_names)
+            one = redact_exchange(request, answer, self.vault, self._addresses, plain_names=self._plain_names)
         except secret_guard.SecretLeakError as problem:
             with self._lock:
                 self._problems.append(problem)
@@ -263,7 +268,7 @@ class Recorder:
             raise
         else:
             with self._lock:
-                self._takes.append((place, take))
+                self._takes.append((place, one))
         finally:
             self._note_end()
 
@@ -288,7 +293,7 @@ class Recorder:
         with self._ended:
             # A client may be done, and gone, a moment before its last exchange is.
             is_over = self._ended.wait_for(lambda: self._running == 0, _LAST_EXCHANGE_SECONDS)
-            takes = [take for _, take in sorted(self._takes, key=lambda item: item[0])]
+            redacted = [one for _, one in sorted(self._takes, key=lambda item: item[0])]
             problems = list(self._problems)
         if problems:
             raise problems[0]
@@ -297,7 +302,7 @@ class Recorder:
                 "recording: a request is still running; nothing was written",
                 hint="let the client close its connections",
             )
-        exchanges = in_order([take.exchange for take in takes], base.exchanges if base is not None else ())
+        exchanges = in_order([one.exchange for one in redacted], base.exchanges if base is not None else ())
         if base is not None:
             exchanges = [*base.exchanges, *exchanges]
         tape = replace(
@@ -306,20 +311,20 @@ class Recorder:
             plain_names=tuple(sorted({*(base.plain_names if base else ()), *self._plain_names})),
             exchanges=tuple(exchanges),
         )
-        self._check(tape, takes)
-        for take in takes:
-            if take.body is not None and take.exchange.body is not None:
-                self._blobs.put(take.body, take.exchange.body.digest)
+        self._check(tape, redacted)
+        for one in redacted:
+            if one.body is not None and one.exchange.body is not None:
+                self._blobs.put(one.body, one.exchange.body.digest)
         return tape
 
-    def _check(self, tape: Tape, takes: Sequence[Take]) -> None:
-        search = Search(self.vault.values(), self.vault.users())
+    def _check(self, tape: Tape, redacted: Sequence[RedactedExchange]) -> None:
+        search = SecretSearch(self.vault.values(), self.vault.users())
         # The values as they are, because the text's own escapes may hide one; then the text, as it will be on disk.
-        for take in takes:
-            secret_guard.check_text(_values(take.exchange), f"the tape ({take.place})", search)
+        for one in redacted:
+            secret_guard.check_text(_values(one.exchange), f"the tape ({one.place})", search)
         secret_guard.check_text(format_tape(tape), "the tape", search)
-        for take in takes:
-            check_body(take, search)
+        for one in redacted:
+            check_body(one, search)
 
 
 def _values(one: TapeExchange) -> bytes:

@@ -6,7 +6,7 @@ import re
 import urllib.parse
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.engine.urls import PLAIN_PARAMETERS, is_empty_parameter, read_target
+from imagestore.testing.engine.urls import PLAIN_PARAMETERS, is_empty_parameter, parse_path
 from imagestore.testing.recording.placeholders import PLAIN_HEADERS, PLAIN_REQUEST_HEADERS, SECRET_HEADERS
 from imagestore.testing.recording.secret_guard import SecretLeakError, has_random_part, shown_name
 
@@ -90,7 +90,7 @@ def check_address(address: str, place: str, plain: Container[str]) -> None:
         path = urllib.parse.urlsplit(address.partition("?")[0].partition("#")[0]).path
     except ValueError:
         return  # no address at all; redact_address() replaces it as a whole
-    if path.startswith("/v2/") and read_target(path).kind in _CONTENT:
+    if path.startswith("/v2/") and parse_path(path).kind in _CONTENT:
         return
     if has_random_part(path, plain):
         raise SecretLeakError(place, "an unclassified random path part")

@@ -72,7 +72,7 @@ def shown_name(name: str) -> str:
     return name if _SHOWN_NAME.fullmatch(name) else "(not shown)"
 
 
-def check_text(data: bytes, place: str, search: Search | None = None) -> None:
+def check_text(data: bytes, place: str, search: SecretSearch | None = None) -> None:
     """Search a text for known and for suspicious values.
 
     Raises:
@@ -89,7 +89,7 @@ def check_text(data: bytes, place: str, search: Search | None = None) -> None:
         raise SecretLeakError(place, "a basic credential")
 
 
-def check_body(body: Body, place: str, search: Search) -> None:
+def check_body(body: Body, place: str, search: SecretSearch) -> None:
     """Search the bytes of a body for known values, in bounded memory.
 
     Raises:
@@ -111,7 +111,7 @@ _ESCAPED: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _DEPTH: Final = 3
 
 
-class Search:
+class SecretSearch:
     """A search for some values.
 
     Args:

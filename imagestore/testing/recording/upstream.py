@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.urls import read_target
+from imagestore.testing.engine.urls import parse_path
 from imagestore.util.text import without_login
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ _REALM: Final = re.compile(r'(?i)\brealm="?([^"\s,]+)')
 _CONTENT: Final = frozenset({"manifest", "blob"})
 
 
-class Addresses:
+class UpstreamAddresses:
     """Collects addresses out of answers, before the client can ask there."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class Addresses:
                 here = (request.host, request.path)
                 if here in self._realms:
                     self._realms.add(_place(request, location))
-                elif here in self._stores or read_target(request.path).kind in _CONTENT:
+                elif here in self._stores or parse_path(request.path).kind in _CONTENT:
                     self._stores.add(_place(request, location))
 
     def is_realm(self, request: Request) -> bool:
@@ -193,7 +193,7 @@ class Addresses:
         """Whether an answer is a manifest, a blob, or a storage host's copy of one: it may go to disk as it is."""
         if status not in (200, 206) or self.is_realm(request):
             return False
-        if request.path.startswith("/v2/") and read_target(request.path).kind in _CONTENT:
+        if request.path.startswith("/v2/") and parse_path(request.path).kind in _CONTENT:
             return True
         with self._lock:
             return (request.host, request.path) in self._stores

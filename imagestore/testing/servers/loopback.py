@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from imagestore.testing.engine.engine import Answers
+    from imagestore.testing.engine.engine import RequestHandler
     from imagestore.testing.servers.authority import Authority
 
     #: Answers one request, and tells whether the connection can go on.
@@ -76,7 +76,7 @@ class LoopbackServer:
 
     def __init__(
         self,
-        engine: Answers,
+        engine: RequestHandler,
         hosts: Sequence[str],
         *,
         authority: Authority | None = None,

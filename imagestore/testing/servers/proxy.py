@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping, Sequence
 
-    from imagestore.testing.engine.engine import Answers
+    from imagestore.testing.engine.engine import RequestHandler
     from imagestore.testing.servers.authority import Authority
 
 _CONNECT: Final = re.compile(r"([A-Za-z0-9.-]{1,253}):([0-9]{1,5})")
@@ -52,7 +52,7 @@ class ProxyServer(LoopbackServer):
 
     def __init__(
         self,
-        engine: Answers,
+        engine: RequestHandler,
         hosts: Sequence[str],
         *,
         authority: Authority,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import respx
 
-    from imagestore.testing.engine.engine import Answered, Answers
+    from imagestore.testing.engine.engine import Answered, RequestHandler
 
     AsyncSleep = Callable[[float], Awaitable[None]]
 
@@ -148,7 +148,7 @@ class ReplayTransport(httpx.BaseTransport):
         sleep: makes the pauses of faults.
     """
 
-    def __init__(self, engine: Answers, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, engine: RequestHandler, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.engine = engine
         self._sleep = sleep
 
@@ -169,7 +169,7 @@ class AsyncReplayTransport(httpx.AsyncBaseTransport):
         sleep: makes the pauses of faults; anyio.sleep by default, which works under asyncio and trio.
     """
 
-    def __init__(self, engine: Answers, *, sleep: AsyncSleep | None = None) -> None:
+    def __init__(self, engine: RequestHandler, *, sleep: AsyncSleep | None = None) -> None:
         self.engine = engine
         self._sleep = sleep
 
@@ -230,7 +230,7 @@ def _check_head(play: _Stream) -> None:
         raise httpx.RemoteProtocolError("illegal header value", request=play.request)
 
 
-def mount(router: respx.Router, engine: Answers, *, hosts: Iterable[str] = ()) -> list[respx.Route]:
+def mount(router: respx.Router, engine: RequestHandler, *, hosts: Iterable[str] = ()) -> list[respx.Route]:
     """Add routes to a respx router that answer from an engine.
 
     Args:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, apply_range
-from imagestore.testing.engine.urls import comparable, read_target, shown
+from imagestore.testing.engine.urls import comparable, parse_path, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,7 +128,7 @@ class ExchangeResponder:
 
     def _reply(self, one: TapeExchange, request: Request) -> Reply:
         body: Body = BytesBody((one.text or "").encode()) if one.body is None else self._open(one.body.digest)
-        target = read_target(one.path)
+        target = parse_path(one.path)
         kind = "token" if one.path.endswith("/token") else target.kind
         digest = target.digest or (one.body.digest if one.body is not None and kind in ("manifest", "blob") else None)
         reply = Reply(one.status, Fields(one.headers), body, kind=kind, digest=digest)

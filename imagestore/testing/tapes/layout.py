@@ -24,7 +24,7 @@ from imagestore.oci import media_types
 from imagestore.oci.digest import Digest, verify
 from imagestore.oci.reference import TAG, Reference
 from imagestore.testing.builders.bodies import Body, FileBody, SyntheticBody
-from imagestore.testing.engine.urls import read_target
+from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
 from imagestore.util.files import write_whole
@@ -73,7 +73,7 @@ def recorded_repositories(tape: Tape) -> list[TapeRepository]:
     for one in tape.exchanges:
         if one.body is None or one.status != 200 or one.range or one.ending is not None:
             continue
-        target = read_target(one.path)
+        target = parse_path(one.path)
         if target.kind == "manifest":
             kind = next((value for name, value in one.headers if name.lower() == "content-type"), "")
             document = replace(one.body, media_type=media_types.bare(kind))

@@ -11,12 +11,12 @@ from imagestore.errors import ConfigError, ContentNotFoundError, ImageStoreError
 from imagestore.oci.digest import Digest
 from imagestore.testing.builders.bodies import BytesBody, SyntheticBody, digest_of
 from imagestore.testing.engine.messages import Ending, Fields, Request
-from imagestore.testing.engine.urls import is_placeholder, read_target
+from imagestore.testing.engine.urls import is_placeholder, parse_path
 from imagestore.testing.recording import redaction, secret_guard
 from imagestore.testing.recording.exchange_redaction import Answer, check_body, classify, is_redirect
 from imagestore.testing.recording.placeholders import Vault
-from imagestore.testing.recording.secret_guard import Search, SecretLeakError
-from imagestore.testing.recording.upstream import Addresses
+from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSearch
+from imagestore.testing.recording.upstream import UpstreamAddresses
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import save_text
 from imagestore.testing.tapes.replay import load_tape, tape_path
@@ -137,7 +137,7 @@ def _body_problems(tape: Tape, blobs: BlobFolder) -> Iterator[str]:
 
 def _exchange_problems(tape: Tape) -> Iterator[str]:
     for one in tape.exchanges:
-        wanted = read_target(one.path).digest
+        wanted = parse_path(one.path).digest
         is_whole = one.status == 200 and not one.range and one.ending is None and one.body is not None
         if wanted is None or not is_whole or one.body is None or wanted.algorithm != one.body.digest.algorithm:
             continue
@@ -146,7 +146,7 @@ def _exchange_problems(tape: Tape) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleared:
+class CollectedBodies:
     """What a collection found.
 
     Attributes:
@@ -160,7 +160,7 @@ class Cleared:
     kept: int
 
 
-def collect_bodies(folder: str, *, is_dry_run: bool = False) -> Cleared:
+def collect_bodies(folder: str, *, is_dry_run: bool = False) -> CollectedBodies:
     """Delete bodies that no tape needs.
 
     Args:
@@ -182,16 +182,16 @@ def collect_bodies(folder: str, *, is_dry_run: bool = False) -> Cleared:
     freed = 0 if is_dry_run else blobs.remove_partial()
     for digest in surplus:
         freed += blobs.open(digest).size if is_dry_run else blobs.remove(digest)
-    return Cleared(tuple(surplus), freed, sum(1 for _ in blobs.digests()) - (len(surplus) if is_dry_run else 0))
+    return CollectedBodies(tuple(surplus), freed, sum(1 for _ in blobs.digests()) - (len(surplus) if is_dry_run else 0))
 
 
 # Which values were secret is not known any more.
-_NOTHING_KNOWN: Final = Search({})
+_NOTHING_KNOWN: Final = SecretSearch({})
 # Of redirects in a row; no client follows more.
 _MOST_HOPS: Final = 20
 
 
-class _Witness(Vault):
+class _MarkRecorder(Vault):
     """A vault that lets placeholders pass, and tells of which kind everything else was."""
 
     def __init__(self) -> None:
@@ -224,9 +224,9 @@ def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[st
             yield f"exchange[{number}] ({one.method} {one.host}{path}): the {member} holds {reason}; {hint}"
 
 
-def _addresses(tape: Tape) -> Addresses:
+def _addresses(tape: Tape) -> UpstreamAddresses:
     """Token services and places of content, as the recording saw them; a tape's order is not that of the requests."""
-    out = Addresses()
+    out = UpstreamAddresses()
     for _ in range(_MOST_HOPS):
         before = len(out)
         for one in tape.exchanges:
@@ -238,7 +238,7 @@ def _addresses(tape: Tape) -> Addresses:
 
 def _in_head(one: TapeExchange, request: Request, plain: frozenset[str]) -> Iterator[tuple[str, tuple[str, str]]]:
     def path(_: Vault) -> None:
-        if read_target(one.path).kind == "other":
+        if parse_path(one.path).kind == "other":
             redaction.check_address(one.path, "the path", plain)
 
     yield from _judged("request's path", one.path, path)
@@ -262,7 +262,7 @@ def _in_head(one: TapeExchange, request: Request, plain: frozenset[str]) -> Iter
 def _in_body(
     one: TapeExchange,
     request: Request,
-    addresses: Addresses,
+    addresses: UpstreamAddresses,
     open_body: Callable[[Digest], Body],
     plain: frozenset[str],
 ) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -289,14 +289,14 @@ def _in_body(
 
 def _judged(member: str, text: str, redact: Callable[[Vault], object]) -> Iterator[tuple[str, tuple[str, str]]]:
     """What is wrong with one member, and the hint; nothing when it is good."""
-    witness = _Witness()
+    marks = _MarkRecorder()
     try:
-        redact(witness)
+        redact(marks)
     except SecretLeakError as problem:
         yield member, (problem.reason, "remove it, or name it in the tape's 'plain' if it is harmless")
         return
-    if witness.kinds:
-        yield member, ("a value that is no placeholder", f"write tape-{witness.kinds[0]}-<number> in its place")
+    if marks.kinds:
+        yield member, ("a value that is no placeholder", f"write tape-{marks.kinds[0]}-<number> in its place")
         return
     try:
         secret_guard.check_text(text.encode(), member)

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, IntegrityError
 from imagestore.testing.builders.bodies import SyntheticBody
-from imagestore.testing.engine.auth import BasicAuth, TokenAuth, make_gates
-from imagestore.testing.engine.distribution import Library, RegistryRules, StoredDocument
+from imagestore.testing.engine.auth import BasicAuth, TokenAuth
+from imagestore.testing.engine.distribution import DistributionApi, Library, StoredDocument
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.registry import assemble
-from imagestore.testing.servers.loopback import LoopbackServer
+from imagestore.testing.registry import Reachable, assemble
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.exchanges import ExchangeResponder
 from imagestore.testing.tapes.tape import SUFFIX, Tape
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
 
     from imagestore.oci.digest import Digest
     from imagestore.testing.builders.bodies import Body
-    from imagestore.testing.engine.engine import Shaper
+    from imagestore.testing.engine.engine import Engine, Shaper
     from imagestore.testing.faults.rules import FaultRule
-    from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.tapes.tape import TapeContent, TapeHost
 
 
@@ -70,7 +68,7 @@ def tape_path(path: str | os.PathLike[str]) -> str:
     return name if name.endswith(SUFFIX) else name + SUFFIX
 
 
-class Replay:
+class Replay(Reachable):
     """A tape being played; make it with replay().
 
     Attributes:
@@ -79,7 +77,12 @@ class Replay:
     """
 
     def __init__(
-        self, tape: Tape, blobs: BlobFolder, *, faults: Sequence[FaultRule | Shaper] = (), is_strict: bool = False
+        self,
+        tape: Tape,
+        blobs: BlobFolder,
+        *,
+        faults: Sequence[FaultRule | Shaper] = (),
+        is_strict: bool = False,
     ) -> None:
         self.tape = tape
         self.ledger = Ledger()
@@ -89,12 +92,13 @@ class Replay:
         for content in tape.contents().values():
             self._check(content)
         self._exchanges = ExchangeResponder(tape.exchanges, self._open)
-        rules = RegistryRules(self._library(), storage_host=tape.storage_host)
-        gates = make_gates({host.name: auth for host in tape.hosts if (auth := _auth(host)) is not None}, rules)
-        self._assembly = assemble(
-            rules, gates=gates, exchanges=self._exchanges, faults=[*tape.faults, *faults], ledger=self.ledger
+        self._engine, self._plan = assemble(
+            DistributionApi(self._library(), storage_host=tape.storage_host).respond,
+            auths={host.name: auth for host in tape.hosts if (auth := _auth(host)) is not None},
+            exchanges=self._exchanges,
+            faults=[*tape.faults, *faults],
+            ledger=self.ledger,
         )
-        self.engine = self._assembly.engine
 
     def __enter__(self) -> Self:
         return self
@@ -104,28 +108,14 @@ class Replay:
             self.check()
 
     @property
-    def transport(self) -> ReplayTransport:
-        """An httpx transport with logical host names."""
-        from imagestore.testing.servers.transport import ReplayTransport
-
-        return ReplayTransport(self.engine)
+    def engine(self) -> Engine:
+        """What answers."""
+        return self._engine
 
     @property
-    def async_transport(self) -> AsyncReplayTransport:
-        """The same for httpx.AsyncClient."""
-        from imagestore.testing.servers.transport import AsyncReplayTransport
-
-        return AsyncReplayTransport(self.engine)
-
-    def serve(self, *, is_tls: bool = False) -> LoopbackServer:
-        """A loopback server for any client; use it as a context manager.
-
-        Raises:
-            ConfigError: TLS is wanted and the package trustme is missing.
-        """
-        from imagestore.testing.servers.authority import Authority
-
-        return LoopbackServer(self.engine, self.tape.logical_hosts, authority=Authority() if is_tls else None)
+    def hosts(self) -> tuple[str, ...]:
+        """Logical hosts of the tape."""
+        return self.tape.logical_hosts
 
     def check(self) -> None:
         """Judge the replay.
@@ -142,7 +132,7 @@ class Replay:
             "that were recorded, but never asked for",
         )
         lines += first_lines(
-            [f"fault that never happened: {rule.to_table()}" for rule in self._assembly.plan.unused()],
+            [f"fault that never happened: {rule.to_table()}" for rule in self._plan.unused()],
             "faults that never happened",
         )
         if lines:

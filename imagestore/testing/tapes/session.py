@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.testing.servers.loopback import LoopbackServer
+from imagestore.testing.registry import Reachable
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import save_tape
 from imagestore.testing.tapes.replay import Replay, first_lines, load_tape, replay, tape_path
@@ -33,12 +33,10 @@ from imagestore.testing.tapes.tape import SUFFIX
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from imagestore.testing.engine.engine import Answers, Shaper
+    from imagestore.testing.engine.engine import RequestHandler, Shaper
     from imagestore.testing.engine.ledger import Ledger
     from imagestore.testing.faults.rules import FaultRule
     from imagestore.testing.recording.recorder import Recorder
-    from imagestore.testing.servers.proxy import ProxyServer
-    from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.tapes.tape import Tape
 
 # How long another process may record the same tape, and how often it is looked after.
@@ -68,7 +66,7 @@ class SessionSettings:
     about: str = ""
 
 
-class TapeSession:
+class TapeSession(Reachable):
     """A tape in use; a context manager. Call finish() when all went well.
 
     Args:
@@ -125,7 +123,7 @@ class TapeSession:
                 upstream=Upstream(settings.upstream),
                 known_secrets=settings.known_secrets,
                 plain_names=settings.plain_names,
-                before=before.engine if before is not None else None,
+                before=before.engine.respond if before is not None else None,
             )
         )
 
@@ -142,11 +140,11 @@ class TapeSession:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Logical hosts of the tape that is replayed; none while recording."""
-        return self._replay.tape.logical_hosts if self._replay is not None else ()
+        """Logical hosts of the tape that is replayed, or those whose upstream is named."""
+        return self._replay.hosts if self._replay is not None else tuple(self._settings.upstream)
 
     @property
-    def engine(self) -> Answers:
+    def engine(self) -> RequestHandler:
         """What answers."""
         if self._recorder is not None:
             return self._recorder
@@ -159,7 +157,7 @@ class TapeSession:
         return self.engine.ledger
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[str, ...]:
         """What went wrong so far: requests without an answer, and what stops a recording."""
         stops = self._recorder.problems if self._recorder is not None else ()
         unexpected = first_lines(self.ledger.unexpected, "unexpected requests")
@@ -174,39 +172,6 @@ class TapeSession:
         if self._recorder is not None:
             return tuple(str(entry) for entry in self.ledger.entries if entry.number > count)
         return self.ledger.unexpected[unexpected:] if self._settings.is_strict else ()
-
-    @property
-    def transport(self) -> ReplayTransport:
-        """An httpx transport with logical host names."""
-        from imagestore.testing.servers.transport import ReplayTransport
-
-        return ReplayTransport(self.engine)
-
-    @property
-    def async_transport(self) -> AsyncReplayTransport:
-        """The same for httpx.AsyncClient."""
-        from imagestore.testing.servers.transport import AsyncReplayTransport
-
-        return AsyncReplayTransport(self.engine)
-
-    def serve(self, *hosts: str, is_tls: bool = False) -> LoopbackServer:
-        """A loopback server; a context manager.
-
-        Args:
-            hosts: logical hosts; those of the tape, or of ``upstream``, by default.
-            is_tls: HTTPS with a throw-away authority.
-        """
-        from imagestore.testing.servers.authority import Authority
-
-        known = self._replay.tape.logical_hosts if self._replay is not None else tuple(self._settings.upstream)
-        return LoopbackServer(self.engine, hosts or known, authority=Authority() if is_tls else None)
-
-    def proxy(self) -> ProxyServer:
-        """An HTTP proxy for clients that use the logical names themselves; a context manager."""
-        from imagestore.testing.servers.authority import Authority
-        from imagestore.testing.servers.proxy import ProxyServer
-
-        return ProxyServer(self.engine, (), authority=Authority())
 
     def finish(self) -> None:
         """Judge the replay, or write the tape.

@@ -17,7 +17,7 @@ from imagestore.errors import DocumentError, InvalidDigestError, InvalidInputErr
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
 from imagestore.testing.engine.messages import Ending
-from imagestore.testing.faults.catalogue import EFFECTS
+from imagestore.testing.faults import EFFECTS
 from imagestore.testing.faults.rules import FaultRule, Where
 from imagestore.testing.tapes.tape import (
     FORMAT,

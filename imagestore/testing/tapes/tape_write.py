@@ -10,7 +10,7 @@ import io
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.engine.urls import read_target
+from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.tapes.tape import FORMAT, VERSION, Tape, TapeContent, TapeExchange, TapeHost, TapeRepository
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def format_tape(tape: Tape) -> bytes:
 
 def exchange_key(one: TapeExchange) -> tuple[object, ...]:
     """Where an exchange stands: what a pull asks first comes first, then by address and the rest of the request."""
-    kind = "token" if one.path.endswith("/token") else read_target(one.path).kind
+    kind = "token" if one.path.endswith("/token") else parse_path(one.path).kind
     request = (one.host, one.path, one.query, one.method, one.authorization, one.range, one.accept, one.form)
     bare = tuple(_NUMBER.sub(r"\1", text) for text in request)
     # Numbers count as numbers, and only between requests that are otherwise the same.

@@ -16,8 +16,8 @@ from imagestore.errors import DocumentError
 from imagestore.testing import Registry, Tape, build_image, replay
 from imagestore.testing.builders.bodies import PIECE_BYTES, BytesBody, FlippedBody, PaddedBody, SyntheticBody
 from imagestore.testing.engine.messages import Ending, Fields, Pause, Reply, body_steps, parse_range
-from imagestore.testing.engine.urls import comparable, is_placeholder, read_target, shown
-from imagestore.testing.faults import Effect, FaultRule, Where, catalogue
+from imagestore.testing.engine.urls import comparable, is_placeholder, parse_path, shown
+from imagestore.testing.faults import EFFECTS, Effect, FaultRule, Where
 from imagestore.testing.recording.placeholders import Vault
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.redaction import redact_address, redact_authorization, redact_query
@@ -177,7 +177,7 @@ def test_a_range_is_what_slicing_says(size: int, first: int, last: int) -> None:
 
 @given(st.text(max_size=60))
 def test_no_path_upsets_the_classifier(path: str) -> None:
-    target = read_target(path)
+    target = parse_path(path)
     assert target.kind in {"ping", "catalog", "manifest", "blob", "upload", "tags", "referrers", "other"}
     assert not set(target.repository + target.reference) & set("\n\r\0 ")
 
@@ -293,9 +293,7 @@ def effects_of(kind: type[Effect]) -> st.SearchStrategy[Effect]:
     return st.builds(kind, **members)
 
 
-@given(
-    st.sampled_from(list(catalogue.EFFECTS.values())).flatmap(effects_of), st.integers(0, 5000), st.integers(0, 5000)
-)
+@given(st.sampled_from(list(EFFECTS.values())).flatmap(effects_of), st.integers(0, 5000), st.integers(0, 5000))
 @settings(max_examples=80)
 def test_no_fault_ever_raises_on_the_serving_side(effect: Effect, first: int, last: int) -> None:
     registry = Registry({"registry.example/app:1": IMAGE}, faults=[FaultRule(effect, Where(), times=0)])

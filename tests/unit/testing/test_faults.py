@@ -14,6 +14,7 @@ from imagestore.errors import InvalidInputError
 from imagestore.testing import Registry, TokenAuth
 from imagestore.testing.engine.messages import Reply, Request, error
 from imagestore.testing.faults import (
+    EFFECTS,
     DeepJson,
     Drip,
     DuplicateKeys,
@@ -42,7 +43,6 @@ from imagestore.testing.faults import (
     WrongRange,
     chaos,
 )
-from imagestore.testing.faults.catalogue import EFFECTS
 from imagestore.testing.faults.replies import retry_after_text
 from tests.unit.testing.faulty import BASE, BLOB, CONTENT, IMAGE, LAYER, MANIFEST, client_with, registry_with, statuses
 

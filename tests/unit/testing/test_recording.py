@@ -177,7 +177,9 @@ def test_new_episodes_continue_a_tape(blobs: BlobFolder) -> None:
     with replay(base, blobs=blobs.root) as before:
         registry = Registry({"registry.example/app:1": IMAGE})
         with (
-            Recorder(blobs, upstream=Upstream({}, transport=registry.transport), before=before.engine) as recorder,
+            Recorder(
+                blobs, upstream=Upstream({}, transport=registry.transport), before=before.engine.respond
+            ) as recorder,
             httpx.Client(transport=ReplayTransport(recorder)) as client,
         ):
             client.get(f"{BASE}/v2/")

@@ -10,7 +10,7 @@ import pytest
 from imagestore.errors import InvalidInputError
 from imagestore.testing.recording.placeholders import Numbering, Vault
 from imagestore.testing.recording.redaction import check_address, redact_address, redact_authorization, redact_query
-from imagestore.testing.recording.secret_guard import Search, SecretLeakError, check_body, check_text, entropy
+from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSearch, check_body, check_text, entropy
 from imagestore.testing.recording.upstream import port_map, upstream_map
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_a_secret_over_the_border_of_two_pieces_is_found() -> None:
             yield from (b"....sec", b"ret-val", b"ue....")
 
     with pytest.raises(SecretLeakError):
-        check_body(Pieces(), "x", Search({"secret-value": ""}))
+        check_body(Pieces(), "x", SecretSearch({"secret-value": ""}))
 
 
 # -- the small parts -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from imagestore.testing import save_tape
 from imagestore.testing.recording.recorder import Recorder
-from imagestore.testing.recording.secret_guard import Search, SecretLeakError, is_random
+from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSearch, is_random
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.blob_folder import BlobFolder
@@ -82,7 +82,7 @@ def written(folder: Path) -> bytes:
 
 def is_leaked(folder: Path, secret: str) -> bool:
     data = written(folder)
-    return bool(Search({secret: ""}).find_in_text(data)) or any(
+    return bool(SecretSearch({secret: ""}).find_in_text(data)) or any(
         secret.encode() in gzip.decompress(path.read_bytes())
         for path in folder.rglob("*")
         if path.is_file() and path.read_bytes().startswith(b"\x1f\x8b")

@@ -8,7 +8,7 @@ import pytest
 from imagestore.oci import media_types
 from imagestore.testing import Registry, build_artifact, build_image, build_index
 from imagestore.testing.engine.messages import parse_range
-from imagestore.testing.engine.urls import Target, read_target
+from imagestore.testing.engine.urls import ApiPath, parse_path
 
 IMAGE = build_index(["linux/amd64", "linux/arm64"])
 NAME = "registry.example/group/app"
@@ -190,20 +190,20 @@ def test_a_storage_host_takes_a_signature_and_refuses_a_credential() -> None:
 @pytest.mark.parametrize(
     ("path", "target"),
     [
-        ("/v2/", Target("ping")),
-        ("/v2", Target("ping")),
-        ("/v2/_catalog", Target("catalog")),
-        ("/v2/a/manifests/1", Target("manifest", "a", "1")),
-        ("/v2/a/b--c/manifests/1", Target("manifest", "a/b--c", "1")),
-        ("/v2/a/blobs/uploads/", Target("upload", "a", "")),
-        ("/v2/manifests/manifests/manifests", Target("manifest", "manifests", "manifests")),
-        ("/v2/a/tags/list", Target("tags", "a", "list")),
-        ("/v2/a/referrers/x", Target("referrers", "a", "x")),
-        ("/v2/a/manifests/1\n", Target("other")),
-        ("/v2/../a/manifests/1", Target("other")),
-        ("/v2/" + "a/" * 600 + "manifests/1", Target("other")),
-        ("/", Target("other")),
+        ("/v2/", ApiPath("ping")),
+        ("/v2", ApiPath("ping")),
+        ("/v2/_catalog", ApiPath("catalog")),
+        ("/v2/a/manifests/1", ApiPath("manifest", "a", "1")),
+        ("/v2/a/b--c/manifests/1", ApiPath("manifest", "a/b--c", "1")),
+        ("/v2/a/blobs/uploads/", ApiPath("upload", "a", "")),
+        ("/v2/manifests/manifests/manifests", ApiPath("manifest", "manifests", "manifests")),
+        ("/v2/a/tags/list", ApiPath("tags", "a", "list")),
+        ("/v2/a/referrers/x", ApiPath("referrers", "a", "x")),
+        ("/v2/a/manifests/1\n", ApiPath("other")),
+        ("/v2/../a/manifests/1", ApiPath("other")),
+        ("/v2/" + "a/" * 600 + "manifests/1", ApiPath("other")),
+        ("/", ApiPath("other")),
     ],
 )
-def test_paths_are_classified(path: str, target: Target) -> None:
-    assert read_target(path) == target
+def test_paths_are_classified(path: str, target: ApiPath) -> None:
+    assert parse_path(path) == target

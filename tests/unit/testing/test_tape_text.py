@@ -21,7 +21,7 @@ from imagestore.testing import (
 )
 from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.messages import Ending
-from imagestore.testing.faults import FaultRule, Reset, Where, catalogue
+from imagestore.testing.faults import EFFECTS, FaultRule, Reset, Where
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
 from imagestore.testing.tapes.tape_read import parse_tape
@@ -85,7 +85,7 @@ def test_text_and_values_are_the_same_tape() -> None:
 
 
 def test_every_effect_survives_the_text() -> None:
-    tape = Tape(faults=tuple(FaultRule(effect()) for effect in catalogue.EFFECTS.values()))
+    tape = Tape(faults=tuple(FaultRule(effect()) for effect in EFFECTS.values()))
     assert parse_tape(format_tape(tape)) == tape
 
 
