@@ -129,9 +129,8 @@ def _manifest(request: Request, target: ApiPath, repository: Repository) -> Repl
             404, "MANIFEST_UNKNOWN", f"found {document.media_type}, which Accept does not allow", kind="manifest"
         )
     tag = f'"{digest}"'
-    fields = Fields.of(
-        {"Content-Type": document.media_type, "Docker-Content-Digest": str(digest), "ETag": tag, **API_VERSION}
-    )
+    about = {"Content-Type": document.media_type, "Docker-Content-Digest": str(digest), "ETag": tag}
+    fields = Fields.of({**about, **API_VERSION})
     if request.fields.get("If-None-Match") == tag:
         return Reply(304, fields, kind="manifest", digest=digest)
     return Reply(200, fields, document.body, kind="manifest", digest=digest)

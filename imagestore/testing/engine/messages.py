@@ -168,6 +168,12 @@ class Reply:
         """Bytes of the body that a complete delivery sends."""
         return max(0, (self.body.size if self.stop is None else self.stop) - self.start)
 
+    @property
+    def sends_length(self) -> bool:
+        """Whether the true length is announced; a Content-Length among the fields takes its place."""
+        is_counted = self.delivery.framing == "length" and self.status not in (204, 304)
+        return is_counted and not self.fields.has("Content-Length")
+
     def deliver(self, **changes: object) -> Reply:
         """The same reply with members of its delivery changed."""
         return replace(self, delivery=replace(self.delivery, **changes))  # type: ignore[arg-type]

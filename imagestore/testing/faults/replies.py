@@ -107,11 +107,7 @@ class ForeignRealm(Effect):
     scheme: str = "https"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
-        scope = f"repository:{parse_path(request.path).repository}:pull"
-        realm = f"{self.scheme}://{self.realm_host}/token"
-        return with_header(
-            reply, "WWW-Authenticate", f'Bearer realm="{realm}",service="{request.host}",scope="{scope}"'
-        )
+        return with_header(reply, "WWW-Authenticate", _challenge(f"{self.scheme}://{self.realm_host}", request))
 
 
 def _challenge(base: str, request: Request) -> str:

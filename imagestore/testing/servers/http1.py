@@ -181,7 +181,7 @@ def _head(reply: Reply, method: str, *, is_last: bool) -> bytes:
     framing = reply.delivery.framing
     if has_body(method, reply.status) and framing == "chunked":
         lines.append("Transfer-Encoding: chunked")
-    elif framing == "length" and reply.status not in (204, 304) and not reply.fields.has("Content-Length"):
+    elif reply.sends_length:
         lines.append(f"Content-Length: {reply.length}")
     if is_last or framing == "close":
         lines.append("Connection: close")

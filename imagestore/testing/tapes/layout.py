@@ -23,7 +23,7 @@ from imagestore.errors import (
 from imagestore.oci import media_types
 from imagestore.oci.digest import Digest, verify
 from imagestore.oci.reference import TAG, Reference
-from imagestore.testing.builders.bodies import Body, FileBody, SyntheticBody
+from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
@@ -54,7 +54,7 @@ def tape_to_layout(tape: Tape, blobs: BlobFolder, folder: str) -> int:
         raise ImageStoreError(f"layout {folder}: exists already; nothing was written", hint="name another folder")
     out = BlobFolder(os.path.join(folder, "blobs"))
     os.makedirs(out.root, exist_ok=True)
-    computed: dict[Digest, Body] = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+    computed = tape.synthetic_bodies()
     entries: list[dict[str, object]] = []
     for repository in (*tape.repositories, *recorded_repositories(tape)):
         for content in (*repository.manifests, *repository.blobs):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, ContentNotFoundError, ImageStoreError
 from imagestore.oci.digest import Digest
-from imagestore.testing.builders.bodies import BytesBody, SyntheticBody, digest_of
+from imagestore.testing.builders.bodies import BytesBody, digest_of
 from imagestore.testing.engine.messages import Ending, Fields, Request
 from imagestore.testing.engine.urls import is_placeholder, parse_path
 from imagestore.testing.recording import redaction, secret_guard
@@ -84,7 +84,7 @@ def verify_tape(path: str) -> list[str]:
 
 
 def _secrets(tape: Tape, text: bytes, blobs: BlobFolder) -> list[str]:
-    computed = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+    computed = tape.synthetic_bodies()
     found = list(find_secrets(tape, lambda digest: computed.get(digest) or blobs.open(digest)))
     for line in format_tape(replace(tape, exchanges=())).splitlines():
         reason = _reason(line)
@@ -129,10 +129,10 @@ def _body_problems(tape: Tape, blobs: BlobFolder) -> Iterator[str]:
             yield str(problem)
         except OSError as problem:
             yield f"body {digest}: {blobs.path(digest)}: {problem.strerror}"
-    for made in tape.synthetic:
-        actual = digest_of(SyntheticBody(made.seed, made.size, made.form), made.digest.algorithm)
-        if actual != made.digest:
-            yield f"synthetic body {made.digest}: seed {made.seed!r} gives {actual}"
+    for digest, computed in tape.synthetic_bodies().items():
+        actual = digest_of(computed, digest.algorithm)
+        if actual != digest:
+            yield f"synthetic body {digest}: seed {computed.seed!r} gives {actual}"
 
 
 def _exchange_problems(tape: Tape) -> Iterator[str]:

@@ -16,7 +16,6 @@ import os
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, IntegrityError
-from imagestore.testing.builders.bodies import SyntheticBody
 from imagestore.testing.engine.auth import BasicAuth, TokenAuth
 from imagestore.testing.engine.distribution import DistributionApi, Library, StoredDocument
 from imagestore.testing.engine.ledger import Ledger
@@ -88,7 +87,7 @@ class Replay(Reachable):
         self.ledger = Ledger()
         self._is_strict = is_strict
         self._blobs = blobs
-        self._computed = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+        self._computed = tape.synthetic_bodies()
         for content in tape.contents().values():
             self._check(content)
         self._exchanges = ExchangeResponder(tape.exchanges, self._open)

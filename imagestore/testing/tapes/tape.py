@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from imagestore.testing.builders.bodies import SyntheticBody, SyntheticForm
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.builders.bodies import SyntheticForm
     from imagestore.testing.engine.messages import Ending, Framing
     from imagestore.testing.faults.rules import FaultRule
 
@@ -148,6 +149,10 @@ class Tape:
         names += [one.realm_host for one in self.hosts if one.realm_host] + [one.host for one in self.exchanges]
         names += [self.storage_host] if self.storage_host else []
         return tuple(dict.fromkeys(names))
+
+    def synthetic_bodies(self) -> dict[Digest, SyntheticBody]:
+        """Every body that is computed."""
+        return {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in self.synthetic}
 
     def contents(self) -> dict[Digest, TapeContent]:
         """Every body that must be in the folder of blobs (synthetic ones are not)."""

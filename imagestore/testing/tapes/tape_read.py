@@ -9,7 +9,7 @@ import dataclasses
 import re
 import tomllib
 import urllib.parse
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from imagestore.config.findings import RefusalError
 from imagestore.config.toml_lines import KeyLines
@@ -221,6 +221,9 @@ def _header(table: Table, line: str) -> tuple[str, str]:
     return name, value.removeprefix(" ")
 
 
+Kind = TypeVar("Kind")
+
+
 class Table:
     """A TOML table under inspection; members are taken by type, and finish() refuses unknown ones.
 
@@ -247,26 +250,30 @@ class Table:
         self._taken.add(key)
         return self._values.get(key)
 
+    def _typed(self, key: str, kind: type[Kind], words: str, default: Kind | None) -> Kind:
+        value = self._take(key)
+        if value is None and default is not None:
+            return default
+        # A truth value is a whole number to isinstance().
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.fault(key, f"expected {words}, found {_kind(value)}")
+        return value
+
     def has(self, key: str) -> bool:
         """Whether the member is there."""
         return key in self._values
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string; required when there is no default."""
-        value = self._take(key)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, str):
-            raise self.fault(key, f"expected a string, found {_kind(value)}")
-        return value
+        return self._typed(key, str, "a string", default)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """A truth value."""
+        return self._typed(key, bool, "true or false", default)
 
     def integer(self, key: str, default: int | None = None, *, least: int = 0) -> int:
         """A whole number, at least ``least``; required when there is no default."""
-        value = self._take(key)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.fault(key, f"expected a whole number, found {_kind(value)}")
+        value = self._typed(key, int, "a whole number", default)
         if not least <= value < 1 << 63:
             raise self.fault(key, f"expected at least {least}, found {value}")
         return value
@@ -279,15 +286,6 @@ class Table:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
             raise self.fault(key, "expected a number from 0 to 1e9")
         return float(value)
-
-    def flag(self, key: str, *, default: bool) -> bool:
-        """A truth value."""
-        value = self._take(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.fault(key, f"expected true or false, found {_kind(value)}")
-        return value
 
     def one_of(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
         """A string out of a few."""
@@ -318,18 +316,12 @@ class Table:
 
     def tables(self, key: str) -> Iterator[Table]:
         """A list of tables; empty when absent."""
-        value = self._take(key)
-        if value is None:
-            return
-        if not isinstance(value, list):
-            raise self.fault(key, f"expected a list of tables, found {_kind(value)}")
-        for number, one in enumerate(value):
+        for number, one in enumerate(self._typed(key, list, "a list of tables", [])):
             yield Table(one, f"{self.path}.{key}[{number}]".lstrip("."), self.what)
 
     def table(self, key: str) -> Table:
         """A table; empty when absent."""
-        value = self._take(key)
-        return Table({} if value is None else value, f"{self.path}.{key}".lstrip("."), self.what)
+        return Table(self._typed(key, dict, "a table", {}), f"{self.path}.{key}".lstrip("."), self.what)
 
     def names(self) -> tuple[str, ...]:
         """Names of the members, as written."""
