@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
 import tarfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Final, Literal, Protocol
 
 from imagestore.errors import InvalidInputError
 from imagestore.oci.digest import Digest, new_hash
@@ -54,11 +53,9 @@ class BytesBody:
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
         return len(self.data)
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes in pieces; see Body."""
         end = len(self.data) if stop is None else min(stop, len(self.data))
         for offset in range(start, end, PIECE_BYTES):
             yield self.data[offset : min(offset + PIECE_BYTES, end)]
@@ -72,13 +69,23 @@ class FileBody:
     size: int
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes in pieces; see Body. A file that became shorter simply ends early."""
-        left = (self.size if stop is None else min(stop, self.size)) - start
         with open(self.path, "rb") as file:
-            file.seek(start)
-            while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):
-                left -= len(piece)
-                yield piece
+            yield from SpoolBody(file, self.size).chunks(start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolBody:
+    """A body in an open file, for one reader at a time; a file that became shorter simply ends early."""
+
+    file: IO[bytes]
+    size: int
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        self.file.seek(start)
+        left = (self.size if stop is None else min(stop, self.size)) - start
+        while left > 0 and (piece := self.file.read(min(left, PIECE_BYTES))):
+            left -= len(piece)
+            yield piece
 
 
 @functools.lru_cache(maxsize=8)
@@ -86,7 +93,6 @@ def _block(seed: str) -> bytes:
     return hashlib.shake_256(f"imagestore-tape/1 {seed}".encode()).digest(PIECE_BYTES)
 
 
-@functools.lru_cache(maxsize=8)
 def _tar_header(size: int) -> bytes:
     info = tarfile.TarInfo("synthetic.bin")
     info.size = size
@@ -119,7 +125,6 @@ class SyntheticBody:
             )
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes in pieces; see Body."""
         end = self.size if stop is None else min(stop, self.size)
         if self.form == "raw":
             yield from self._stream(start, end)
@@ -151,11 +156,9 @@ class FlippedBody:
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
         return self.inner.size
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes; see Body."""
         offset = start
         for piece in self.inner.chunks(start, stop):
             at = self.position - offset
@@ -171,7 +174,6 @@ class PaddedBody:
     size: int
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes; see Body."""
         end = self.size if stop is None else min(stop, self.size)
         yield from self.inner.chunks(start, min(end, self.inner.size))
         left = end - max(start, self.inner.size)
@@ -200,7 +202,4 @@ def read_all(body: Body, limit_bytes: int) -> bytes:
     """
     if body.size > limit_bytes:
         raise InvalidInputError(f"body of {body.size} bytes: expected at most {limit_bytes}")
-    out = io.BytesIO()
-    for piece in body.chunks():
-        out.write(piece)
-    return out.getvalue()
+    return b"".join(body.chunks())

@@ -13,7 +13,6 @@ and Docker's schema 2.
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import re
 from dataclasses import dataclass, field, replace
@@ -312,8 +311,6 @@ def _types(family: Family) -> tuple[str, str, str]:
     return _TYPES[family]
 
 
-# Suites build the same images again and again.
-@functools.lru_cache(maxsize=64)
 def _default_layers(platform: Platform, seed: str) -> tuple[Layer, ...]:
     name = "-".join(
         part for part in (seed, platform.os, platform.os_version, platform.architecture, platform.variant) if part

@@ -7,48 +7,31 @@ changed by that is kept byte by byte.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 from imagestore.oci.digest import Digest
-from imagestore.testing.builders.bodies import PIECE_BYTES, BytesBody, read_all
+from imagestore.testing.builders.bodies import BytesBody, read_all
 from imagestore.testing.engine.messages import Ending, Fields, Request
 from imagestore.testing.engine.urls import parse_path
-from imagestore.testing.recording import json_redaction, redaction, secret_guard
+from imagestore.testing.recording import json_redaction, secret_guard
+from imagestore.testing.recording.json_redaction import JsonRedactor
 from imagestore.testing.recording.secret_guard import SecretLeakError, random_words
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from imagestore.testing.builders.bodies import Body
     from imagestore.testing.engine.messages import Framing
-    from imagestore.testing.recording.placeholders import Vault
+    from imagestore.testing.recording.redaction import Redactor
     from imagestore.testing.recording.secret_guard import SecretSearch
-    from imagestore.testing.recording.upstream import UpstreamAddresses
 
 
 #: An answer up to this size that is no content is written into the tape.
 MAX_TEXT: Final = 64 << 10
 _MAX_TEXT_SEARCH: Final = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolBody:
-    """A body in a spool: memory, or a temporary file that has no name."""
-
-    file: IO[bytes]
-    size: int
-
-    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes; see Body. One reader at a time."""
-        self.file.seek(start)
-        left = (self.size if stop is None else min(stop, self.size)) - start
-        while left > 0 and (piece := self.file.read(min(left, PIECE_BYTES))):
-            left -= len(piece)
-            yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,63 +73,44 @@ class RedactedExchange:
     is_content: bool = False
 
 
-def redact_exchange(
-    request: Request,
-    answer: Answer,
-    vault: Vault,
-    addresses: UpstreamAddresses,
-    *,
-    plain_names: frozenset[str] = frozenset(),
-) -> RedactedExchange:
-    """Redact an exchange.
-
-    Args:
-        request: as the client sent it, with logical host.
-        answer: as upstream gave it.
-        vault: gets every secret.
-        addresses: what upstream named so far.
-        plain_names: further names (JSON members, request headers, parameters, path parts) whose values may be written.
+def redact_exchange(request: Request, answer: Answer, redactor: Redactor) -> RedactedExchange:
+    """Redact an exchange, its addresses logical already.
 
     Raises:
         SecretLeakError: an answer can't be classified, or a path looks like a secret.
     """
-    redaction.learn_request(request, vault, plain_names)
-    if parse_path(request.path).kind == "other":
-        redaction.check_address(request.path, f"the request to {request.host}", plain_names)
+    redactor.learn(request)
+    kind = parse_path(request.path).kind
+    if kind == "other":
+        redactor.check_address(request.path, f"the request to {request.host}")
+    is_form = request.fields.get("Content-Type").lower().startswith("application/x-www-form-urlencoded")
     exchange = TapeExchange(
         request.method,
         request.scheme,
         request.host,
         request.path,
-        redaction.redact_query(request.query, vault, plain_names),
+        redactor.query(request.query),
         answer.status,
-        headers=redaction.redact_headers(request, answer.headers, vault, plain_names),
-        authorization=redaction.redact_authorization(request.fields.get("Authorization"), vault),
+        headers=redactor.headers(request, answer.headers),
+        authorization=redactor.authorization(request.fields.get("Authorization")),
         range=request.fields.get("Range"),
-        accept=accept_text(request.fields) if parse_path(request.path).kind == "manifest" else "",
-        form=_form(request, vault, plain_names),
+        # Several lines of one field are one list (RFC 9110 section 5.3).
+        accept=", ".join(request.fields.get_all("Accept")) if kind == "manifest" else "",
+        form=redactor.query(request.body.decode("utf-8", "replace")) if is_form else "",
         framing=answer.framing,
     )
     if answer.ending is not Ending.COMPLETE:
         exchange = replace(exchange, ending=answer.ending, stop_at=answer.spool.size)
-    return classify(exchange, request, answer, vault, addresses, plain_names=plain_names)
+    return classify(exchange, request, answer, redactor)
 
 
-def classify(
-    exchange: TapeExchange,
-    request: Request,
-    answer: Answer,
-    vault: Vault,
-    addresses: UpstreamAddresses,
-    *,
-    plain_names: frozenset[str] = frozenset(),
-) -> RedactedExchange:
-    """Decide what becomes of an answer's body: content, text as it is, or redacted; see redact_exchange.
+def classify(exchange: TapeExchange, request: Request, answer: Answer, redactor: Redactor) -> RedactedExchange:
+    """Decide what becomes of an answer's body: content, text as it is, or redacted.
 
     Args:
         exchange: the head, redacted.
         request: only its method, host and path count.
-        answer, vault, addresses, plain_names: as for redact_exchange.
+        answer, redactor: as for redact_exchange.
 
     Raises:
         SecretLeakError: the answer can't be classified.
@@ -158,11 +122,11 @@ def classify(
         # The note beside it repeats its address, which may be signed; no client reads it.
         fields = Fields(exchange.headers).without("Content-Encoding")
         return RedactedExchange(replace(exchange, headers=fields.items, ending=None, stop_at=None), place)
-    if addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):
+    if redactor.addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):
         content = TapeContent(answer.digest, answer.spool.size)
         return RedactedExchange(replace(exchange, body=content), place, answer.spool, is_content=True)
-    is_strict = not request.path.startswith("/v2/") or addresses.is_realm(request)
-    return _classified(exchange, place, answer, vault, is_strict=is_strict, plain_names=plain_names)
+    is_strict = not request.path.startswith("/v2/") or redactor.addresses.is_realm(request)
+    return _classified(exchange, place, answer, redactor, is_strict=is_strict)
 
 
 def is_redirect(status: int, headers: tuple[tuple[str, str], ...]) -> bool:
@@ -187,18 +151,6 @@ def check_body(take: RedactedExchange, search: SecretSearch) -> None:
         secret_guard.check_text(b"".join(take.body.chunks()), place, search)
 
 
-def accept_text(fields: Fields) -> str:
-    """All Accept lines of a request as one (RFC 9110 section 5.3)."""
-    return ", ".join(fields.get_all("Accept"))
-
-
-def _form(request: Request, vault: Vault, plain: frozenset[str]) -> str:
-    kind = request.fields.get("Content-Type").lower()
-    if kind.startswith("application/x-www-form-urlencoded"):
-        return redaction.redact_query(request.body.decode("utf-8", "replace"), vault, plain)
-    return ""
-
-
 def _is_disguised(request: Request, answer: Answer, place: str) -> bool:
     """Whether what lies at a content's address is really a token answer; bytes that are what was asked for are not."""
     wanted = parse_path(request.path).digest
@@ -216,13 +168,7 @@ def _is_disguised(request: Request, answer: Answer, place: str) -> bool:
 
 
 def _classified(
-    exchange: TapeExchange,
-    place: str,
-    answer: Answer,
-    vault: Vault,
-    *,
-    is_strict: bool,
-    plain_names: frozenset[str],
+    exchange: TapeExchange, place: str, answer: Answer, redactor: Redactor, *, is_strict: bool
 ) -> RedactedExchange:
     """An answer that is no content: redacted, or kept byte by byte when nothing in it is secret."""
     if answer.spool.size > MAX_DECODED:
@@ -236,7 +182,7 @@ def _classified(
         _check_other(plain, answer.status, place, is_strict=is_strict)
         return _kept(exchange, place, answer, data, plain)
     is_strict = is_strict or json_redaction.is_token_answer(value)
-    redacted = json_redaction.Classifier(vault, place, is_strict, plain_names).redact(value)
+    redacted = JsonRedactor(redactor, place, is_strict=is_strict).redact(value)
     if redacted == value:
         return _kept(exchange, place, answer, data, plain)
     # Rewritten, so neither the coding nor the place where it broke off is true any more.
@@ -256,19 +202,12 @@ def _check_other(plain: bytes, status: int, place: str, *, is_strict: bool) -> N
 
 def _kept(exchange: TapeExchange, place: str, answer: Answer, data: bytes, plain: bytes) -> RedactedExchange:
     """Exactly these bytes: in the tape when they are short text, else as a body."""
-    if len(data) <= MAX_TEXT and data == plain and _is_text(data):
-        return RedactedExchange(replace(exchange, text=data.decode()), place, decoded=plain)
+    if len(data) <= MAX_TEXT and data == plain:
+        with contextlib.suppress(UnicodeDecodeError):
+            return RedactedExchange(replace(exchange, text=data.decode()), place, decoded=plain)
     digest = answer.digest if answer.spool.size == len(data) else Digest.of(data)
     content = TapeContent(digest, len(data))
     return RedactedExchange(replace(exchange, body=content), place, BytesBody(data), decoded=plain)
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 #: What is judged is never longer than this, in bytes.

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.recording.secret_guard import SecretLeakError, random_words, shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from imagestore.testing.recording.placeholders import Vault
+    from imagestore.testing.recording.redaction import Redactor
 
 #: Members whose value is replaced, wherever they are.
 SECRET_MEMBERS: Final = frozenset(
@@ -105,20 +103,18 @@ def looks_like_token_text(data: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Classifier:
+class JsonRedactor:
     """Redacts one JSON answer.
 
     Attributes:
-        vault: gets every secret.
+        redactor: gets every secret, and knows further members that may be written as they are.
         place: for messages.
         is_strict: it is a token service's answer.
-        plain_names: further members that may be written as they are.
     """
 
-    vault: Vault
+    redactor: Redactor
     place: str
     is_strict: bool
-    plain_names: Container[str] = field(default=())
 
     def redact(self, value: object) -> object:
         """The value with secret members replaced.
@@ -141,7 +137,7 @@ class Classifier:
 
     def _member(self, key: str, value: object, path: str, *, is_free: bool) -> object:
         name = key.lower()
-        if name in self.plain_names or key in self.plain_names:
+        if name in self.redactor.plain_names or key in self.redactor.plain_names:
             return value
         if name in SECRET_MEMBERS:
             return self._secret(name, value, path)
@@ -156,7 +152,8 @@ class Classifier:
             return value
         if not isinstance(value, (str, int, float)):
             raise self._refusal(path)
-        return self.vault.mark("token" if "token" in name else "password", str(value), f"member {path.lstrip('.')}")
+        kind = "token" if "token" in name else "password"
+        return self.redactor.vault.mark(kind, str(value), f"member {path.lstrip('.')}")
 
     def _strict(self, name: str, value: object, path: str) -> object:
         if name in _PLAIN_MEMBERS:

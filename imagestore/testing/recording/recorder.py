@@ -17,6 +17,7 @@ import httpx
 
 from imagestore.errors import Category, ImageStoreError
 from imagestore.oci.digest import Digest, new_hash
+from imagestore.testing.builders.bodies import SpoolBody
 from imagestore.testing.engine.engine import Answered
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, error, has_body
@@ -25,14 +26,14 @@ from imagestore.testing.recording import secret_guard
 from imagestore.testing.recording.exchange_redaction import (
     Answer,
     RedactedExchange,
-    SpoolBody,
     check_body,
     redact_exchange,
 )
 from imagestore.testing.recording.ordering import in_order
 from imagestore.testing.recording.placeholders import Vault
+from imagestore.testing.recording.redaction import Redactor
 from imagestore.testing.recording.secret_guard import SecretSearch
-from imagestore.testing.recording.upstream import Upstream, UpstreamAddresses
+from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.tape import Tape, TapeExchange
 from imagestore.testing.tapes.tape_write import format_tape
 
@@ -135,10 +136,9 @@ class Recorder:
         before: Responder | None = None,
     ) -> None:
         self.ledger = Ledger()
-        self.vault = Vault(tuple(known_secrets))
         self._blobs = blobs
         self._upstream = upstream or Upstream({})
-        self._plain_names = frozenset(plain_names)
+        self.redactor = Redactor(Vault(tuple(known_secrets)), frozenset(plain_names))
         self._before = before
         self._lock = threading.Lock()
         self._running = 0
@@ -146,7 +146,6 @@ class Recorder:
         self._places = 0
         self._takes: list[tuple[int, RedactedExchange]] = []
         self._problems: list[ImageStoreError] = []
-        self._addresses = UpstreamAddresses()
         self._spools: list[IO[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -163,7 +162,9 @@ class Recorder:
 
     def new_spool(self, request: Request, response: httpx.Response) -> IO[bytes]:
         """Where a body goes while it is recorded: content to a nameless file when large, anything else to memory."""
-        limit = _CONTENT_IN_MEMORY if self._addresses.is_content(request, response.status_code) else MAX_TEXT_SPOOL
+        limit = (
+            _CONTENT_IN_MEMORY if self.redactor.addresses.is_content(request, response.status_code) else MAX_TEXT_SPOOL
+        )
         spool = tempfile.SpooledTemporaryFile(max_size=limit)  # noqa: SIM115 - closed with the recorder
         with self._lock:
             self._spools.append(spool)
@@ -179,7 +180,7 @@ class Recorder:
             reply = self._ask(request)
             finished = reply.body.close if isinstance(reply.body, _TeeBody) else None
         else:
-            self._addresses.note(request, reply.fields)
+            self.redactor.addresses.note(request, reply.fields)
         return Answered(reply, self.ledger.begin(request, reply), self.ledger, finished)
 
     @property
@@ -209,7 +210,7 @@ class Recorder:
             self._note_end()
             return error(502, "UNAVAILABLE", text)
         fields = Fields(self._upstream.logical_headers(response))
-        self._addresses.note(request, fields)
+        self.redactor.addresses.note(request, fields)
         length = fields.get("Content-Length")
         target = parse_path(request.path)
         fields = fields.without("Connection", "Keep-Alive", "Transfer-Encoding", "Date")
@@ -256,7 +257,7 @@ class Recorder:
             _framing(response) if spool.size else "length",
         )
         try:
-            one = redact_exchange(request, answer, self.vault, self._addresses, plain_names=self._plain_names)
+            one = redact_exchange(request, answer, self.redactor)
         except secret_guard.SecretLeakError as problem:
             with self._lock:
                 self._problems.append(problem)
@@ -308,7 +309,7 @@ class Recorder:
         tape = replace(
             base or Tape(),
             about=about or (base.about if base else ""),
-            plain_names=tuple(sorted({*(base.plain_names if base else ()), *self._plain_names})),
+            plain_names=tuple(sorted({*(base.plain_names if base else ()), *self.redactor.plain_names})),
             exchanges=tuple(exchanges),
         )
         self._check(tape, redacted)
@@ -318,7 +319,7 @@ class Recorder:
         return tape
 
     def _check(self, tape: Tape, redacted: Sequence[RedactedExchange]) -> None:
-        search = SecretSearch(self.vault.values(), self.vault.users())
+        search = SecretSearch(self.redactor.vault.values(), self.redactor.vault.users())
         # The values as they are, because the text's own escapes may hide one; then the text, as it will be on disk.
         for one in redacted:
             secret_guard.check_text(_values(one.exchange), f"the tape ({one.place})", search)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass, replace
@@ -12,9 +13,10 @@ from imagestore.oci.digest import Digest
 from imagestore.testing.builders.bodies import BytesBody, digest_of
 from imagestore.testing.engine.messages import Ending, Fields, Request
 from imagestore.testing.engine.urls import is_placeholder, parse_path
-from imagestore.testing.recording import redaction, secret_guard
+from imagestore.testing.recording import secret_guard
 from imagestore.testing.recording.exchange_redaction import Answer, check_body, classify, is_redirect
 from imagestore.testing.recording.placeholders import Vault
+from imagestore.testing.recording.redaction import Redactor
 from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSearch
 from imagestore.testing.recording.upstream import UpstreamAddresses
 from imagestore.testing.tapes.blob_folder import BlobFolder
@@ -208,16 +210,21 @@ class _MarkRecorder(Vault):
 def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[str]:
     """What a recording would not have written, a line for each member: where it is, why, and what to do.
 
+    A tape that was edited or merged by hand goes through the same functions as a fresh answer does. Placeholders pass;
+    any other value that a recording would replace, leave out or refuse is reported.
+
     Args:
         tape: to be judged; its ``plain_names`` are what a recording was told to be harmless.
         open_body: finds a body by digest; one that isn't there (ContentNotFoundError) or can't be read is passed over.
     """
     addresses = _addresses(tape)
-    plain = frozenset(tape.plain_names)
     for number, one in enumerate(tape.exchanges):
-        request = Request(one.method, one.scheme, one.host, one.path)
-        found = dict(_in_head(one, request, plain))
-        found |= _in_body(one, request, addresses, open_body, plain)
+        found: dict[str, tuple[str, str]] = {}
+        for member, text, redact in (*_head_checks(one), *_body_checks(one, open_body)):
+            marks = _MarkRecorder()
+            fault = _fault(text, redact, Redactor(marks, frozenset(tape.plain_names), addresses), marks)
+            if fault is not None:
+                found[member] = fault
         # A path that may be a secret is shown no more than any other.
         path = "" if "request's path" in found else one.path
         for member, (reason, hint) in found.items():
@@ -230,75 +237,67 @@ def _addresses(tape: Tape) -> UpstreamAddresses:
     for _ in range(_MOST_HOPS):
         before = len(out)
         for one in tape.exchanges:
-            out.note(Request(one.method, one.scheme, one.host, one.path), Fields(one.headers))
+            out.note(_request(one), Fields(one.headers))
         if len(out) == before:
             break
     return out
 
 
-def _in_head(one: TapeExchange, request: Request, plain: frozenset[str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    def path(_: Vault) -> None:
-        if parse_path(one.path).kind == "other":
-            redaction.check_address(one.path, "the path", plain)
+#: A member of an exchange: what it is called, its text, and what a recording does with it.
+_Check = tuple[str, str, "Callable[[Redactor], object]"]
 
-    yield from _judged("request's path", one.path, path)
-    yield from _judged("request's query", one.query, lambda vault: redaction.redact_query(one.query, vault, plain))
-    yield from _judged(
-        "authorization", one.authorization, lambda vault: redaction.redact_authorization(one.authorization, vault)
-    )
-    yield from _judged("form", one.form, lambda vault: redaction.redact_query(one.form, vault, plain))
-    for member in ("range", "accept"):
-        yield from _judged(member, getattr(one, member), lambda _: None)
+
+def _request(one: TapeExchange) -> Request:
+    return Request(one.method, one.scheme, one.host, one.path)
+
+
+def _head_checks(one: TapeExchange) -> Iterator[_Check]:
+    def path(redactor: Redactor) -> None:
+        if parse_path(one.path).kind == "other":
+            redactor.check_address(one.path, "the path")
+
+    yield "request's path", one.path, path
+    yield "request's query", one.query, lambda redactor: redactor.query(one.query)
+    yield "authorization", one.authorization, lambda redactor: redactor.authorization(one.authorization)
+    yield "form", one.form, lambda redactor: redactor.query(one.form)
+    yield "range", one.range, lambda _: None
+    yield "accept", one.accept, lambda _: None
     for name, value in one.headers:
 
-        def header(vault: Vault, name: str = name, value: str = value) -> None:
-            is_kept = redaction.redact_headers(request, ((name, value),), vault, plain)
-            if not is_kept and name.lower() not in plain:
+        def header(redactor: Redactor, name: str = name, value: str = value) -> None:
+            if not redactor.headers(_request(one), ((name, value),)) and name.lower() not in redactor.plain_names:
                 raise SecretLeakError("a header", "a value that a recording leaves out")
 
-        yield from _judged(f"header {name}", f"{name}: {value}", header)
+        yield f"header {name}", f"{name}: {value}", header
 
 
-def _in_body(
-    one: TapeExchange,
-    request: Request,
-    addresses: UpstreamAddresses,
-    open_body: Callable[[Digest], Body],
-    plain: frozenset[str],
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    member = "body" if one.body is not None else "text"
-    if is_redirect(one.status, one.headers) and (one.body is not None or one.text):
-        yield member, ("a note beside a redirect, which may repeat a signed address", "remove it")
-        return
+def _body_checks(one: TapeExchange, open_body: Callable[[Digest], Body]) -> Iterator[_Check]:
+    text = (one.text or "").encode()
+
+    def body(redactor: Redactor) -> None:
+        if is_redirect(one.status, one.headers) and (one.body is not None or text):
+            raise SecretLeakError("a redirect", "a note beside a redirect, which may repeat a signed address")
+        with contextlib.suppress(ContentNotFoundError, OSError):
+            found = open_body(one.body.digest) if one.body is not None else BytesBody(text)
+            digest = one.body.digest if one.body is not None else Digest.of(text)
+            answer = Answer(one.status, one.headers, found, digest, one.ending or Ending.COMPLETE, one.framing)
+            check_body(classify(one, _request(one), answer, redactor), _NOTHING_KNOWN)
+
+    yield "body" if one.body is not None else "text", "", body
+
+
+def _fault(
+    text: str, redact: Callable[[Redactor], object], redactor: Redactor, marks: _MarkRecorder
+) -> tuple[str, str] | None:
+    """What is wrong with one member, and the hint; None when it is good."""
     try:
-        body = open_body(one.body.digest) if one.body is not None else BytesBody((one.text or "").encode())
-    except ContentNotFoundError:
-        return
-    digest = one.body.digest if one.body is not None else Digest.of((one.text or "").encode())
-    answer = Answer(one.status, one.headers, body, digest, one.ending or Ending.COMPLETE, one.framing)
-
-    def classified(vault: Vault) -> None:
-        take = classify(one, request, answer, vault, addresses, plain_names=plain)
-        check_body(take, _NOTHING_KNOWN)
-
-    try:
-        yield from _judged(member, "", classified)
-    except OSError:
-        return
-
-
-def _judged(member: str, text: str, redact: Callable[[Vault], object]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """What is wrong with one member, and the hint; nothing when it is good."""
-    marks = _MarkRecorder()
-    try:
-        redact(marks)
+        redact(redactor)
     except SecretLeakError as problem:
-        yield member, (problem.reason, "remove it, or name it in the tape's 'plain' if it is harmless")
-        return
+        return problem.reason, "remove it, or name it in the tape's 'plain' if it is harmless"
     if marks.kinds:
-        yield member, ("a value that is no placeholder", f"write tape-{marks.kinds[0]}-<number> in its place")
-        return
+        return "a value that is no placeholder", f"write tape-{marks.kinds[0]}-<number> in its place"
     try:
-        secret_guard.check_text(text.encode(), member)
+        secret_guard.check_text(text.encode(), "a member")
     except SecretLeakError as problem:
-        yield member, (problem.reason, "write a placeholder in its place")
+        return problem.reason, "write a placeholder in its place"
+    return None

@@ -20,7 +20,7 @@ from imagestore.testing.engine.urls import comparable, is_placeholder, parse_pat
 from imagestore.testing.faults import EFFECTS, Effect, FaultRule, Where
 from imagestore.testing.recording.placeholders import Vault
 from imagestore.testing.recording.recorder import Recorder
-from imagestore.testing.recording.redaction import redact_address, redact_authorization, redact_query
+from imagestore.testing.recording.redaction import Redactor
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.blob_folder import BlobFolder
@@ -216,19 +216,19 @@ SECRET = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size
 def test_a_secret_never_survives_redaction(secret: str, name: str) -> None:
     quoted = urllib.parse.quote(secret, safe="")
     basic = base64.b64encode(f"user:{secret}".encode()).decode()
-    vault = Vault()
+    redactor = Redactor(Vault())
     written = [
-        redact_query(f"scope=s&{name}={quoted}&n=1", vault),
-        redact_address(f"https://user:{quoted}@host.example/path?{name}={quoted}#{quoted}", vault),
-        redact_authorization(f"Bearer {secret}", vault),
-        redact_authorization(f"Basic {basic}", vault),
+        redactor.query(f"scope=s&{name}={quoted}&n=1"),
+        redactor.address(f"https://user:{quoted}@host.example/path?{name}={quoted}#{quoted}"),
+        redactor.authorization(f"Bearer {secret}"),
+        redactor.authorization(f"Basic {basic}"),
         shown(f"{name}={quoted}"),
     ]
     for text in written:
         assert secret not in text
         assert quoted not in text
         assert basic not in text
-    assert secret in vault.values()
+    assert secret in redactor.vault.values()
 
 
 @given(st.lists(st.tuples(st.sampled_from(["n", "last", "sig", "scope"]), TEXT), max_size=5))

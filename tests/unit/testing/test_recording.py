@@ -18,6 +18,7 @@ from imagestore.testing.engine.messages import Ending
 from imagestore.testing.faults import FaultRule, Refuse, Reset, Truncate, Unframed, Where
 from imagestore.testing.recording.placeholders import Vault
 from imagestore.testing.recording.recorder import Recorder, RecordingFailedError
+from imagestore.testing.recording.redaction import Redactor
 from imagestore.testing.recording.secret_guard import SecretLeakError
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
@@ -287,7 +288,7 @@ class BrokenVault(Vault):
 
 def test_an_answer_that_could_not_be_taken_stops_the_recording(blobs: BlobFolder) -> None:
     with recording(blobs, handler=answering(headers={"Set-Cookie": "a=b"})) as (recorder, client):
-        recorder.vault = BrokenVault()
+        recorder.redactor = Redactor(BrokenVault())
         with pytest.raises(ZeroDivisionError):
             client.get(f"{BASE}/v2/")
         with pytest.raises(RecordingFailedError, match="could not be taken; nothing was written"):

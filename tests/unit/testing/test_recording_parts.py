@@ -9,7 +9,7 @@ import pytest
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing.recording.placeholders import Numbering, Vault
-from imagestore.testing.recording.redaction import check_address, redact_address, redact_authorization, redact_query
+from imagestore.testing.recording.redaction import Redactor
 from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSearch, check_body, check_text, entropy
 from imagestore.testing.recording.upstream import port_map, upstream_map
 
@@ -65,12 +65,14 @@ def test_the_look_for_secrets_takes_no_quadratic_time(text: bytes) -> None:
 
 
 def test_a_random_path_part_is_refused_and_a_digest_is_not() -> None:
-    check_address("/registry/blobs/sha256/" + "0123456789abcdef" * 4 + "/data", "x", ())
-    check_address("/a-very-long-name-of-a-repository-without-secrets/x", "x", ())
-    check_address("/v2/app/blobs/uploads/01234567-89ab-4cde-8f01-23456789abcd", "x", ())
+    Redactor(Vault()).check_address("/registry/blobs/sha256/" + "0123456789abcdef" * 4 + "/data", "x")
+    Redactor(Vault()).check_address("/a-very-long-name-of-a-repository-without-secrets/x", "x")
+    Redactor(Vault()).check_address("/v2/app/blobs/uploads/01234567-89ab-4cde-8f01-23456789abcd", "x")
     with pytest.raises(SecretLeakError, match="random path part"):
-        check_address("/signed/Zx8Qp2Lm9Vt4Rk7Wn1Hs6Jd3Fb5Gc0Ya/data", "x", ())
-    check_address("/signed/Zx8Qp2Lm9Vt4Rk7Wn1Hs6Jd3Fb5Gc0Ya/data", "x", {"Zx8Qp2Lm9Vt4Rk7Wn1Hs6Jd3Fb5Gc0Ya"})
+        Redactor(Vault()).check_address("/signed/Zx8Qp2Lm9Vt4Rk7Wn1Hs6Jd3Fb5Gc0Ya/data", "x")
+    Redactor(Vault(), frozenset({"Zx8Qp2Lm9Vt4Rk7Wn1Hs6Jd3Fb5Gc0Ya"})).check_address(
+        "/signed/Zx8Qp2Lm9Vt4Rk7Wn1Hs6Jd3Fb5Gc0Ya/data", "x"
+    )
     assert entropy("abab") == 1.0
 
 
@@ -89,11 +91,11 @@ def test_a_secret_over_the_border_of_two_pieces_is_found() -> None:
 
 
 def test_a_value_has_one_placeholder_everywhere() -> None:
-    vault = Vault()
-    first = redact_authorization("Bearer abc-secret", vault)
-    assert redact_authorization("Bearer abc-secret", vault) == first
-    assert redact_authorization("Bearer other-secret", vault) != first
-    assert redact_authorization("", vault) == ""
+    redactor = Redactor(Vault())
+    first = redactor.authorization("Bearer abc-secret")
+    assert redactor.authorization("Bearer abc-secret") == first
+    assert redactor.authorization("Bearer other-secret") != first
+    assert redactor.authorization("") == ""
 
 
 def test_numbers_are_given_in_order_of_appearance_per_kind() -> None:
@@ -118,12 +120,12 @@ def test_numbers_are_given_in_order_of_appearance_per_kind() -> None:
     ],
 )
 def test_queries_keep_plain_parameters_only(query: str, expected: str) -> None:
-    assert Numbering()(redact_query(query, Vault())) == expected
+    assert Numbering()(Redactor(Vault()).query(query)) == expected
 
 
 def test_addresses_lose_user_information_and_fragment() -> None:
-    assert redact_address("//u:p@host/x#secret", Vault()) == "//host/x"
-    assert redact_address("/v2/x?n=1", Vault()) == "/v2/x?n=1"
+    assert Redactor(Vault()).address("//u:p@host/x#secret") == "//host/x"
+    assert Redactor(Vault()).address("/v2/x?n=1") == "/v2/x?n=1"
 
 
 def test_ordinary_words_are_not_searched_for_unless_named() -> None:
