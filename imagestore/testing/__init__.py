@@ -15,8 +15,8 @@ from imagestore.testing.engine.distribution import Library
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.faults.rules import FaultRule, Where
 from imagestore.testing.registry import Registry, RegistryServer
-from imagestore.testing.tapes.files import make_tape, save_tape
-from imagestore.testing.tapes.replay import Replay, ReplayMismatchError, load_tape, replay
+from imagestore.testing.tapes.files import load_tape, make_tape, save_tape
+from imagestore.testing.tapes.replay import Replay, ReplayMismatchError, replay
 from imagestore.testing.tapes.tape import Tape
 
 __all__ = [

@@ -190,18 +190,10 @@ def assemble(
 ) -> tuple[Engine, FaultPlan]:
     """Make an engine of recorded exchanges, redirect targets, authentication, content and faults, in that order.
 
-    Args:
-        content: answers what nothing else does.
-        auths: authentication in front of the content, by logical host.
-        exchanges: recorded answers.
-        faults: rules, and other shapers such as chaos(seed), which come after all rules.
-        ledger: where requests are noted.
-
-    Returns:
-        The engine, and the plan of the fault rules inside it.
+    Gives the engine, and the plan of its fault rules. Other shapers, such as chaos(seed), come after all rules.
 
     Raises:
-        InvalidInputError: ``faults`` is no list, or something in it is neither.
+        InvalidInputError: ``faults`` is no list, or something in it is neither rule nor shaper.
     """
     if not isinstance(faults, Iterable):
         raise InvalidInputError(f"faults: expected a list of rules, found {type(faults).__name__}")

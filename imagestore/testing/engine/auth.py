@@ -81,12 +81,7 @@ class TokenRealm:
 class TokenGate:
     """Guards one logical host with tokens, and is its token service.
 
-    Args:
-        host: logical host; Docker Hub's other names are guarded with ``docker.io``.
-        auth: the rules.
-        inside: answers requests that have a good token.
-        clock: gives monotonic seconds.
-        realm: shared by the gates whose realm is the same; its own by default.
+    Gates whose realm is the same share what it has given out. Docker Hub's other names are guarded with ``docker.io``.
     """
 
     def __init__(

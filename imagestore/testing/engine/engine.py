@@ -40,13 +40,9 @@ class RequestHandler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A reply together with its entry in the ledger.
+    """A reply, with the number of its entry in the ledger.
 
-    Attributes:
-        reply: to be delivered.
-        number: of the entry.
-        ledger: where the entry is.
-        finished: called when the delivery is over, however it ended; a recorder then reads what the client left.
+    ``finished`` is called when the delivery is over, however it ended; a recorder then reads what the client left.
     """
 
     reply: Reply

@@ -49,18 +49,15 @@ class Entry:
     Attributes:
         number: 1, 2, ... in order of arrival; clear() doesn't begin anew.
         host: logical host.
-        method, path: as asked.
         query_names: names of the query's parameters.
         kind: ``ping``, ``token``, ``manifest``, ``blob``, ...
         digest: of the content in the answer, when known.
         range: the Range header, or empty.
         credential: ``""``, ``basic <user>``, ``bearer <fingerprint>``, ``cookie <fingerprint>``, ``query <name>``,
             ``form <name>`` or ``header <name>``; several are joined with commas.
-        status: of the answer.
         faults: names of faults that shaped the answer.
         sent_bytes: body bytes that went out.
-        started, finished: when it came and when the answer ended (None while it runs).
-        ending: how the answer ended.
+        finished, ending: when and how the answer ended (None while it runs).
     """
 
     number: int

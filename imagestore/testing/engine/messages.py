@@ -77,16 +77,10 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as the engine sees it.
+    """A request as the engine sees it; path and query are as sent.
 
-    Attributes:
-        method: upper case.
-        scheme: ``https`` or ``http``; the logical one, also when a plain loopback listener stands in for https.
-        host: logical host name (with port when it isn't the scheme's), lower case.
-        path: as sent, percent-encoding kept.
-        query: as sent, without the question mark.
-        fields: header fields.
-        body: whole request body.
+    The host is logical, in lower case, with a port that isn't the scheme's. The scheme is logical too: ``https`` also
+    when a plain loopback listener stands in for it.
     """
 
     method: str

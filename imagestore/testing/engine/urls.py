@@ -59,13 +59,10 @@ class ApiPath:
 
 
 def check_names(*, kind: str, method: str) -> None:
-    """Refuse a kind or method that no request can have; a misspelled one would fit nothing, and never be missed.
-
-    Args:
-        kind, method: as somebody wrote them; empty for any.
+    """Refuse a kind or method that no request can have: a misspelled one would fit nothing, and never be missed.
 
     Raises:
-        InvalidInputError: one is unknown.
+        InvalidInputError: one is unknown; empty ones fit any.
     """
     for what, name, known in (("kind", kind, KINDS), ("method", method, METHODS)):
         if name and name not in known:

@@ -36,15 +36,7 @@ _MAX_TEXT_SEARCH: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came from upstream.
-
-    Attributes:
-        status, headers: as received, addresses already logical.
-        spool: holds the body; in memory if it may be secret.
-        digest: of these bytes.
-        ending: COMPLETE, or how the body broke off.
-        framing: how its end was marked.
-    """
+    """What came from upstream, with logical addresses; ``spool`` holds the body, in memory if it may be secret."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -56,13 +48,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RedactedExchange:
-    """A redacted exchange, and the body that goes to the folder of blobs, if one does.
+    """A redacted exchange, its placeholders without numbers, and the body for the folder of blobs, if there is one.
 
     Attributes:
-        exchange: redacted; placeholders have no numbers yet.
         place: for messages.
-        body: what the exchange's digest names, or None.
-        decoded: the same without content coding, to be searched too.
+        decoded: the body without content coding, to be searched too.
         is_content: the body is a manifest or blob, which may be large.
     """
 
@@ -105,12 +95,7 @@ def redact_exchange(request: Request, answer: Answer, redactor: Redactor) -> Red
 
 
 def classify(exchange: TapeExchange, request: Request, answer: Answer, redactor: Redactor) -> RedactedExchange:
-    """Decide what becomes of an answer's body: content, text as it is, or redacted.
-
-    Args:
-        exchange: the head, redacted.
-        request: only its method, host and path count.
-        answer, redactor: as for redact_exchange.
+    """Decide what becomes of an answer's body: content, text as it is, or redacted; ``exchange`` is its redacted head.
 
     Raises:
         SecretLeakError: the answer can't be classified.

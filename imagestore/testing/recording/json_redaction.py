@@ -104,13 +104,7 @@ def looks_like_token_text(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JsonRedactor:
-    """Redacts one JSON answer.
-
-    Attributes:
-        redactor: gets every secret, and knows further members that may be written as they are.
-        place: for messages.
-        is_strict: it is a token service's answer.
-    """
+    """Redacts one JSON answer; ``is_strict`` for a token service's answer."""
 
     redactor: Redactor
     place: str

@@ -44,13 +44,7 @@ class Vault:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def mark(self, kind: str, value: str, source: str = "") -> str:
-        """The placeholder for a value; always the same one for the same kind and value.
-
-        Args:
-            kind: of secret.
-            value: the secret itself.
-            source: where it was seen, for messages.
-        """
+        """The placeholder for a value, one for each kind and value; ``source`` says in messages where it was seen."""
         if not value:
             return ""
         with self._lock:

@@ -281,11 +281,7 @@ class Recorder:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def tape(self, *, about: str = "", base: Tape | None = None) -> Tape:
-        """What was recorded, as a tape; bodies are put into the folder of blobs.
-
-        Args:
-            about: for people.
-            base: an earlier tape that this one continues.
+        """What was recorded, as a tape that continues ``base``; bodies are put into the folder of blobs.
 
         Raises:
             SecretLeakError: a secret would be written; then nothing was.

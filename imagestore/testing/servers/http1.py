@@ -48,9 +48,7 @@ class Incoming:
 def read_request(stream: IO[bytes], *, reply_continue: Callable[[], None]) -> Incoming | None:
     """Read one request; None when the client hung up before one began.
 
-    Args:
-        stream: buffered reader on the socket.
-        reply_continue: called when the client waits for ``100 Continue``.
+    ``reply_continue`` is called when the client waits for ``100 Continue``.
 
     Raises:
         WireError: not HTTP/1.1, or above a limit.
@@ -127,15 +125,7 @@ class Sent:
 def send_reply(
     connection: socket.socket, reply: Reply, method: str, *, stopping: threading.Event, is_last: bool = False
 ) -> Sent:
-    """Send a reply, with all that its delivery says.
-
-    Args:
-        connection: plain or TLS socket.
-        reply: what to send, addresses already rewritten.
-        method: of the request (HEAD gets no body).
-        stopping: ends pauses and stalls early.
-        is_last: whether the client asked to close afterwards.
-    """
+    """Send a reply with all that its delivery says; ``stopping`` ends pauses early, ``is_last`` closes afterwards."""
     how = reply.delivery
     sent = 0
     try:

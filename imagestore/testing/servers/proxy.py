@@ -43,10 +43,9 @@ class ProxyServer(LoopbackServer):
     """A loopback server that is also an HTTP proxy; use it as a context manager.
 
     Args:
-        engine: decides the answers.
+        engine, ports: as for LoopbackServer.
         hosts: logical hosts that also get a listener of their own (may be empty).
         authority: makes the certificates.
-        ports: fixed ports for some logical hosts.
         is_tls: these listeners have certificates too; else they speak plain HTTP.
     """
 

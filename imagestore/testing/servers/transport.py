@@ -32,13 +32,7 @@ _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 class _ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A response body for both kinds of client.
-
-    Args:
-        answered: what is played.
-        request: named by the exceptions.
-        sleep, async_sleep: make the pauses; one of the two is used.
-    """
+    """A response body for both kinds of client; ``request`` is named by the exceptions."""
 
     def __init__(
         self,

@@ -41,11 +41,6 @@ _MAX_DOCUMENT: Final = 8 << 20
 def tape_to_layout(tape: Tape, blobs: BlobFolder, folder: str) -> int:
     """Write everything a tape can serve as a layout; gives the number of entries in its index.
 
-    Args:
-        tape: repositories, and what recorded exchanges hold of manifests and blobs.
-        blobs: where its bodies are.
-        folder: to be made; must not hold a layout yet.
-
     Raises:
         ContentNotFoundError: a body is missing.
         ImageStoreError: the folder has a layout already.
@@ -123,11 +118,7 @@ def _entry(content: TapeContent) -> dict[str, object]:
 def layout_to_tape(folder: str, blobs: BlobFolder, *, name: str, about: str = "") -> Tape:
     """Read a layout as a tape; its bodies are put into ``blobs``.
 
-    Args:
-        folder: of the layout.
-        blobs: where bodies go.
-        name: repository for entries that don't say their full reference, for example ``registry.example/app``.
-        about: for people.
+    ``name`` is the repository for entries that don't say their full reference, for example ``registry.example/app``.
 
     Raises:
         DocumentError: no layout, or a document in it that can't be read.
@@ -138,11 +129,7 @@ def layout_to_tape(folder: str, blobs: BlobFolder, *, name: str, about: str = ""
 
 
 def check_layout(folder: str, source: BlobFolder | None = None) -> None:
-    """Check that a layout has what its documents need; nothing is copied.
-
-    Args:
-        folder: of the layout.
-        source: where its bodies are; its own by default.
+    """Check that a layout has what its documents need, with bodies in ``source`` if that is given; nothing is copied.
 
     Raises:
         ContentNotFoundError: a blob is missing.

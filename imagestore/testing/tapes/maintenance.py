@@ -1,4 +1,4 @@
-"""Upkeep of tapes: verifying them, and clearing the shared folder of bodies that no tape needs."""
+"""Checks tapes, and deletes bodies that no tape needs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from imagestore.testing.recording.redaction import Redactor
 from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSearch
 from imagestore.testing.recording.upstream import UpstreamAddresses
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.files import save_text
-from imagestore.testing.tapes.replay import load_tape, tape_path
-from imagestore.testing.tapes.tape import SUFFIX
+from imagestore.testing.tapes.files import find_tapes, load_tape, save_text, tape_path
 from imagestore.testing.tapes.tape_write import format_tape
 
 if TYPE_CHECKING:
@@ -33,32 +31,6 @@ if TYPE_CHECKING:
 
 
 _MEMBER: Final = re.compile(rb"([a-z_]{1,20}) = ")
-
-
-def find_tapes(place: str) -> list[str]:
-    """Tape files: the one named, or all below a folder.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if not os.path.isdir(place):
-        return [tape_path(place)]
-    found = sorted(_walk(place))
-    if not found:
-        raise ConfigError(f"folder {place}: no file ends with {SUFFIX}")
-    return found
-
-
-def _walk(place: str) -> Iterator[str]:
-    """Tapes below a folder, also behind links; a link that leads back is followed once."""
-    seen: set[str] = set()
-    for folder, inner, names in os.walk(place, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in seen:
-            inner.clear()
-            continue
-        seen.add(real)
-        yield from (os.path.join(folder, name) for name in names if name.endswith(SUFFIX))
 
 
 def verify_tape(path: str) -> list[str]:
@@ -149,13 +121,7 @@ def _exchange_problems(tape: Tape) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class CollectedBodies:
-    """What a collection found.
-
-    Attributes:
-        removed: bodies that no tape needs.
-        bytes_freed: their size together.
-        kept: bodies that stay.
-    """
+    """Bodies that no tape needs and their size together, and how many bodies stay."""
 
     removed: tuple[Digest, ...]
     bytes_freed: int
@@ -163,11 +129,7 @@ class CollectedBodies:
 
 
 def collect_bodies(folder: str, *, is_dry_run: bool = False) -> CollectedBodies:
-    """Delete bodies that no tape needs.
-
-    Args:
-        folder: of tapes; every tape that shares its ``blobs`` is looked at, also in sibling folders.
-        is_dry_run: only tell.
+    """Delete bodies that no tape needs; every tape that shares the folder's ``blobs`` counts, also in sibling folders.
 
     Raises:
         ConfigError: no tape, or no folder of bodies.
@@ -211,11 +173,8 @@ def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[st
     """What a recording would not have written, a line for each member: where it is, why, and what to do.
 
     A tape that was edited or merged by hand goes through the same functions as a fresh answer does. Placeholders pass;
-    any other value that a recording would replace, leave out or refuse is reported.
-
-    Args:
-        tape: to be judged; its ``plain_names`` are what a recording was told to be harmless.
-        open_body: finds a body by digest; one that isn't there (ContentNotFoundError) or can't be read is passed over.
+    any other value that a recording would replace, leave out or refuse is reported. A body that isn't there or can't be
+    read is passed over.
     """
     addresses = _addresses(tape)
     for number, one in enumerate(tape.exchanges):

@@ -26,9 +26,8 @@ from imagestore.errors import (
 from imagestore.oci.digest import Digest, Verifier
 from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.files import save_text
+from imagestore.testing.tapes.files import load_tape, save_text, tape_path
 from imagestore.testing.tapes.layout import check_layout
-from imagestore.testing.tapes.replay import load_tape, tape_path
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 from imagestore.util.files import write_whole
 
@@ -51,12 +50,7 @@ _LAYOUT_NAMES: Final = ("oci-layout", "index.json")
 
 
 def push_tape(path: str, target: str, *, is_plain_http: bool = False) -> None:
-    """Push a tape with its bodies.
-
-    Args:
-        path: tape file.
-        target: ``host[:port]/repository:tag``.
-        is_plain_http: for a registry without TLS.
+    """Push a tape with its bodies to ``host[:port]/repository:tag``.
 
     Raises:
         AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
@@ -74,12 +68,7 @@ def push_tape(path: str, target: str, *, is_plain_http: bool = False) -> None:
 
 
 def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
-    """Fetch a tape and its bodies; gives the tape's file name.
-
-    Args:
-        target: ``host[:port]/repository:tag``.
-        path: where the tape goes; bodies go into its ``blobs``.
-        is_plain_http: for a registry without TLS.
+    """Fetch a tape, and its bodies into its ``blobs``; gives the tape's file name.
 
     Raises:
         AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
@@ -116,14 +105,10 @@ def push_layout(folder: str, target: str, *, is_plain_http: bool = False) -> Non
 
 
 def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> None:
-    """Fetch an OCI image layout that push_layout pushed; see fetch_tape.
+    """Fetch an OCI image layout that push_layout pushed; raises as fetch_tape does.
 
     Raises:
-        AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
         ContentNotFoundError: the artifact lacks a body; nothing became a layout.
-        DocumentError: the artifact holds no good layout.
-        IntegrityError: a body is not what its name says, or a text not what the manifest says.
-        RegistryUnavailableError: the registry refused or didn't answer.
     """
     with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as staging:
         _pull(target, staging, is_plain_http=is_plain_http)

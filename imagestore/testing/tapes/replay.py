@@ -22,8 +22,8 @@ from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.registry import Reachable, assemble
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.exchanges import ExchangeResponder
-from imagestore.testing.tapes.tape import SUFFIX, Tape
-from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
+from imagestore.testing.tapes.files import load_tape, tape_path
+from imagestore.testing.tapes.tape import Tape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,30 +41,6 @@ _SHOWN: Final = 20
 
 class ReplayMismatchError(AssertionError):
     """A strict replay ended with requests that had no answer, or with answers that nobody asked for."""
-
-
-def load_tape(path: str | os.PathLike[str]) -> Tape:
-    """Read a tape file; the ending ``.tape.toml`` may be left out.
-
-    Raises:
-        ConfigError: the file can't be read.
-        DocumentError: it is no good tape.
-    """
-    name = tape_path(path)
-    try:
-        with open(name, "rb") as file:
-            data = file.read(MAX_TAPE_BYTES + 1)
-    except OSError as problem:
-        hint = "record it first, with 'imagestore record' or with pytest's --tape-mode=once"
-        is_missing = isinstance(problem, FileNotFoundError)
-        raise ConfigError(f"tape {name}: {problem.strerror}", hint=hint if is_missing else "") from problem
-    return parse_tape(data, what=f"tape {os.path.basename(name)}")
-
-
-def tape_path(path: str | os.PathLike[str]) -> str:
-    """The file of a tape, with its ending."""
-    name = os.fspath(path)
-    return name if name.endswith(SUFFIX) else name + SUFFIX
 
 
 class Replay(Reachable):

@@ -28,8 +28,8 @@ from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.registry import Reachable
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.files import save_tape
-from imagestore.testing.tapes.replay import Replay, first_lines, load_tape, replay, tape_path
+from imagestore.testing.tapes.files import load_tape, save_tape, tape_path
+from imagestore.testing.tapes.replay import Replay, first_lines, replay
 from imagestore.testing.tapes.tape import SUFFIX
 from imagestore.util.cancel import CancelToken
 
@@ -71,11 +71,6 @@ class SessionSettings:
 
 class TapeSession(Reachable):
     """A tape in use; a context manager. Call finish() when all went well.
-
-    Args:
-        path: of the tape.
-        mode: see the module text.
-        settings: how.
 
     Raises:
         InvalidInputError: unknown mode, or a path without a name.

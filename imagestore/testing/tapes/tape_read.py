@@ -46,11 +46,7 @@ _ENDINGS: Final = ("closed", "reset", "stalled")
 
 
 def parse_tape(data: bytes, *, what: str = "tape") -> Tape:
-    """Read a tape.
-
-    Args:
-        data: the file's bytes.
-        what: names the tape in errors.
+    """Read a tape; ``what`` names it in errors.
 
     Raises:
         DocumentError: too long, not TOML, another format or version, or a member that breaks the rules.
@@ -225,13 +221,7 @@ Kind = TypeVar("Kind")
 
 
 class Table:
-    """A TOML table under inspection; members are taken by type, and finish() refuses unknown ones.
-
-    Args:
-        value: what the decoder gave.
-        path: where it is in the document, for messages.
-        what: names the document in errors.
-    """
+    """A TOML table under inspection; members are taken by type, and finish() refuses unknown ones."""
 
     def __init__(self, value: object, path: str, what: str) -> None:
         self.path = path

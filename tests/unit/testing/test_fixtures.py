@@ -14,7 +14,8 @@ from imagestore import Platform
 from imagestore.testing import load_tape, replay
 from imagestore.testing.faults import EFFECTS
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.maintenance import collect_bodies, find_tapes, verify_tape
+from imagestore.testing.tapes.files import find_tapes
+from imagestore.testing.tapes.maintenance import collect_bodies, verify_tape
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 TAPES = FIXTURES / "tapes"

@@ -12,8 +12,9 @@ from imagestore import Digest
 from imagestore.errors import ConfigError, DocumentError, ImageStoreError, IntegrityError
 from imagestore.testing import Tape, build_image, build_index, load_tape, make_tape, replay, save_tape, synthetic_layer
 from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.files import find_tapes
 from imagestore.testing.tapes.layout import layout_to_tape, tape_to_layout
-from imagestore.testing.tapes.maintenance import collect_bodies, find_tapes, verify_tape
+from imagestore.testing.tapes.maintenance import collect_bodies, verify_tape
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeSynthetic
 from imagestore.testing.tapes.tape_write import format_tape
 
