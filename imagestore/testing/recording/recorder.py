@@ -1,8 +1,8 @@
 """The recording engine: answers come from upstream registries, and every exchange goes into a tape.
 
-It has the face of an Engine, so every front end records as it replays: the httpx transport, the loopback server, the
-proxy. Bodies stream through to the client while they are spooled to a file and hashed. The tape is written once, at
-the end, after the guard has searched everything.
+It answers requests as an Engine does, so the transports, the loopback server and the proxy record as they replay. Bodies
+stream through to the client while they are spooled to a file and hashed. The tape is written once, at the end, after
+everything was searched for secrets.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Recorder:
         self._running = 0
         self._ended = threading.Condition(self._lock)
         self._places = 0
-        self._takes: list[tuple[int, RedactedExchange]] = []
+        self._exchanges: list[tuple[int, RedactedExchange]] = []
         self._problems: list[ImageStoreError] = []
         self._spools: list[IO[bytes]] = []
 
@@ -170,7 +170,7 @@ class Recorder:
             self._spools.append(spool)
         return spool
 
-    # -- the face of an engine -----------------------------------------------------------------------------------
+    # -- as an engine --------------------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> Answered:
         """Ask upstream; the body is recorded while it is delivered."""
@@ -205,8 +205,7 @@ class Recorder:
             hint = "is the address of --upstream (--tape-upstream) right, and does it answer?"
             if "CERTIFICATE_VERIFY_FAILED" in text:
                 hint = "for a private authority set SSL_CERT_FILE to its certificate"
-            with self._lock:
-                self._problems.append(RecordingFailedError(f"recording: {text}; nothing was written", hint=hint))
+            self._stop(RecordingFailedError(f"recording: {text}; nothing was written", hint=hint))
             self._note_end()
             return error(502, "UNAVAILABLE", text)
         fields = Fields(self._upstream.logical_headers(response))
@@ -259,19 +258,21 @@ class Recorder:
         try:
             one = redact_exchange(request, answer, self.redactor)
         except secret_guard.SecretLeakError as problem:
-            with self._lock:
-                self._problems.append(problem)
+            self._stop(problem)
         except BaseException:
             # Whatever it was, a tape without this exchange would be no recording.
             text = f"recording: {request.method} {request.host}{request.path}: its answer could not be taken"
-            with self._lock:
-                self._problems.append(RecordingFailedError(f"{text}; nothing was written"))
+            self._stop(RecordingFailedError(f"{text}; nothing was written"))
             raise
         else:
             with self._lock:
-                self._takes.append((place, one))
+                self._exchanges.append((place, one))
         finally:
             self._note_end()
+
+    def _stop(self, problem: ImageStoreError) -> None:
+        with self._lock:
+            self._problems.append(problem)
 
     def _note_end(self) -> None:
         with self._ended:
@@ -290,7 +291,7 @@ class Recorder:
         with self._ended:
             # A client may be done, and gone, a moment before its last exchange is.
             is_over = self._ended.wait_for(lambda: self._running == 0, _LAST_EXCHANGE_SECONDS)
-            redacted = [one for _, one in sorted(self._takes, key=lambda item: item[0])]
+            redacted = [one for _, one in sorted(self._exchanges, key=lambda item: item[0])]
             problems = list(self._problems)
         if problems:
             raise problems[0]
@@ -332,7 +333,7 @@ def _values(one: TapeExchange) -> bytes:
 
 
 def _reason(problem: Exception) -> str:
-    """Why nobody answered; what other errors than those of connecting say may quote the request."""
+    """Why no answer came; only the texts of connection errors are shown, since others may quote the request."""
     words = str(problem) if isinstance(problem, httpx.ConnectError) else ""
     return words or type(problem).__name__
 

@@ -11,7 +11,6 @@ import contextlib
 import http
 import re
 import socket
-import ssl
 import struct
 import threading
 from dataclasses import dataclass
@@ -150,7 +149,7 @@ def send_reply(
                     connection.sendall(b"\r\n")
         if how.framing == "chunked":
             connection.sendall(b"0\r\n\r\n")
-    except (OSError, ssl.SSLError):
+    except OSError:
         return Sent(sent, Ending.CLOSED, is_reusable=False)
     # After a length that wasn't kept (on purpose, or because a file became shorter) nothing can follow.
     is_kept = _announced(reply) == str(reply.length) == str(sent)
