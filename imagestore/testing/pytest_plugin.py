@@ -205,7 +205,7 @@ def _checked(place: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
         if name not in _OPTIONS:
             raise InvalidInputError(f"{place}: there is no option {name!r}; known here: {', '.join(_OPTIONS)}")
         kind, words = _OPTIONS[name]
-        # Text is a list of characters, which nobody means.
+        # Text is a list of characters too, which is never what is meant.
         if not isinstance(value, kind) or (isinstance(value, (str, bytes)) and kind is not str):
             raise InvalidInputError(f"{place}: {name}: expected {words}, found {type(value).__name__}")
     return options
@@ -267,7 +267,7 @@ def _finish(session: TapeSession) -> None:
 
 
 def _report_problems(item: pytest.Item) -> None:
-    """A test that failed because a request had no answer seldom says so itself."""
+    """Show requests without an answer: a test that failed because of one seldom says so itself."""
     session = item.stash.get(_SESSION, None)
     if session is not None and session.problems:
         item.add_report_section("call", f"tape {session.path}", "\n".join(session.problems))
@@ -276,7 +276,7 @@ def _report_problems(item: pytest.Item) -> None:
 def _note_written(item: pytest.Item, path: str) -> None:
     """Two tests may share a tape, but not record different ones under one name, whichever process they run in.
 
-    The session still holds the tape's lock, so that nobody else notes the same tape meanwhile.
+    The session still holds the tape's lock, so no other process notes the same tape at the same time.
     """
     with open(path, "rb") as file:
         text = hashlib.sha256(file.read()).hexdigest()

@@ -44,7 +44,7 @@ class TokenAuth:
 
     Attributes:
         users: user to password; a wrong password is refused.
-        identity_tokens: refresh token to user, for the OAuth2 form; besides, user ``x`` always has ``tape-refresh-x``.
+        identity_tokens: refresh token to user, for the OAuth2 form; user ``x`` also has ``tape-refresh-x``.
         realm_host: logical host of the token service; the registry's own when empty.
         realm_path: path of the token service.
         service: what the challenge names; the registry's host when empty.
@@ -163,8 +163,8 @@ class TokenGate:
         answer: dict[str, object] = {"access_token": token} if is_form else {"token": token, "access_token": token}
         answer["expires_in"] = self.auth.lifetime_seconds
         # The form has the OAuth2 document's name for it, the query the token document's.
-        wish = ("access_type", "offline") if is_form else ("offline_token", "true")
-        if user and wish in asked:
+        wanted = ("access_type", "offline") if is_form else ("offline_token", "true")
+        if user and wanted in asked:
             answer["refresh_token"] = next(
                 (key for key, owner in self.auth.identity_tokens.items() if owner == user), identity_token(user)
             )
@@ -216,7 +216,7 @@ def make_gates(auths: Mapping[str, BasicAuth | TokenAuth], inside: Responder) ->
 
 
 def identity_token(user: str) -> str:
-    """The identity (refresh) token that every user has besides those that TokenAuth names."""
+    """The identity (refresh) token that every user has in addition to those that TokenAuth names."""
     return f"tape-refresh-{user}"
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# Members of queries and forms that let somebody in; a signature in a query was given for that very address.
+# Members of queries and forms that are credentials. A signature in a query is none: it belongs to that address alone.
 _SECRET_NAMES: Final = frozenset(
     {
         "access_token",
@@ -47,7 +47,7 @@ class Entry:
     """One request and what became of it.
 
     Attributes:
-        number: 1, 2, ... in order of arrival; clear() doesn't begin anew.
+        number: 1, 2, ... in order of arrival; clear() doesn't reset it.
         host: logical host.
         query_names: names of the query's parameters.
         kind: ``ping``, ``token``, ``manifest``, ``blob``, ...
@@ -98,7 +98,7 @@ class Ledger:
         self._unexpected: list[str] = []
         self._clock = clock
 
-    # -- written by the front ends -------------------------------------------------------------------------------
+    # -- written by servers and transports -----------------------------------------------------------------------
 
     def begin(self, request: Request, reply: Reply) -> int:
         """Note a request with the answer it will get; gives the entry's number."""
@@ -126,7 +126,7 @@ class Ledger:
         """Note how the answer ended."""
         with self._lock:
             place = number - 1 - self._forgotten
-            if place < 0:  # forgotten meanwhile: a client has its answer a moment before that is noted here
+            if place < 0:  # cleared in between: a client has its answer a moment before that is noted here
                 return
             entry = self._entries[place]
             self._entries[place] = replace(entry, sent_bytes=sent_bytes, ending=ending, finished=self._clock())

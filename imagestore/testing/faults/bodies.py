@@ -122,7 +122,7 @@ class LinkLoop(Effect):
 
 
 def _is_inside(at: int, reply: Reply) -> bool:
-    """Whether a body has bytes behind this position; a fault at its end would count as done, and nobody see it."""
+    """Whether a body has bytes behind this position; a fault at its end would be counted without an effect."""
     return from_end(at, reply.length) < reply.length
 
 

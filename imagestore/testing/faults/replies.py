@@ -187,8 +187,10 @@ class WrongRange(Effect):
         start = max(0, min(size - 1, reply.start + self.by))
         stop = max(start + 1, min(size, start + reply.length))
         shifted = replace(reply, start=start, stop=stop)
-        told = start if self.is_honest else reply.start
-        return with_header(shifted, "Content-Range", f"bytes {told}-{told + stop - start - 1}/{size + self.total_by}")
+        said = start if self.is_honest else reply.start
+        return with_header(
+            shifted, "Content-Range", f"bytes {said}-{said + stop - start - 1}/{size + self.total_by}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def classify(exchange: TapeExchange, request: Request, answer: Answer, redactor:
     if not answer.spool.size:
         return RedactedExchange(exchange, place)
     if is_redirect(answer.status, answer.headers):
-        # The note beside it repeats its address, which may be signed; no client reads it.
+        # The body repeats the address, which may be signed; no client reads it.
         fields = Fields(exchange.headers).without("Content-Encoding")
         return RedactedExchange(replace(exchange, headers=fields.items, ending=None, stop_at=None), place)
     if redactor.addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):

@@ -119,7 +119,7 @@ class Numbering:
         self._counts: dict[str, int] = {}
         for text in used:
             for kind, number in _PLACEHOLDER.findall(text):
-                # A number that no tape of ours has is somebody's text; it must not push the count to the sky.
+                # A longer number is no placeholder of a recording; counting must not continue from it.
                 if len(number) <= 9:
                     self._counts[kind] = max(self._counts.get(kind, 0), int(number))
 

@@ -1,8 +1,8 @@
 """The recording engine: answers come from upstream registries, and every exchange goes into a tape.
 
-It answers requests as an Engine does, so the transports, the loopback server and the proxy record as they replay. Bodies
-stream through to the client while they are spooled to a file and hashed. The tape is written once, at the end, after
-everything was searched for secrets.
+It answers requests as an Engine does, so the transports, the loopback server and the proxy record as they replay.
+Bodies stream through to the client while they are spooled to a file and hashed. The tape is written once, at the end,
+after everything was searched for secrets.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ PLAIN_HEADERS: Final = frozenset(
 )
 #: Response headers whose value is replaced.
 SECRET_HEADERS: Final = frozenset({"set-cookie", "docker-ratelimit-source"})
-#: Request headers that are nobody's credential; the values of all others are remembered and searched for.
+#: Request headers that are no credentials; the values of all others are remembered and searched for.
 PLAIN_REQUEST_HEADERS: Final = frozenset(
     {
         "accept",

@@ -2,7 +2,7 @@
 
 Two searches. Every value that was replaced somewhere (and every value that the user named, and every credential that a
 request brought) must not occur anywhere, however it is spelled, in the tape's values, in its text, or in a body. And
-text must not hold what looks like a secret that nobody classified: a JSON web token, a private key, a key of a
+text must not hold what looks like an unclassified secret: a JSON web token, a private key, a key of a
 well-known service, a credential header, a long random path part.
 """
 
@@ -233,7 +233,7 @@ def _from_base64(word: bytes) -> bytes:
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_+=~.-]{20,}")
 _HEX: Final = re.compile(r"[0-9a-f]+|[0-9A-F]+")
-# SHA-256, SHA-384 and SHA-512 in hex; anything else in hex is somebody's token.
+# SHA-256, SHA-384 and SHA-512 in hex; anything else in hex counts as a token.
 _DIGEST_LENGTHS: Final = frozenset({64, 96, 128})
 # Bits per character; words and names stay below, random base64 is above.
 _RANDOM_BITS: Final = 3.5

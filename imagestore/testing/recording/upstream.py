@@ -130,7 +130,7 @@ def upstream_map(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def _is_base(address: str) -> bool:
-    """Whether somebody can be asked there; the system would take the rest of a port that is too large."""
+    """Whether requests can be sent there; the system would truncate a port that is too large."""
     try:
         parts = urllib.parse.urlsplit(address)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

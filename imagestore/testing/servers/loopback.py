@@ -135,7 +135,7 @@ class LoopbackServer:
 
     @property
     def authority(self) -> Authority:
-        """Who issues the certificates: ``authority.pem`` is for a client's file, ``client_context()`` for Python's.
+        """Issues the certificates: ``authority.pem`` is for a client's file, ``client_context()`` for Python's.
 
         Raises:
             ConfigError: the server speaks plain HTTP.

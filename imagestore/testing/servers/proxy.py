@@ -1,4 +1,4 @@
-"""The proxy front end: any client, under logical host names, without a word in its configuration.
+"""The proxy: any client, under logical host names, without changes to its configuration.
 
 A client that honours HTTPS_PROXY and a file of trusted certificates asks ``https://registry.example/...`` and gets the
 engine: CONNECT is answered by this process, with a certificate of the throw-away authority for the host that was asked
@@ -96,7 +96,7 @@ class ProxyServer(LoopbackServer):
 
     @property
     def authority(self) -> Authority:
-        """Who issues the certificates, inside the proxy's tunnels too; environment() makes child processes trust it."""
+        """Issues the certificates, inside the proxy's tunnels too; environment() makes child processes trust it."""
         return self._proxy_authority
 
     def _context(self, host: str) -> ssl.SSLContext | None:

@@ -1,4 +1,4 @@
-"""The httpx front end: an engine as a transport, sync and async, with logical host names and no socket.
+"""An engine as an httpx transport, sync and async, with logical host names and no socket.
 
 Broken deliveries appear as what httpx raises for them on a real connection: a body shorter than its Content-Length
 and a bad header are RemoteProtocolError, a reset is ReadError, a stall or a pause longer than the client's read

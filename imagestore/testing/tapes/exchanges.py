@@ -92,7 +92,7 @@ class ExchangeResponder:
         return self._derived(fitting, request)
 
     def unused(self) -> tuple[TapeExchange, ...]:
-        """Recorded answers that nobody asked for."""
+        """Recorded answers that were never requested."""
         out: list[TapeExchange] = []
         for track in self._tracks.values():
             before = 0
@@ -122,7 +122,7 @@ class ExchangeResponder:
         for track in tracks:
             whole = track.exchanges[-1]
             if whole.method == "GET" and whole.status == 200 and not whole.range and whole.ending is None:
-                # A HEAD that was never recorded: the answer to GET, whose body the front end leaves out.
+                # A HEAD that was never recorded: the answer to GET, whose body is left out on the way.
                 return self._reply(whole, request)
         return None
 

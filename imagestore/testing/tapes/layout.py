@@ -79,7 +79,7 @@ def recorded_repositories(tape: Tape) -> list[TapeRepository]:
             found[place] = replace(known, tags=tags, manifests=manifests)
         else:
             bodies[one.body.digest] = one.body
-    # A blob may have come from a storage host, so it can't be told which repository it belongs to.
+    # A blob may have come from a storage host, so its repository is unknown.
     return [replace(one, blobs=tuple(bodies.values())) for one in found.values()]
 
 

@@ -156,7 +156,7 @@ _MOST_HOPS: Final = 20
 
 
 class _MarkRecorder(Vault):
-    """A vault that lets placeholders pass, and tells of which kind everything else was."""
+    """A vault that lets placeholders pass, and notes the kind of every other value."""
 
     def __init__(self) -> None:
         super().__init__()

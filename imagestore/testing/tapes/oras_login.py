@@ -73,7 +73,7 @@ class Login(requests.auth.AuthBase):
         client.auth = _NoLogin()
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """What is known already goes along, unless it is for somebody else."""
+        """Send the credential that is known already, to the registry's own address only."""
         if self._is_home(request.url):
             header = self._authenticator.authorization(self._origin, self._repository)
             if header:

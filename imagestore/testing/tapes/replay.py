@@ -40,7 +40,7 @@ _SHOWN: Final = 20
 
 
 class ReplayMismatchError(AssertionError):
-    """A strict replay ended with requests that had no answer, or with answers that nobody asked for."""
+    """A strict replay ended with requests that had no answer, or with answers that were never requested."""
 
 
 class Replay(Reachable):
@@ -114,7 +114,7 @@ class Replay(Reachable):
             raise ReplayMismatchError("the replay does not agree with the tape\n" + "\n".join(lines))
 
     def _check(self, content: TapeContent) -> None:
-        """What is missing or has another size is told now, and not to a client; `tape verify` reads the bytes too."""
+        """Refuse a body that is missing or has another size before a client asks; `tape verify` reads the bytes too."""
         body = self._blobs.open(content.digest)
         if body.size != content.size:
             raise IntegrityError(
@@ -148,7 +148,7 @@ def replay(
 
     Args:
         tape: a file (its ending may be left out), or a tape in memory.
-        blobs: folder of bodies; by default ``blobs`` beside the tape's file or beside its folder.
+        blobs: folder of bodies; by default ``blobs`` next to the tape's file or next to its folder.
         faults: added to those of the tape.
         is_strict: leaving the block fails on unexpected requests and unused answers.
 
