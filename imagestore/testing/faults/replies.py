@@ -188,9 +188,7 @@ class WrongRange(Effect):
         stop = max(start + 1, min(size, start + reply.length))
         shifted = replace(reply, start=start, stop=stop)
         said = start if self.is_honest else reply.start
-        return with_header(
-            shifted, "Content-Range", f"bytes {said}-{said + stop - start - 1}/{size + self.total_by}"
-        )
+        return with_header(shifted, "Content-Range", f"bytes {said}-{said + stop - start - 1}/{size + self.total_by}")
 
 
 @dataclass(frozen=True, slots=True)

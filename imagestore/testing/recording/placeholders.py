@@ -4,6 +4,10 @@ Everything is decided by name: a header, query parameter or JSON member is *plai
 unknown. Unknown headers and parameters are never written as they are; an unknown member in a token service's answer
 stops the recording, because guessing there is how tokens leak. A value gets one placeholder wherever it occurs, so a
 token in an answer and in the next request's header stay the same word, and the tape replays.
+
+Recorded exchanges stand in the canonical order of their requests, and placeholders are numbered in that order: both
+depend on what was asked, not on when. Answers to one request stand in the order of the requests. If parallel clients
+got several tokens for the same request, the tokens stand in the order of the requests that used them.
 """
 
 from __future__ import annotations
@@ -12,13 +16,18 @@ import base64
 import binascii
 import re
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.engine.urls import is_placeholder
+from imagestore.testing.tapes.tape_write import exchange_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from imagestore.testing.tapes.tape import TapeExchange
+
 
 # Marks a placeholder that has no number yet; numbers are given in the tape's order when it is written.
 _MARK: Final = re.compile(r"tape-([a-z]+)-@([0-9]+)@")
@@ -138,3 +147,65 @@ class Numbering:
 def unmarked(text: str) -> str:
     """A text with placeholders made equal, for sorting independent of who came first."""
     return _MARK.sub(r"tape-\1-", text)
+
+
+_UNNUMBERED: Final = re.compile(r"tape-[a-z]+-@[0-9]+@")
+_NEVER: Final = 1 << 62
+
+
+def in_order(exchanges: Sequence[TapeExchange], base: Sequence[TapeExchange] = ()) -> list[TapeExchange]:
+    """Sorted, with numbered placeholders, and runs of the same answer counted.
+
+    Args:
+        exchanges: in the order in which the requests came.
+        base: of a tape that is continued; its numbers are not used again.
+    """
+    ordered = _by_use(sorted(exchanges, key=_key))
+    number = Numbering(text for one in base for text in _texts(one))
+    out: list[TapeExchange] = []
+    for one in ordered:
+        numbered = replace(
+            one,
+            authorization=number(one.authorization),
+            query=number(one.query),
+            form=number(one.form),
+            headers=tuple(
+                (name, number(value)) for name, value in sorted(one.headers, key=lambda item: item[0].lower())
+            ),
+            text=None if one.text is None else number(one.text),
+        )
+        if out and replace(out[-1], times=1) == numbered:
+            out[-1] = replace(out[-1], times=out[-1].times + 1)
+        else:
+            out.append(numbered)
+    return out
+
+
+def _texts(one: TapeExchange) -> tuple[str, ...]:
+    return (one.query, one.authorization, one.form, one.text or "", *(value for _, value in one.headers))
+
+
+def _key(one: TapeExchange) -> tuple[object, ...]:
+    bare = replace(one, query=unmarked(one.query), authorization=unmarked(one.authorization), form=unmarked(one.form))
+    return exchange_key(bare)
+
+
+def _by_use(ordered: Sequence[TapeExchange]) -> list[TapeExchange]:
+    """Swap answers to one request that gave out something, by where that was used first."""
+    used: dict[str, int] = {}
+    for position, one in enumerate(ordered):
+        for mark in _UNNUMBERED.findall(f"{one.authorization} {one.query} {one.form}"):
+            used.setdefault(mark, position)
+    out: list[TapeExchange] = []
+    for _, group in groupby(ordered, key=_key):
+        members = list(group)
+        slots = [index for index, one in enumerate(members) if _UNNUMBERED.search(one.text or "")]
+        fitting = sorted((members[index] for index in slots), key=lambda one: _first_use(one, used))
+        for index, one in zip(slots, fitting, strict=True):
+            members[index] = one
+        out += members
+    return out
+
+
+def _first_use(one: TapeExchange, used: Mapping[str, int]) -> int:
+    return min((used.get(mark, _NEVER) for mark in _UNNUMBERED.findall(one.text or "")), default=_NEVER)

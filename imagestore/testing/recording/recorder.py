@@ -29,8 +29,7 @@ from imagestore.testing.recording.exchange_redaction import (
     check_body,
     redact_exchange,
 )
-from imagestore.testing.recording.ordering import in_order
-from imagestore.testing.recording.placeholders import Vault
+from imagestore.testing.recording.placeholders import Vault, in_order
 from imagestore.testing.recording.redaction import Redactor
 from imagestore.testing.recording.secret_guard import SecretSearch
 from imagestore.testing.recording.upstream import Upstream

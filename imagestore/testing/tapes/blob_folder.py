@@ -42,7 +42,8 @@ class BlobFolder:
         """The folder that belongs to a tape file; which one depends on the path alone, not on what exists.
 
         Bodies are written to ``blobs`` next to the innermost folder ``tapes`` above the file, or next to the file's own
-        folder when none is called so. They are also read from ``blobs`` next to the file, next to its folder, and in ``tapes``.
+        folder when none is called so. They are also read from ``blobs`` next to the file, next to its folder, and in
+        ``tapes``.
         """
         here = os.path.dirname(os.path.abspath(tape_path))
         top = here
