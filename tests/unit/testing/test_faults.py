@@ -44,7 +44,17 @@ from imagestore.testing.faults import (
     chaos,
 )
 from imagestore.testing.faults.replies import retry_after_text
-from tests.unit.testing.faulty import BASE, BLOB, CONTENT, IMAGE, LAYER, MANIFEST, client_with, registry_with, statuses
+from tests.unit.testing.faulty_registry import (
+    BASE,
+    BLOB,
+    CONTENT,
+    IMAGE,
+    LAYER,
+    MANIFEST,
+    client_with,
+    registry_with,
+    statuses,
+)
 
 # -- how often, and where ------------------------------------------------------------------------------------------
 
