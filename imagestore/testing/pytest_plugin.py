@@ -25,14 +25,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from imagestore.errors import ConfigError, ImageStoreError, InvalidInputError
+from imagestore.testing.network_block import blocked_network
+from imagestore.testing.recording.upstream import upstream_map
+from imagestore.testing.tapes.replay import ReplayMismatchError
+from imagestore.testing.tapes.session import MODES, SessionSettings, TapeSession
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from imagestore.errors import ImageStoreError
-    from imagestore.testing.tapes.session import SessionSettings, TapeSession
-
-_MODES: Final = ("none", "once", "new_episodes", "rewrite")
-_SESSION: Final = pytest.StashKey["TapeSession"]()
+_SESSION: Final = pytest.StashKey[TapeSession]()
 _NOTES: Final = pytest.StashKey[str]()
 _ALLOWED: Final = pytest.StashKey["list[str] | None"]()
 # Options of a tape: what their values are, and that in words.
@@ -56,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("imagestore", "recorded registries")
     group.addoption(
         "--tape-mode",
-        choices=_MODES,
+        choices=MODES,
         default="none",
         help="none: only replay (the default); once: record tapes that don't exist; "
         "new_episodes: also record what a tape doesn't answer; rewrite: record anew",
@@ -132,10 +134,6 @@ def _tape_settings(
 
     pytest shows what a frame was given that an error came through, and here that is every known secret.
     """
-    from imagestore.errors import InvalidInputError
-    from imagestore.testing.recording.upstream import upstream_map
-    from imagestore.testing.tapes.session import SessionSettings
-
     try:
         name, marked = _marked(request.node)
         options = {**_checked("tape_config", tape_config), **_checked("marker tape", marked)}
@@ -157,9 +155,6 @@ def tape(
 
     The end is strict: a test that passed fails when a request had no answer, or a recorded answer was never asked for.
     """
-    from imagestore.errors import ConfigError, ImageStoreError
-    from imagestore.testing.tapes.session import TapeSession
-
     if isinstance(_tape_settings, ImageStoreError):
         raise _tape_settings
     name, settings = _tape_settings
@@ -186,8 +181,6 @@ def tape(
 
 def _marked(item: pytest.Item) -> tuple[str, dict[str, Any]]:
     """The name and the options that a test's marker gives its tape."""
-    from imagestore.errors import InvalidInputError
-
     marker = item.get_closest_marker("tape")
     if marker is None:
         return "", {}
@@ -199,8 +192,6 @@ def _marked(item: pytest.Item) -> tuple[str, dict[str, Any]]:
 
 
 def _checked(place: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    from imagestore.errors import InvalidInputError
-
     for name, value in options.items():
         if name not in _OPTIONS:
             raise InvalidInputError(f"{place}: there is no option {name!r}; known here: {', '.join(_OPTIONS)}")
@@ -252,9 +243,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 def _finish(session: TapeSession) -> None:
     """Judge or write the tape; frames that see secrets are left out of what pytest shows."""
-    from imagestore.errors import ImageStoreError
-    from imagestore.testing.tapes.replay import ReplayMismatchError
-
     try:
         session.finish()
     except ReplayMismatchError as problem:
@@ -300,8 +288,6 @@ def _allowed_hosts(item: pytest.Item) -> list[str] | None:
         return None
     allowed = [host for host in item.config.getoption("--tape-allowed-hosts").split(",") if host]
     if marker is not None:
-        from imagestore.errors import InvalidInputError
-
         options = dict(marker.kwargs)
         given = [*marker.args, *([options.pop("allowed_hosts")] if "allowed_hosts" in options else [])]
         if options or len(given) > 1:
@@ -316,8 +302,4 @@ def _allowed_hosts(item: pytest.Item) -> list[str] | None:
 
 def _network_of(item: pytest.Item) -> contextlib.AbstractContextManager[None]:
     allowed = item.stash.get(_ALLOWED, None)
-    if allowed is None:
-        return contextlib.nullcontext()
-    from imagestore.testing.network_block import blocked_network
-
-    return blocked_network(allowed)
+    return contextlib.nullcontext() if allowed is None else blocked_network(allowed)

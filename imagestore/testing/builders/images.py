@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: The empty config of artifacts (image-spec manifest.md, "Guidance for an Empty Descriptor").
 EMPTY: Final = b"{}"
 _EPOCH: Final = "1970-01-01T00:00:00Z"
-_NOTHING: Final[Mapping[str, str]] = {}
+_PLATFORM: Final = re.compile(r"([^/()]+)(?:\(([^()+]*)((?:\+[^()+]+)*)\))?/([^/]+)(?:/([^/]+))?")
 _TYPES: Final = {
     "oci": (media_types.OCI_INDEX, media_types.OCI_MANIFEST, media_types.OCI_CONFIG),
     "docker": (media_types.DOCKER_LIST, media_types.DOCKER_MANIFEST, media_types.DOCKER_CONFIG),
@@ -48,9 +48,14 @@ class Document:
     data: bytes
 
     @classmethod
-    def render(cls, media_type: str, value: object) -> Document:
-        """Write a JSON value the way this kit always does: indented by two, members in the order given."""
-        return cls(media_type, json.dumps(value, indent=2, ensure_ascii=False).encode())
+    def render(cls, media_type: str, body: Mapping[str, object], extra: Mapping[str, object] | None = None) -> Document:
+        """Write members indented by two, in the order given; ``extra`` replaces some (None leaves one out)."""
+        members = {key: value for key, value in {**body, **(extra or {})}.items() if value is not None}
+        return cls(media_type, json.dumps(members, indent=2, ensure_ascii=False).encode())
+
+    def descriptor(self, algorithm: str = "sha256") -> Descriptor:
+        """What points at the document."""
+        return Descriptor(self.media_type, Digest.of(self.data, algorithm), len(self.data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +135,8 @@ def build_image(
     wanted = read_platform(platform) if isinstance(platform, str) else platform
     _, manifest_type, config_type = _types(family)
     chosen = _default_layers(wanted, seed) if layers is None else tuple(layers)
-    document = _config_document(config_type, wanted, chosen, config or {})
-    config_part = _descriptor(config_type, document.data, algorithm)
+    document = _config_document(config_type, wanted, chosen, config)
+    config_part = document.descriptor(algorithm)
     layer_parts = tuple(
         Descriptor(one.media_type_in(family), one.digest, one.body.size, urls=one.urls) for one in chosen
     )
@@ -141,8 +146,8 @@ def build_image(
         "config": render_descriptor(config_part),
         "layers": [render_descriptor(part) for part in layer_parts],
     }
-    manifest = Document.render(manifest_type, _merge(body, members or {}))
-    target = _descriptor(manifest_type, manifest.data, algorithm)
+    manifest = Document.render(manifest_type, body, members)
+    target = manifest.descriptor(algorithm)
     blobs: dict[Digest, Body] = {config_part.digest: BytesBody(document.data)}
     blobs.update({one.digest: one.body for one in chosen if one.is_served})
     built = BuiltManifest(target, wanted, config_part, layer_parts)
@@ -181,20 +186,10 @@ def build_index(
     body = {
         "schemaVersion": 2,
         "mediaType": index_type,
-        "manifests": [
-            _merge(
-                render_descriptor(replace(one.image.target, platform=one.platform, annotations=one.annotations)),
-                one.overrides,
-            )
-            for one in entries
-        ],
+        "manifests": [_render_entry(one) for one in entries],
     }
-    document = Document.render(index_type, _merge(body, members or {}))
-    target = _descriptor(index_type, document.data, algorithm)
-    return _gather(target, document, entries)
-
-
-def _gather(target: Descriptor, document: Document, entries: Sequence[Entry]) -> Image:
+    document = Document.render(index_type, body, members)
+    target = document.descriptor(algorithm)
     documents = {target.digest: document}
     blobs: dict[Digest, Body] = {}
     manifests: list[BuiltManifest] = []
@@ -204,6 +199,11 @@ def _gather(target: Descriptor, document: Document, entries: Sequence[Entry]) ->
         if entry.annotations.get(ATTESTATION_TYPE_KEY) != ATTESTATION_TYPE:
             manifests += entry.image.manifests
     return Image(target, documents, blobs, tuple(manifests))
+
+
+def _render_entry(entry: Entry) -> dict[str, object]:
+    part = replace(entry.image.target, platform=entry.platform, annotations=entry.annotations)
+    return {key: value for key, value in {**render_descriptor(part), **entry.overrides}.items() if value is not None}
 
 
 def attestation(image: Image, *, family: Family = "oci") -> Entry:
@@ -229,7 +229,7 @@ def build_artifact(
     files: Mapping[str, bytes],
     *,
     subject: Descriptor | None = None,
-    annotations: Mapping[str, str] = _NOTHING,
+    annotations: Mapping[str, str] | None = None,
 ) -> Image:
     """An artifact: a manifest with the empty config, and one blob per file (image-spec manifest.md, artifacts).
 
@@ -239,10 +239,10 @@ def build_artifact(
         subject: the manifest that it refers to.
         annotations: of the manifest.
     """
-    config = _descriptor(media_types.OCI_EMPTY, EMPTY, "sha256", inline=EMPTY)
+    config = replace(Document(media_types.OCI_EMPTY, EMPTY).descriptor(), data=EMPTY)
     parts = [
         replace(
-            _descriptor("application/octet-stream", data, "sha256"),
+            Document("application/octet-stream", data).descriptor(),
             annotations={"org.opencontainers.image.title": name},
         )
         for name, data in sorted(files.items())
@@ -259,7 +259,7 @@ def build_artifact(
     if annotations:
         body["annotations"] = dict(annotations)
     document = Document.render(media_types.OCI_MANIFEST, body)
-    target = replace(_descriptor(media_types.OCI_MANIFEST, document.data, "sha256"), artifact_type=artifact_type)
+    target = replace(document.descriptor(), artifact_type=artifact_type)
     blobs: dict[Digest, Body] = {config.digest: BytesBody(EMPTY)}
     blobs.update({Digest.of(data): BytesBody(data) for data in files.values()})
     return Image(target, {target.digest: document}, blobs, (BuiltManifest(target, None, config, tuple(parts)),))
@@ -293,6 +293,28 @@ def render_platform(platform: Platform) -> dict[str, object]:
     return {key: value for key, value in members.items() if value}
 
 
+def read_platform(text: str) -> Platform:
+    """Read ``os(version+feature)/architecture/variant`` literally.
+
+    Tests need platforms exactly as they spell them, also odd ones, and must not depend on the parser that they test. So
+    nothing is normalised, and the host fills no gaps.
+
+    >>> read_platform("windows(10.0.20348.2402+win32k)/amd64").os_features
+    ('win32k',)
+
+    Raises:
+        InvalidPlatformError: not of this form.
+    """
+    found = _PLATFORM.fullmatch(text)
+    if found is None:
+        raise InvalidPlatformError(
+            f"platform {text!r}: expected os/architecture, os/architecture/variant or os(version)/architecture"
+        )
+    system, version, features, architecture, variant = found.groups()
+    names = tuple(features.split("+")[1:]) if features else ()
+    return Platform(system, architecture, variant or "", version or "", names)
+
+
 def _entry_of(
     item: Platform | str | Image | Entry, seed: str, shared: tuple[Layer, ...], family: Family, algorithm: str
 ) -> Entry:
@@ -323,40 +345,10 @@ def _default_layers(platform: Platform, seed: str) -> tuple[Layer, ...]:
 
 
 def _config_document(
-    media_type: str, platform: Platform, layers: Sequence[Layer], extra: Mapping[str, object]
+    media_type: str, platform: Platform, layers: Sequence[Layer], extra: Mapping[str, object] | None
 ) -> Document:
     body: dict[str, object] = {"created": _EPOCH, **render_platform(platform)}
     body["config"] = {"Env": ["PATH=/usr/bin:/bin"], "Cmd": ["/bin/true"]}
     body["rootfs"] = {"type": "layers", "diff_ids": [str(one.diff_id) for one in layers]}
     body["history"] = [{"created": _EPOCH, "created_by": f"layer {number}"} for number in range(1, len(layers) + 1)]
-    return Document.render(media_type, _merge(body, extra))
-
-
-def _descriptor(media_type: str, data: bytes, algorithm: str, *, inline: bytes | None = None) -> Descriptor:
-    return Descriptor(media_type, Digest.of(data, algorithm), len(data), data=inline)
-
-
-def _merge(body: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in {**body, **extra}.items() if value is not None}
-
-
-_TEXT: Final = re.compile(r"([^/()]+)(?:\(([^()+]*)((?:\+[^()+]+)*)\))?/([^/]+)(?:/([^/]+))?")
-
-
-def read_platform(text: str) -> Platform:
-    """Take a platform's text apart.
-
-    >>> read_platform("windows(10.0.20348.2402+win32k)/amd64").os_features
-    ('win32k',)
-
-    Raises:
-        InvalidPlatformError: not of this form.
-    """
-    found = _TEXT.fullmatch(text)
-    if found is None:
-        raise InvalidPlatformError(
-            f"platform {text!r}: expected os/architecture, os/architecture/variant or os(version)/architecture"
-        )
-    system, version, features, architecture, variant = found.groups()
-    names = tuple(features.split("+")[1:]) if features else ()
-    return Platform(system, architecture, variant or "", version or "", names)
+    return Document.render(media_type, body, extra)

@@ -241,7 +241,8 @@ class Ledger:
     def assert_waited_at_least(self, seconds: float, *, host: str = "") -> None:
         """After each 429 and 503 the same address was not asked again, by any method, for so many seconds."""
         for entry in self.select(host=host):
-            again = next((one for one in self.entries if one.number > entry.number and _same_place(one, entry)), None)
+            later = [one for one in self.entries if one.number > entry.number]
+            again = next((one for one in later if (one.host, one.path) == (entry.host, entry.path)), None)
             if entry.status in (429, 503) and again is not None:
                 waited = again.started - (entry.finished or entry.started)
                 if waited < seconds:
@@ -254,10 +255,6 @@ class Ledger:
 
     def _fail(self, text: str, entries: list[Entry]) -> NoReturn:
         raise AssertionError("\n".join([text, *(f"  {entry}" for entry in entries)]))
-
-
-def _same_place(one: Entry, other: Entry) -> bool:
-    return (one.host, one.path) == (other.host, other.path)
 
 
 def describe_credentials(request: Request) -> str:

@@ -152,12 +152,8 @@ def send_reply(
     except OSError:
         return Sent(sent, Ending.CLOSED, is_reusable=False)
     # After a length that wasn't kept (on purpose, or because a file became shorter) nothing can follow.
-    is_kept = _announced(reply) == str(reply.length) == str(sent)
+    is_kept = reply.fields.get("Content-Length", str(reply.length)) == str(reply.length) == str(sent)
     return Sent(sent, Ending.COMPLETE, not is_last and how.framing != "close" and is_kept)
-
-
-def _announced(reply: Reply) -> str:
-    return reply.fields.get("Content-Length", str(reply.length))
 
 
 def _head(reply: Reply, method: str, *, is_last: bool) -> bytes:
