@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=MODES,
         default="none",
         help="none: only replay (the default); once: record tapes that don't exist; "
-        "new_episodes: also record what a tape doesn't answer; rewrite: record anew",
+        "new_episodes: also record what a tape doesn't answer; rewrite: record again",
     )
     group.addoption(
         "--tape-upstream",
@@ -246,7 +246,7 @@ def _finish(session: TapeSession) -> None:
     try:
         session.finish()
     except ReplayMismatchError as problem:
-        problem.add_note("hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite all anew")
+        problem.add_note("hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite everything")
         raise
     except ImageStoreError as problem:
         if problem.hint:

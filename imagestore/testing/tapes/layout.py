@@ -2,7 +2,7 @@
 
 Entries of ``index.json`` carry the tag as ``org.opencontainers.image.ref.name`` and the full reference as
 ``io.containerd.image.name``, which other tools write and read too. What comes in is verified, and files that are no
-plain files are refused.
+regular files are refused.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def _read_layout(
 ) -> dict[tuple[str, str], TapeRepository]:
     source = source or BlobFolder(os.path.join(folder, "blobs"))
     what = f"layout {folder}"
-    _plain(os.path.join(folder, "oci-layout"), what)
-    with open(_plain(os.path.join(folder, "index.json"), what), "rb") as file:
+    _regular(os.path.join(folder, "oci-layout"), what)
+    with open(_regular(os.path.join(folder, "index.json"), what), "rb") as file:
         index = _decode(file.read(_MAX_DOCUMENT + 1), what)
     found: dict[tuple[str, str], TapeRepository] = {}
     for entry in _children(index):
@@ -195,7 +195,7 @@ def _walk(
             if is_document or one.get("urls"):
                 continue
             raise ContentNotFoundError(f"layout: {digest} is not in its blobs, but a manifest in it needs it")
-        path = _plain(source.path(digest), "layout")
+        path = _regular(source.path(digest), "layout")
         if not is_document:
             body = FileBody(path, os.stat(path).st_size)
             if blobs is not None:
@@ -242,11 +242,11 @@ def _decode(data: bytes, what: str) -> dict[str, object]:
     return value
 
 
-def _plain(path: str, what: str) -> str:
+def _regular(path: str, what: str) -> str:
     try:
         is_plain = stat.S_ISREG(os.lstat(path).st_mode)
     except OSError as problem:
         raise DocumentError(what, [f"{os.path.basename(path)}: {problem.strerror}"]) from problem
     if not is_plain:
-        raise DocumentError(what, [f"{os.path.basename(path)}: expected a plain file"])
+        raise DocumentError(what, [f"{os.path.basename(path)}: expected a regular file"])
     return path

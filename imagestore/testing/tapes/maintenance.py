@@ -49,7 +49,7 @@ def verify_tape(path: str) -> list[str]:
     with open(tape_path(path), "rb") as file:
         text = file.read()
     if format_tape(tape) != text:
-        problems.append("the text is not in canonical form; write it anew with 'imagestore tape format'")
+        problems.append("the text is not in canonical form; rewrite it with 'imagestore tape format'")
     blobs = BlobFolder.beside(tape_path(path))
     problems += _secrets(tape, text, blobs)
     problems += _body_problems(tape, blobs)

@@ -5,7 +5,7 @@
 | none | replay, strictly | error |
 | once | replay, strictly | record |
 | new_episodes | replay, and record what it doesn't answer | record |
-| rewrite | record anew | record |
+| rewrite | record again | record |
 
 A lock per tape keeps parallel test processes from recording the same tape at once; tapes and bodies are written by
 rename, so a reader never sees half of one.

@@ -102,7 +102,7 @@ def test_links_and_missing_files_in_a_layout_are_refused(tmp_path: Path, blobs: 
     with pytest.raises(DocumentError, match=victim):
         layout_to_tape(str(folder), blobs, name="x.example/y")
     (folder / victim).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DocumentError, match="expected a plain file"):
+    with pytest.raises(DocumentError, match="expected a regular file"):
         layout_to_tape(str(folder), blobs, name="x.example/y")
 
 

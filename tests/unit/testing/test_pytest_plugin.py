@@ -66,7 +66,7 @@ def test_the_end_is_strict(pytester: pytest.Pytester, upstream: str) -> None:
             "*nearest recorded requests:",
             "*GET registry.example/v2/app/tags/list*",
             "*recorded, but never asked for: GET https://registry.example/v2/app/tags/list -> 200",
-            "*hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite all anew",
+            "*hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite everything",
         ]
     )
 
