@@ -67,7 +67,7 @@ def blocked_network(allowed: Sequence[str] = ()) -> Iterator[None]:
         allowed: host names, addresses, or regular expressions.
 
     Raises:
-        InvalidInputError: an allowed host is no regular expression.
+        InvalidInputError: an allowed host is not a regular expression.
         NetworkBlockedError: from inside, when code connects to or looks up another host.
     """
     policy = _Policy(allowed)

@@ -130,7 +130,7 @@ def build_image(
 
     Raises:
         InvalidPlatformError: the platform can't be read.
-        InvalidInputError: there is no such family.
+        InvalidInputError: unknown family.
     """
     wanted = read_platform(platform) if isinstance(platform, str) else platform
     _, manifest_type, config_type = _types(family)
@@ -177,7 +177,7 @@ def build_index(
 
     Raises:
         InvalidPlatformError: a platform can't be read.
-        InvalidInputError: there is no such family.
+        InvalidInputError: unknown family.
     """
     entries = [_entry_of(item, seed, tuple(shared), family, algorithm) for item in platforms]
     if has_attestations:

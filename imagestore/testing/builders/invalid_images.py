@@ -17,7 +17,6 @@ from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.testing.builders.bodies import BytesBody, FlippedBody, read_all
 from imagestore.testing.builders.images import (
-    BuiltManifest,
     Document,
     Entry,
     Image,
@@ -65,11 +64,8 @@ def _raw(media_type: str, data: bytes, base: Image) -> Image:
     """``base`` with other bytes as its target."""
     target = Descriptor(media_type, Digest.of(data), len(data))
     documents = {**base.documents, target.digest: Document(media_type, data)}
-    return Image(target, documents, base.blobs, tuple(_retarget(one, target) for one in base.manifests))
-
-
-def _retarget(manifest: BuiltManifest, target: Descriptor) -> BuiltManifest:
-    return replace(manifest, descriptor=target)
+    manifests = tuple(replace(one, descriptor=target) for one in base.manifests)
+    return Image(target, documents, base.blobs, manifests)
 
 
 def _text_of(image: Image) -> bytes:

@@ -168,8 +168,8 @@ class Ledger:
             digest: of the content; as text too. Everything that takes a digest here takes both.
 
         Raises:
-            InvalidInputError: there is no such kind or method.
-            InvalidDigestError: the text is no digest.
+            InvalidInputError: unknown kind or method.
+            InvalidDigestError: the text is not a digest.
         """
         check_names(kind=kind, method=method)
         # A digest as text is equal to none: an assertion about it would hold whatever happened.
@@ -207,7 +207,7 @@ class Ledger:
     def assert_requests(
         self, count: int, *, host: str = "", kind: str = "", method: str = "", digest: Digest | str | None = None
     ) -> None:
-        """Exactly so many requests of this sort came; see select."""
+        """Exactly this many requests of this kind came; see select."""
         found = self.select(host=host, kind=kind, method=method, digest=digest)
         if len(found) != count:
             self._fail(f"expected {count} requests, found {len(found)}", found)
@@ -239,7 +239,7 @@ class Ledger:
         self.assert_no_credential_at(*{entry.host for entry in self.entries} - set(hosts))
 
     def assert_waited_at_least(self, seconds: float, *, host: str = "") -> None:
-        """After each 429 and 503 the same address was not asked again, by any method, for so many seconds."""
+        """After each 429 and 503 the same address was not asked again, by any method, for this many seconds."""
         for entry in self.select(host=host):
             later = [one for one in self.entries if one.number > entry.number]
             again = next((one for one in later if (one.host, one.path) == (entry.host, entry.path)), None)

@@ -67,7 +67,7 @@ class Refuse(Effect):
 
 
 def retry_after_text(text: str, *, now: float | None = None) -> str:
-    """The header's value: ``+n`` and ``-n`` become an HTTP date so many seconds from now.
+    """The header's value: ``+n`` and ``-n`` become an HTTP date this many seconds from now.
 
     >>> retry_after_text("+10", now=0.0)
     'Thu, 01 Jan 1970 00:00:10 GMT'
@@ -171,8 +171,8 @@ class WrongRange(Effect):
     """A 206 with another part than was asked for.
 
     Attributes:
-        by: the part starts (and the header says so) so many bytes later; negative is earlier.
-        total_by: the total in Content-Range is off by so many bytes.
+        by: the part starts (and the header says so) this many bytes later; negative is earlier.
+        total_by: the total in Content-Range is off by this many bytes.
         is_honest: False keeps the header right and only the bytes shifted.
     """
 

@@ -52,7 +52,7 @@ class Effect:
         """Check the members.
 
         Raises:
-            InvalidInputError: one is none of its choices, or outside its range.
+            InvalidInputError: one is not among its choices, or outside its range.
         """
         for member, allowed in self.choices.items():
             value = getattr(self, member)
@@ -110,7 +110,7 @@ class Where:
         reference: tag or digest, as asked or as found; wildcards too.
 
     Raises:
-        InvalidInputError: there is no such kind or method.
+        InvalidInputError: unknown kind or method.
     """
 
     host: str = ""
@@ -142,12 +142,12 @@ class FaultRule:
     Attributes:
         what: the effect.
         where: the requests.
-        skip: so many occurrences pass first.
-        times: then it happens so often; 0 is always.
+        skip: this many matching answers pass first.
+        times: then it happens this often; 0 is always.
         every: only every n-th of these.
 
     Raises:
-        InvalidInputError: a number is out of range, or ``what`` is no effect.
+        InvalidInputError: a number is out of range, or ``what`` is not an effect.
     """
 
     what: Effect

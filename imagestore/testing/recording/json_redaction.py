@@ -98,7 +98,7 @@ def is_token_answer(value: object) -> bool:
 
 
 def looks_like_token_text(data: bytes) -> bool:
-    """Whether text that is no JSON (a form, or JSON that broke off) seems to hold a token."""
+    """Whether text that is not JSON (a form, or JSON that broke off) seems to hold a token."""
     return _TOKEN_TEXT.search(data) is not None
 
 

@@ -72,7 +72,7 @@ class Upstream:
         """One exchange; the body is still to be read.
 
         Raises:
-            httpx.HTTPError: no connection, or the answer is no HTTP.
+            httpx.HTTPError: no connection, or the answer is not HTTP.
         """
         base = self._places.get(request.host, f"{request.scheme}://{request.host}")
         address = base + request.path + (f"?{request.query}" if request.query else "")

@@ -156,7 +156,7 @@ class LoopbackServer:
         """A reference with its logical host replaced by the listener: what a plain client pulls.
 
         Raises:
-            InvalidReferenceError: the text is no reference.
+            InvalidReferenceError: the text is not a reference.
             ConfigError: the server doesn't listen.
         """
         name = Reference.parse(text)
@@ -266,11 +266,14 @@ class LoopbackServer:
                         stream, reply_continue=lambda: connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                     )
                 except WireError as problem:
-                    refused = error(400, "UNSUPPORTED", str(problem))
-                    send_reply(connection, refused, "GET", stopping=self._stopping, is_last=True)
+                    self._refuse(connection, str(problem))
                     return
                 if incoming is None or not exchange(connection, listener, incoming):
                     return
+
+    def _refuse(self, connection: socket.socket, text: str) -> None:
+        refused = error(400, "UNSUPPORTED", text)
+        send_reply(connection, refused, "GET", stopping=self._stopping, is_last=True)
 
     def _exchange(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
         path, _, query = incoming.target.partition("?")

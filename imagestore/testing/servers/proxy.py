@@ -14,8 +14,8 @@ import tempfile
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.messages import Request, error
-from imagestore.testing.servers.http1 import Incoming, send_reply
+from imagestore.testing.engine.messages import Request
+from imagestore.testing.servers.http1 import Incoming
 from imagestore.testing.servers.loopback import Listener, LoopbackServer
 
 if TYPE_CHECKING:
@@ -116,23 +116,20 @@ class ProxyServer(LoopbackServer):
             return False
         found = _ABSOLUTE.fullmatch(incoming.target)
         if found is None:
-            refused = error(400, "UNSUPPORTED", "this is a proxy: expected CONNECT or an absolute address")
-            send_reply(connection, refused, incoming.method, stopping=self._stopping, is_last=True)
+            self._refuse(connection, "this is a proxy: expected CONNECT or an absolute address")
             return False
         return self._answer(connection, _proxied("http", found[1], found[2] or "/", incoming), is_local=False)
 
     def _tunnel(self, connection: socket.socket, target: str) -> None:
         found = _CONNECT.fullmatch(target)
         if found is None:
-            refused = error(400, "UNSUPPORTED", "CONNECT needs host:port")
-            send_reply(connection, refused, "CONNECT", stopping=self._stopping, is_last=True)
+            self._refuse(connection, "CONNECT needs host:port")
             return
         host = found[1].lower() if found[2] == "443" else target.lower()
         try:
             context = self._proxy_authority.server_context(host)
         except InvalidInputError as problem:
-            refused = error(400, "UNSUPPORTED", str(problem))
-            send_reply(connection, refused, "CONNECT", stopping=self._stopping, is_last=True)
+            self._refuse(connection, str(problem))
             return
         connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
         self._talk_tls(connection, Listener("https", host, context, address=target), context, self._inside)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, InvalidDigestError
 from imagestore.oci.digest import VERIFIABLE, Digest, Verifier
-from imagestore.testing.builders.bodies import Body, BytesBody, FileBody
+from imagestore.testing.builders.bodies import Body, BytesBody, FileBody, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,10 +105,7 @@ class BlobFolder:
         """
         if isinstance(body, bytes):
             body = BytesBody(body)
-        if digest is None:
-            from imagestore.testing.builders.bodies import digest_of
-
-            digest = digest_of(body)
+        digest = digest or digest_of(body)
         if self.has(digest):
             return digest
         folder = os.path.dirname(self.path(digest))

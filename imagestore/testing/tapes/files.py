@@ -64,7 +64,7 @@ def load_tape(path: str | os.PathLike[str]) -> Tape:
 
     Raises:
         ConfigError: the file can't be read.
-        DocumentError: it is no good tape.
+        DocumentError: it is not a valid tape.
     """
     name = tape_path(path)
     try:

@@ -123,7 +123,7 @@ def layout_to_tape(folder: str, blobs: BlobFolder, *, name: str, about: str = ""
     Raises:
         DocumentError: no layout, or a document in it that can't be read.
         IntegrityError: a blob is not what its name says.
-        InvalidReferenceError: the name is no reference.
+        InvalidReferenceError: the name is not a reference.
     """
     return Tape(about=about, repositories=tuple(_read_layout(folder, blobs, Reference.parse(name)).values()))
 

@@ -36,13 +36,13 @@ _MEMBER: Final = re.compile(rb"([a-z_]{1,20}) = ")
 def verify_tape(path: str) -> list[str]:
     """Check a tape and all its bodies; gives the problems found, none when it is good.
 
-    Checked: the text is canonical; nothing in it would have been replaced, left out or refused by a recording, but for
-    what the tape names as plain; every body is there with the size and digest the tape says;
-    synthetic bodies compute to their digest; recorded answers to requests by digest hold that content.
+    The text must be canonical. Nothing in it may be what a recording replaces, leaves out or refuses, but for what the
+    tape names as plain. Bodies have the size and digest that the tape says, computed ones too. A recorded answer to a
+    request by digest holds that content.
 
     Raises:
         ConfigError: the file can't be read.
-        DocumentError: it is no tape.
+        DocumentError: it is not a valid tape.
     """
     tape = load_tape(path)
     problems: list[str] = []
@@ -66,7 +66,7 @@ def _secrets(tape: Tape, text: bytes, blobs: BlobFolder) -> list[str]:
             # What stands in a line may be the secret, but for a member's name.
             name = _MEMBER.match(line)
             found.append(f"{name[1].decode() if name else 'a list'} holds {reason}; write something else")
-    # What is left is no part of the tape.
+    # What is left is not part of the tape.
     reason = "" if found else _reason(text)
     return [f"a comment holds {reason}; remove it"] if reason else found
 
@@ -84,7 +84,7 @@ def canonicalise(path: str) -> bool:
 
     Raises:
         ConfigError: the file can't be read.
-        DocumentError: it is no tape.
+        DocumentError: it is not a valid tape.
         OSError: the file can't be written; it is as it was.
     """
     text = format_tape(load_tape(path))

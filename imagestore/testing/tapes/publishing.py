@@ -73,7 +73,7 @@ def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
 
     Raises:
         AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
-        DocumentError: the artifact holds no good tape.
+        DocumentError: the artifact holds no valid tape.
         IntegrityError: a body is not what its name says, or a text not what the manifest says.
         RegistryUnavailableError: the registry refused or didn't answer.
     """

@@ -154,7 +154,7 @@ def replay(
 
     Raises:
         ConfigError: the file can't be read, or a tape in memory came without ``blobs``.
-        DocumentError: it is no good tape.
+        DocumentError: it is not a valid tape.
         ContentNotFoundError: a body is missing.
         IntegrityError: a body has another size than the tape says; digests are not computed here.
     """

@@ -92,7 +92,7 @@ class TapeExchange:
         headers: name and value, sorted by name.
         body: digest of the answer's body, or None.
         text: a small answer written into the tape instead.
-        stop_at, ending: the recorded answer broke off after so many bytes, and how.
+        stop_at, ending: the recorded answer broke off after this many bytes, and how.
         framing: how the answer's end was marked; see Delivery.
         times: how often the same answer came in a row.
     """
