@@ -23,11 +23,6 @@ IMAGES = {
 }
 
 
-@pytest.fixture
-def blobs(tmp_path: Path) -> BlobFolder:
-    return BlobFolder(str(tmp_path / "blobs"))
-
-
 def test_a_layout_holds_what_the_tape_serves_and_reads_back_the_same(tmp_path: Path, blobs: BlobFolder) -> None:
     tape = make_tape(IMAGES, blobs)
     assert tape_to_layout(tape, blobs, str(tmp_path / "layout")) == 2

@@ -9,7 +9,6 @@ import pytest
 from imagestore import Digest
 from imagestore.errors import ConfigError, DocumentError
 from imagestore.testing import Tape, build_image, build_index, load_tape, make_tape, save_tape, synthetic_layer
-from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import find_tapes
 from imagestore.testing.tapes.maintenance import collect_bodies, verify_tape
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeSynthetic
@@ -18,15 +17,12 @@ from imagestore.testing.tapes.tape_write import format_tape
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from imagestore.testing.tapes.blob_folder import BlobFolder
+
 IMAGES = {
     "registry.example/app:1": build_index(["linux/amd64"], shared=[synthetic_layer("s", 512 * 30)]),
     "docker.io/library/other:2": build_image(family="docker", algorithm="sha512"),
 }
-
-
-@pytest.fixture
-def blobs(tmp_path: Path) -> BlobFolder:
-    return BlobFolder(str(tmp_path / "blobs"))
 
 
 def saved(tmp_path: Path, tape: Tape) -> str:

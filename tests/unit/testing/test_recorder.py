@@ -22,7 +22,6 @@ from imagestore.testing.recording.redaction import Redactor
 from imagestore.testing.recording.secret_guard import SecretLeakError
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
-from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.maintenance import find_secrets
 from imagestore.testing.tapes.tape_write import format_tape
 
@@ -32,16 +31,12 @@ if TYPE_CHECKING:
 
     from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.faults import FaultRule as Rule
+    from imagestore.testing.tapes.blob_folder import BlobFolder
 
 IMAGE = build_index(["linux/amd64"])
 CANARY = "hunter2/Canary+pass word"
 USER = "alice-the-user"
 BASE = "https://registry.example"
-
-
-@pytest.fixture
-def blobs(tmp_path: Path) -> BlobFolder:
-    return BlobFolder(str(tmp_path / "blobs"))
 
 
 @contextlib.contextmanager
