@@ -134,6 +134,35 @@ def test_recordings_of_one_tape_wait_for_each_other(tmp_path: Path, upstream: Se
     assert recorded(tmp_path / "t") == ["/v2/", "/v2/app/tags/list"]
 
 
+def test_a_thread_never_waits_for_its_own_recording(tmp_path: Path, upstream: SessionSettings) -> None:
+    with (
+        TapeSession(str(tmp_path / "t"), "once", upstream),
+        pytest.raises(ConfigError, match="another recording writes it already"),
+    ):
+        TapeSession(str(tmp_path / "t"), "once", upstream)
+
+
+def test_a_recording_that_does_not_end_is_waited_for_only_so_long(
+    tmp_path: Path, upstream: SessionSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagestore.testing.tapes.session._LOCK_SECONDS", 0.05)
+    refused: list[str] = []
+
+    def second() -> None:
+        try:
+            TapeSession(str(tmp_path / "t"), "once", upstream)
+        except ConfigError as problem:
+            refused.append(str(problem))
+
+    with TapeSession(str(tmp_path / "t"), "once", upstream):
+        other = threading.Thread(target=second)
+        other.start()
+        other.join(timeout=5)
+    assert len(refused) == 1
+    assert "another recording writes it already" in refused[0]
+    run(tmp_path / "t", "once", upstream, PING)
+
+
 def test_a_lock_folder_of_somebody_else_is_refused(
     tmp_path: Path, upstream: SessionSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
