@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, ContentNotFoundError, ImageStoreError
@@ -179,11 +180,14 @@ def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[st
     addresses = _addresses(tape)
     for number, one in enumerate(tape.exchanges):
         found: dict[str, tuple[str, str]] = {}
-        for member, text, redact in (*_head_checks(one), *_body_checks(one, open_body)):
+        body = "body" if one.body is not None else "text"
+        for member, text, redact in (*_head_checks(one), (body, "", partial(_check_body, one, open_body))):
             marks = _MarkRecorder()
             fault = _fault(text, redact, Redactor(marks, frozenset(tape.plain_names), addresses), marks)
             if fault is not None:
                 found[member] = fault
+        if is_redirect(one.status, one.headers) and (one.body is not None or one.text):
+            found[body] = "a note beside a redirect, which may repeat a signed address", "remove it"
         # A path that may be a secret is shown no more than any other.
         path = "" if "request's path" in found else one.path
         for member, (reason, hint) in found.items():
@@ -230,19 +234,13 @@ def _head_checks(one: TapeExchange) -> Iterator[_Check]:
         yield f"header {name}", f"{name}: {value}", header
 
 
-def _body_checks(one: TapeExchange, open_body: Callable[[Digest], Body]) -> Iterator[_Check]:
+def _check_body(one: TapeExchange, open_body: Callable[[Digest], Body], redactor: Redactor) -> None:
     text = (one.text or "").encode()
-
-    def body(redactor: Redactor) -> None:
-        if is_redirect(one.status, one.headers) and (one.body is not None or text):
-            raise SecretLeakError("a redirect", "a note beside a redirect, which may repeat a signed address")
-        with contextlib.suppress(ContentNotFoundError, OSError):
-            found = open_body(one.body.digest) if one.body is not None else BytesBody(text)
-            digest = one.body.digest if one.body is not None else Digest.of(text)
-            answer = Answer(one.status, one.headers, found, digest, one.ending or Ending.COMPLETE, one.framing)
-            check_body(classify(one, _request(one), answer, redactor), _NOTHING_KNOWN)
-
-    yield "body" if one.body is not None else "text", "", body
+    with contextlib.suppress(ContentNotFoundError, OSError):
+        found = open_body(one.body.digest) if one.body is not None else BytesBody(text)
+        digest = one.body.digest if one.body is not None else Digest.of(text)
+        answer = Answer(one.status, one.headers, found, digest, one.ending or Ending.COMPLETE, one.framing)
+        check_body(classify(one, _request(one), answer, redactor), _NOTHING_KNOWN)
 
 
 def _fault(
