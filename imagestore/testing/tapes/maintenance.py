@@ -181,7 +181,8 @@ def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[st
     for number, one in enumerate(tape.exchanges):
         found: dict[str, tuple[str, str]] = {}
         body = "body" if one.body is not None else "text"
-        for member, text, redact in (*_head_checks(one), (body, "", partial(_check_body, one, open_body))):
+        checks: list[_Check] = [*_head_checks(one), (body, "", partial(_check_body, one, open_body))]
+        for member, text, redact in checks:
             marks = _MarkRecorder()
             fault = _fault(text, redact, Redactor(marks, frozenset(tape.plain_names), addresses), marks)
             if fault is not None:
