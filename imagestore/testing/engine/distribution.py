@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Documents above this are not searched for a subject.
 _MAX_DOCUMENT: Final = 8 << 20
+#: Hosts that Docker's tools ask when they mean docker.io.
+HUB_HOSTS: Final = frozenset({"registry-1.docker.io", "index.docker.io"})
 
 
 class DistributionApi:
@@ -185,10 +187,6 @@ def _referrer(digest: str, document: StoredDocument, subject: str) -> dict[str, 
     if value.get("annotations"):
         entry["annotations"] = value["annotations"]
     return entry
-
-
-#: Hosts that Docker's tools ask when they mean docker.io.
-HUB_HOSTS: Final = frozenset({"registry-1.docker.io", "index.docker.io"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,26 @@ KINDS: Final = frozenset(
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
 # Longest path that is looked at; a repository name has at most 255 characters.
 _MAX_PATH: Final = 1024
+#: Parameters whose value is kept (distribution-spec 1.1, the token and OAuth2 documents, mirrors' ``ns``).
+PLAIN_PARAMETERS: Final = frozenset(
+    {
+        "access_type",
+        "artifacttype",
+        "digest",
+        "from",
+        "grant_type",
+        "last",
+        "mount",
+        "n",
+        "ns",
+        "offline_token",
+        "scope",
+        "service",
+        "tag",
+    }
+)
+_EMPTY_PARAMETER: Final = re.compile(r"[A-Za-z_-]{1,24}=")
+_PLACEHOLDER: Final = re.compile(r"tape-[a-z]+-@?[0-9]+@?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +102,6 @@ def parse_path(path: str) -> ApiPath:
         if found is not None:
             return ApiPath(kind, found["name"], found["ref"])
     return ApiPath("other")
-
-
-#: Parameters whose value is kept (distribution-spec 1.1, the token and OAuth2 documents, mirrors' ``ns``).
-PLAIN_PARAMETERS: Final = frozenset(
-    {
-        "access_type",
-        "artifacttype",
-        "digest",
-        "from",
-        "grant_type",
-        "last",
-        "mount",
-        "n",
-        "ns",
-        "offline_token",
-        "scope",
-        "service",
-        "tag",
-    }
-)
-
-_EMPTY_PARAMETER: Final = re.compile(r"[A-Za-z_-]{1,24}=")
-_PLACEHOLDER: Final = re.compile(r"tape-[a-z]+-@?[0-9]+@?")
 
 
 def comparable(query: str) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""Effects on the bytes: flipped, longer, compressed in transit, and documents made to hurt a parser."""
+"""Effects on bodies: bytes flipped, added or compressed, documents that hurt a parser; late, slow, stalled, cut off."""
 
 from __future__ import annotations
 

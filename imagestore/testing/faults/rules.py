@@ -28,6 +28,9 @@ FINITE: tuple[int, int] = (0, 10**9)
 #: Answers that carry content.
 CONTENT: frozenset[int] = frozenset({200, 206})
 
+#: A redirect's target: hops left, and the host and path that it stands for; see imagestore.testing.faults.replies.
+REDIRECT_TARGET: Final = re.compile(r"/-/([0-9]{1,3}|loop)/([a-z0-9.:-]{1,260})(/v2/.*)")
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:
@@ -86,10 +89,6 @@ def from_end(position: int, length: int) -> int:
 def with_header(reply: Reply, name: str, value: str) -> Reply:
     """The reply with one header replaced."""
     return replace(reply, fields=reply.fields.put(name, value))
-
-
-#: A redirect's target: hops left, and the host and path that it stands for; see imagestore.testing.faults.replies.
-REDIRECT_TARGET: Final = re.compile(r"/-/([0-9]{1,3}|loop)/([a-z0-9.:-]{1,260})(/v2/.*)")
 
 
 def original_path(path: str) -> str:

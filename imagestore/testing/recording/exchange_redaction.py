@@ -1,8 +1,8 @@
 """One exchange on its way into a tape: redaction at the moment of recording (nothing secret is kept for later).
 
 A body of content (manifest, blob) goes to the folder of blobs; a small answer of any other kind is written into the
-tape itself, where a reviewer sees it. Any other answer is classified first, without its content coding; what is not
-changed by that is kept byte by byte.
+tape itself, where a reviewer sees it. Any other answer is classified first, without its content coding (RFC 9110
+section 8.4); what is not changed by that is kept byte by byte.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 #: An answer up to this size that is no content is written into the tape.
 MAX_TEXT: Final = 64 << 10
 _MAX_TEXT_SEARCH: Final = 4 << 20
+#: What is judged is never longer than this, in bytes.
+MAX_DECODED: Final = 8 << 20
+_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +196,6 @@ def _kept(exchange: TapeExchange, place: str, answer: Answer, data: bytes, plain
     digest = answer.digest if answer.spool.size == len(data) else Digest.of(data)
     content = TapeContent(digest, len(data))
     return RedactedExchange(replace(exchange, body=content), place, BytesBody(data), decoded=plain)
-
-
-#: What is judged is never longer than this, in bytes.
-MAX_DECODED: Final = 8 << 20
-_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
 def decode_content(data: bytes, coding: str) -> bytes | None:

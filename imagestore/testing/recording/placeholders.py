@@ -36,6 +36,8 @@ _PLACEHOLDER: Final = re.compile(r"tape-([a-z]+)-([0-9]+)")
 # an ordinary word that occurs elsewhere for other reasons.
 _LEAST: Final = 6
 _LEAST_SEARCHED: Final = {"user": 1 << 30, "client": 1 << 30, "private": 1 << 30, "signed": 16, "password": 4}
+_UNNUMBERED: Final = re.compile(r"tape-[a-z]+-@[0-9]+@")
+_NEVER: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -147,10 +149,6 @@ class Numbering:
 def unmarked(text: str) -> str:
     """A text with placeholders made equal, for sorting independent of who came first."""
     return _MARK.sub(r"tape-\1-", text)
-
-
-_UNNUMBERED: Final = re.compile(r"tape-[a-z]+-@[0-9]+@")
-_NEVER: Final = 1 << 62
 
 
 def in_order(exchanges: Sequence[TapeExchange], base: Sequence[TapeExchange] = ()) -> list[TapeExchange]:

@@ -4,6 +4,9 @@ Two searches. Every value that was replaced somewhere (and every value that the 
 request brought) must not occur anywhere, however it is spelled, in the tape's values, in its text, or in a body. And
 text must not hold what looks like an unclassified secret: a JSON web token, a private key, a key of a
 well-known service, a credential header, a long random path part.
+
+Known values are found in every spelling, in two ways. Small texts are decoded (percent-encoding, JSON escapes, base64)
+and the plain value is looked for in each result. Large bodies are read once in pieces and searched for encoded forms.
 """
 
 from __future__ import annotations
@@ -46,6 +49,22 @@ _SUSPICIOUS: Final = (
 )
 _SHOWN_NAME: Final = re.compile(r"[A-Za-z_.-]{1,40}")
 _BASIC: Final = re.compile(r"(?i)\bbasic +([A-Za-z0-9+/]{6,}={0,2})")
+# Shorter values are looked for as whole words, and not in large bodies, where they would be found by chance.
+_SHORT: Final = 6
+# The search looks at a body in pieces with this much overlap; no secret is longer.
+_OVERLAP: Final = 16 << 10
+_BASE64_WORD: Final = re.compile(rb"[A-Za-z0-9+/_-]{4,}")
+_JSON_ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
+_ESCAPED: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+# How many decodings are tried on top of each other: JSON inside JSON, base64 of a percent-encoded value.
+_DEPTH: Final = 3
+_WORD: Final = re.compile(r"[A-Za-z0-9_+=~.-]{20,}")
+_HEX: Final = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+# SHA-256, SHA-384 and SHA-512 in hex; anything else in hex counts as a token.
+_DIGEST_LENGTHS: Final = frozenset({64, 96, 128})
+# Bits per character; words and names stay below, random base64 is above.
+_RANDOM_BITS: Final = 3.5
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class SecretLeakError(ImageStoreError):
@@ -98,17 +117,6 @@ def check_body(body: Body, place: str, search: SecretSearch) -> None:
     known = search.find_in_body(body)
     if known:
         raise SecretLeakError(place, known)
-
-
-# Shorter values are looked for as whole words, and not in large bodies, where they would be found by chance.
-_SHORT: Final = 6
-# The search looks at a body in pieces with this much overlap; no secret is longer.
-_OVERLAP: Final = 16 << 10
-_BASE64_WORD: Final = re.compile(rb"[A-Za-z0-9+/_-]{4,}")
-_JSON_ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
-_ESCAPED: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-# How many decodings are tried on top of each other: JSON inside JSON, base64 of a percent-encoded value.
-_DEPTH: Final = 3
 
 
 class SecretSearch:
@@ -229,15 +237,6 @@ def _from_base64(word: bytes) -> bytes:
         return base64.b64decode(usable + b"=" * (-len(usable) % 4))
     except (binascii.Error, ValueError):
         return b""
-
-
-_WORD: Final = re.compile(r"[A-Za-z0-9_+=~.-]{20,}")
-_HEX: Final = re.compile(r"[0-9a-f]+|[0-9A-F]+")
-# SHA-256, SHA-384 and SHA-512 in hex; anything else in hex counts as a token.
-_DIGEST_LENGTHS: Final = frozenset({64, 96, 128})
-# Bits per character; words and names stay below, random base64 is above.
-_RANDOM_BITS: Final = 3.5
-_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def entropy(text: str) -> float:

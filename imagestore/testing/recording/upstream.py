@@ -1,4 +1,9 @@
-"""The way to real registries: one request out, one response in, nothing followed, nothing decoded, no cookie kept."""
+"""Real registries while recording: where logical hosts are, requests to them, and the addresses that they name.
+
+A request is sent as it came: no redirect is followed, nothing is decoded, no cookie is kept. An answer from outside
+``/v2/`` is content only when a registry redirected a request for content there. An address that a challenge named stays
+a token service, whatever its path is.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +42,8 @@ _HOP_BY_HOP: Final = frozenset(
 )
 _ADDRESSED: Final = frozenset({"location", "link", "www-authenticate"})
 _TIMEOUT_SECONDS: Final = 60.0
+_REALM: Final = re.compile(r'(?i)\brealm="?([^"\s,]+)')
+_CONTENT: Final = frozenset({"manifest", "blob"})
 
 
 class Upstream:
@@ -154,10 +161,6 @@ def port_map(pairs: Iterable[str]) -> dict[str, int]:
             raise InvalidInputError(f"port {pair!r}: expected logical.host=port")
         out[host.lower()] = int(text)
     return out
-
-
-_REALM: Final = re.compile(r'(?i)\brealm="?([^"\s,]+)')
-_CONTENT: Final = frozenset({"manifest", "blob"})
 
 
 class UpstreamAddresses:

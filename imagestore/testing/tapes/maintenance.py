@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 
 _MEMBER: Final = re.compile(rb"([a-z_]{1,20}) = ")
+# Which values were secret is not known any more.
+_NOTHING_KNOWN: Final = SecretSearch({})
+# Of redirects in a row; no client follows more.
+_MOST_HOPS: Final = 20
+#: A member of an exchange: what it is called, its text, and what a recording does with it.
+_Check = tuple[str, str, "Callable[[Redactor], object]"]
 
 
 def verify_tape(path: str) -> list[str]:
@@ -150,12 +156,6 @@ def collect_bodies(folder: str, *, is_dry_run: bool = False) -> CollectedBodies:
     return CollectedBodies(tuple(surplus), freed, sum(1 for _ in blobs.digests()) - (len(surplus) if is_dry_run else 0))
 
 
-# Which values were secret is not known any more.
-_NOTHING_KNOWN: Final = SecretSearch({})
-# Of redirects in a row; no client follows more.
-_MOST_HOPS: Final = 20
-
-
 class _MarkRecorder(Vault):
     """A vault that lets placeholders pass, and notes the kind of every other value."""
 
@@ -205,10 +205,6 @@ def _addresses(tape: Tape) -> UpstreamAddresses:
         if len(out) == before:
             break
     return out
-
-
-#: A member of an exchange: what it is called, its text, and what a recording does with it.
-_Check = tuple[str, str, "Callable[[Redactor], object]"]
 
 
 def _request(one: TapeExchange) -> Request:

@@ -43,6 +43,7 @@ _REQUEST: Final = re.compile(r"([A-Z]{1,20}) (https?)://([a-z0-9._:\[\]-]{1,260}
 # A computed body costs nothing to name and much to read; no layer is larger.
 _MAX_SYNTHETIC_BYTES: Final = 1 << 40
 _ENDINGS: Final = ("closed", "reset", "stalled")
+Kind = TypeVar("Kind")
 
 
 def parse_tape(data: bytes, *, what: str = "tape") -> Tape:
@@ -215,9 +216,6 @@ def _header(table: Table, line: str) -> tuple[str, str]:
     if not colon or not name or not name.isascii():
         raise table.fault("headers", f"expected 'Name: value', found {line[:100]!r}")
     return name, value.removeprefix(" ")
-
-
-Kind = TypeVar("Kind")
 
 
 class Table:
