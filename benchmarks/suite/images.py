@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from imagestore import Digest
 from imagestore.oci.digest import new_hash
 from imagestore.testing import Image, Layer, build_image
-from imagestore.testing.images.bodies import SyntheticBody
-from imagestore.testing.images.layers import stored_gzip
+from imagestore.testing.builders.bodies import SyntheticBody
+from imagestore.testing.builders.layers import stored_gzip
 
 _MIB = 1 << 20
 #: Layers in MiB, by image.

@@ -75,11 +75,11 @@ def record(
         if status == 0:
             session.finish()
     # A command that failed seldom says why it had no answer; without one, finish() has raised what stops a recording.
-    for line in "\n".join(session.troubles).splitlines():
+    for line in "\n".join(session.problems).splitlines():
         click.echo(render.printable(line), err=True)
     if status != 0:
         click.echo(f"imagestore: the command ended with status {status}; no tape was written", err=True)
-    if not session.is_recording and session.troubles:
+    if not session.is_recording and session.problems:
         ended = report(
             ConfigError(
                 f"tape {session.path}: it exists, and doesn't answer all that the command asked",

@@ -36,7 +36,8 @@ def tape() -> None:
 @click.pass_context
 def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
     """Check tapes and all their bodies; PLACES are tapes or folders."""
-    from imagestore.testing.tapes.upkeep import find_tapes, verify_tape
+    from imagestore.testing.tapes.files import find_tapes
+    from imagestore.testing.tapes.maintenance import verify_tape
 
     found = {path: _verified(path, verify_tape) for place in places for path in find_tapes(place)}
     if output == "json":
@@ -63,7 +64,8 @@ def _verified(path: str, check: Callable[[str], list[str]]) -> list[str]:
 @output_option
 def format_(places: tuple[str, ...], output: str) -> None:
     """Put tapes into canonical form; PLACES are tapes or folders. Comments are left out: the form has none."""
-    from imagestore.testing.tapes.upkeep import canonicalise, find_tapes
+    from imagestore.testing.tapes.files import find_tapes
+    from imagestore.testing.tapes.maintenance import canonicalise
 
     done = {path: canonicalise(path) for place in places for path in find_tapes(place)}
     if output == "json":
@@ -78,7 +80,7 @@ def format_(places: tuple[str, ...], output: str) -> None:
 @output_option
 def show(path: str, output: str) -> None:
     """Show what a tape serves: hosts, repositories, recorded exchanges, faults."""
-    from imagestore.testing.tapes.player import load_tape
+    from imagestore.testing.tapes.files import load_tape
 
     loaded = load_tape(path)
     if output == "json":
@@ -142,7 +144,7 @@ def _summary(loaded: Tape) -> dict[str, object]:
 @output_option
 def gc(folder: str, dry_run: bool, output: str) -> None:
     """Delete bodies that no tape needs; FOLDER holds tapes."""
-    from imagestore.testing.tapes.upkeep import collect_bodies
+    from imagestore.testing.tapes.maintenance import collect_bodies
 
     cleared = collect_bodies(folder, is_dry_run=dry_run)
     if output == "json":
@@ -163,8 +165,8 @@ def gc(folder: str, dry_run: bool, output: str) -> None:
 def to_layout(path: str, folder: str, output: str) -> None:
     """Write a tape's content as an OCI image layout."""
     from imagestore.testing.tapes.blob_folder import BlobFolder
+    from imagestore.testing.tapes.files import load_tape, tape_path
     from imagestore.testing.tapes.layout import tape_to_layout
-    from imagestore.testing.tapes.player import load_tape, tape_path
 
     count = tape_to_layout(load_tape(path), BlobFolder.beside(tape_path(path)), folder)
     _say(output, {"layout": folder, "entries": count}, f"{folder}: {counted(count, 'entry', 'entries')}")
@@ -179,9 +181,8 @@ def to_layout(path: str, folder: str, output: str) -> None:
 def from_layout(folder: str, path: str, name: str, about: str, output: str) -> None:
     """Make a tape that serves an OCI image layout."""
     from imagestore.testing.tapes.blob_folder import BlobFolder
-    from imagestore.testing.tapes.compose import save_tape
+    from imagestore.testing.tapes.files import save_tape, tape_path
     from imagestore.testing.tapes.layout import layout_to_tape
-    from imagestore.testing.tapes.player import tape_path
 
     made = layout_to_tape(folder, BlobFolder.beside(tape_path(path)), name=name, about=about)
     written = save_tape(path, made)
@@ -234,7 +235,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     from imagestore.testing.servers.authority import Authority
     from imagestore.testing.servers.loopback import LoopbackServer
     from imagestore.testing.servers.proxy import ProxyServer
-    from imagestore.testing.tapes.player import replay
+    from imagestore.testing.tapes.replay import replay
     from imagestore.util.files import write_whole
 
     if authority is not None and not (tls or proxy):

@@ -8,15 +8,15 @@ with replay("fixtures/tapes/token-auth") as playing: ...
 
 from __future__ import annotations
 
-from imagestore.testing.engine.gate import BasicAuth, TokenAuth
+from imagestore.testing.builders.images import Entry, Image, attestation, build_artifact, build_image, build_index
+from imagestore.testing.builders.layers import Layer, foreign_layer, layer, synthetic_layer
+from imagestore.testing.engine.auth import BasicAuth, TokenAuth
+from imagestore.testing.engine.distribution import Library
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.faults.rule import FaultRule, Where
-from imagestore.testing.images.builders import Entry, Image, attestation, build_artifact, build_image, build_index
-from imagestore.testing.images.layers import Layer, foreign_layer, layer, synthetic_layer
-from imagestore.testing.images.library import Library
+from imagestore.testing.faults.rules import FaultRule, Where
 from imagestore.testing.registry import Registry, RegistryServer
-from imagestore.testing.tapes.compose import make_tape, save_tape
-from imagestore.testing.tapes.player import Replay, ReplayMismatchError, load_tape, replay
+from imagestore.testing.tapes.files import load_tape, make_tape, save_tape
+from imagestore.testing.tapes.replay import Replay, ReplayMismatchError, replay
 from imagestore.testing.tapes.tape import Tape
 
 __all__ = [

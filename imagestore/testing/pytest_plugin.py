@@ -25,14 +25,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from imagestore.errors import ConfigError, ImageStoreError, InvalidInputError
+from imagestore.testing.network_block import blocked_network
+from imagestore.testing.recording.upstream import upstream_map
+from imagestore.testing.tapes.replay import ReplayMismatchError
+from imagestore.testing.tapes.session import MODES, SessionSettings, TapeSession
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from imagestore.errors import ImageStoreError
-    from imagestore.testing.tapes.session import SessionSettings, TapeSession
-
-_MODES: Final = ("none", "once", "new_episodes", "rewrite")
-_SESSION: Final = pytest.StashKey["TapeSession"]()
+_SESSION: Final = pytest.StashKey[TapeSession]()
 _NOTES: Final = pytest.StashKey[str]()
 _ALLOWED: Final = pytest.StashKey["list[str] | None"]()
 # Options of a tape: what their values are, and that in words.
@@ -56,10 +58,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("imagestore", "recorded registries")
     group.addoption(
         "--tape-mode",
-        choices=_MODES,
+        choices=MODES,
         default="none",
         help="none: only replay (the default); once: record tapes that don't exist; "
-        "new_episodes: also record what a tape doesn't answer; rewrite: record anew",
+        "new_episodes: also record what a tape doesn't answer; rewrite: record again",
     )
     group.addoption(
         "--tape-upstream",
@@ -132,10 +134,6 @@ def _tape_settings(
 
     pytest shows what a frame was given that an error came through, and here that is every known secret.
     """
-    from imagestore.errors import InvalidInputError
-    from imagestore.testing.recording.upstream import upstream_map
-    from imagestore.testing.tapes.session import SessionSettings
-
     try:
         name, marked = _marked(request.node)
         options = {**_checked("tape_config", tape_config), **_checked("marker tape", marked)}
@@ -157,9 +155,6 @@ def tape(
 
     The end is strict: a test that passed fails when a request had no answer, or a recorded answer was never asked for.
     """
-    from imagestore.errors import ConfigError, ImageStoreError
-    from imagestore.testing.tapes.session import TapeSession
-
     if isinstance(_tape_settings, ImageStoreError):
         raise _tape_settings
     name, settings = _tape_settings
@@ -186,8 +181,6 @@ def tape(
 
 def _marked(item: pytest.Item) -> tuple[str, dict[str, Any]]:
     """The name and the options that a test's marker gives its tape."""
-    from imagestore.errors import InvalidInputError
-
     marker = item.get_closest_marker("tape")
     if marker is None:
         return "", {}
@@ -199,13 +192,11 @@ def _marked(item: pytest.Item) -> tuple[str, dict[str, Any]]:
 
 
 def _checked(place: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    from imagestore.errors import InvalidInputError
-
     for name, value in options.items():
         if name not in _OPTIONS:
             raise InvalidInputError(f"{place}: there is no option {name!r}; known here: {', '.join(_OPTIONS)}")
         kind, words = _OPTIONS[name]
-        # Text is a list of characters, which nobody means.
+        # Text is a list of characters too, which is never what is meant.
         if not isinstance(value, kind) or (isinstance(value, (str, bytes)) and kind is not str):
             raise InvalidInputError(f"{place}: {name}: expected {words}, found {type(value).__name__}")
     return options
@@ -240,7 +231,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         try:
             result = yield
         except BaseException:
-            _tell_troubles(item)
+            _report_problems(item)
             raise
     session = item.stash.get(_SESSION, None)
     if session is not None:
@@ -252,13 +243,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 def _finish(session: TapeSession) -> None:
     """Judge or write the tape; frames that see secrets are left out of what pytest shows."""
-    from imagestore.errors import ImageStoreError
-    from imagestore.testing.tapes.player import ReplayMismatchError
-
     try:
         session.finish()
     except ReplayMismatchError as problem:
-        problem.add_note("hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite all anew")
+        problem.add_note("hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite everything")
         raise
     except ImageStoreError as problem:
         if problem.hint:
@@ -266,17 +254,17 @@ def _finish(session: TapeSession) -> None:
         raise problem.with_traceback(None) from None
 
 
-def _tell_troubles(item: pytest.Item) -> None:
-    """A test that failed because a request had no answer seldom says so itself."""
+def _report_problems(item: pytest.Item) -> None:
+    """Show requests without an answer: a test that failed because of one seldom says so itself."""
     session = item.stash.get(_SESSION, None)
-    if session is not None and session.troubles:
-        item.add_report_section("call", f"tape {session.path}", "\n".join(session.troubles))
+    if session is not None and session.problems:
+        item.add_report_section("call", f"tape {session.path}", "\n".join(session.problems))
 
 
 def _note_written(item: pytest.Item, path: str) -> None:
     """Two tests may share a tape, but not record different ones under one name, whichever process they run in.
 
-    The session still holds the tape's lock, so that nobody else notes the same tape meanwhile.
+    The session still holds the tape's lock, so no other process notes the same tape at the same time.
     """
     with open(path, "rb") as file:
         text = hashlib.sha256(file.read()).hexdigest()
@@ -300,8 +288,6 @@ def _allowed_hosts(item: pytest.Item) -> list[str] | None:
         return None
     allowed = [host for host in item.config.getoption("--tape-allowed-hosts").split(",") if host]
     if marker is not None:
-        from imagestore.errors import InvalidInputError
-
         options = dict(marker.kwargs)
         given = [*marker.args, *([options.pop("allowed_hosts")] if "allowed_hosts" in options else [])]
         if options or len(given) > 1:
@@ -316,8 +302,4 @@ def _allowed_hosts(item: pytest.Item) -> list[str] | None:
 
 def _network_of(item: pytest.Item) -> contextlib.AbstractContextManager[None]:
     allowed = item.stash.get(_ALLOWED, None)
-    if allowed is None:
-        return contextlib.nullcontext()
-    from imagestore.testing.servers.network_block import blocked_network
-
-    return blocked_network(allowed)
+    return contextlib.nullcontext() if allowed is None else blocked_network(allowed)

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from imagestore import Digest, ImageStore
 from imagestore.testing import Image, RegistryServer, build_index, layer
-from imagestore.testing.images.builders import BuiltManifest
+from imagestore.testing.builders.images import BuiltManifest
 from tests.support.node import HANDLERS, PLATFORMS, needed
 from tests.support.store_process import StoreProcess
 

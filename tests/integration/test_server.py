@@ -28,7 +28,7 @@ from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageStoreError, OperationCancelledError
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
-from imagestore.testing.faults.delivery import Drip
+from imagestore.testing.faults.bodies import Drip
 from tests.integration.test_server_reload import _HANDLER
 from tests.support.go_client import GoClient, build
 from tests.support.node import CONFIG

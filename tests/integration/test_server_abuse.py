@@ -23,7 +23,7 @@ from imagestore import config as configuration
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.model import ImageSpec
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
-from imagestore.testing.faults.delivery import Drip
+from imagestore.testing.faults.bodies import Drip
 from tests.support.server import Server, serving, until
 
 pytestmark = pytest.mark.integration

@@ -25,13 +25,13 @@ from imagestore.testing import (
     load_tape,
     make_tape,
 )
-from imagestore.testing.engine.exchange import Reply, Request
+from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.engine.messages import Reply, Request
 from imagestore.testing.faults import Redirect, Refuse
-from imagestore.testing.images.bodies import BytesBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import tape_to_layout
+from imagestore.testing.tapes.maintenance import verify_tape
 from imagestore.testing.tapes.publishing import fetch_layout, fetch_tape, push_layout, push_tape
-from imagestore.testing.tapes.upkeep import verify_tape
 from tests.support.logins import HTPASSWD, PASSWORD, token_service
 from tests.support.peers import DockerRegistry, docker_registry
 

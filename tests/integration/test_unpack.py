@@ -17,7 +17,7 @@ import pytest
 from imagestore import ImageStore
 from imagestore.cli.main import main
 from imagestore.testing import Layer
-from imagestore.testing.images.layers import layer_from_tar
+from imagestore.testing.builders.layers import layer_from_tar
 from tests.support.peers import need
 from tests.unit.store.unpack.making import REFERENCE, entry, folder, hard_link, link, made, stored
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from imagestore import CancelToken, platforms
 from imagestore.cri.model import ImageSpec
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
-from imagestore.testing.faults.delivery import Drip
+from imagestore.testing.faults.bodies import Drip
 from tests.support.server import Server
 
 HERE = platforms.host.detect()

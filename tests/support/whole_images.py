@@ -12,7 +12,7 @@ from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.errors import ImageStoreError
 from imagestore.testing import Image
-from imagestore.testing.images.builders import Document
+from imagestore.testing.builders.images import Document
 from tests.support.containerd_client import Client, target
 from tests.support.rpc_server import containerd_face
 

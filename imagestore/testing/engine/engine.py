@@ -1,8 +1,7 @@
-"""The engine: one place that decides every answer, for all front ends.
+"""The engine: one place that decides every answer, for every server and transport.
 
-A request passes: the gate (authentication), the responders in turn, then the faults. The first responder that has an
-answer wins; when none has, the request is *unexpected*: it is noted in the ledger and answered with 501, which no
-client mistakes for "not found".
+The first responder that has an answer wins; then the faults change it. When no responder has one, the request is
+*unexpected*: it is noted in the ledger and answered with 501, which no client mistakes for "not found".
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from imagestore.testing.engine.answers import error
-from imagestore.testing.engine.exchange import Ending, Reply, Request
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.engine.queries import shown
+from imagestore.testing.engine.messages import Ending, Reply, Request, error
+from imagestore.testing.engine.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.testing.engine.rules import Responder
+    from imagestore.testing.engine.messages import Responder
 
 
 class Shaper(Protocol):
@@ -29,15 +27,8 @@ class Shaper(Protocol):
         """The reply to send instead; the same one when the fault does not apply."""
 
 
-class Explainer(Protocol):
-    """Tells why nothing answers a request."""
-
-    def explain(self, request: Request) -> str:
-        """A text for people, with the nearest candidates."""
-
-
-class Answers(Protocol):
-    """What a front end needs: an engine, or a recorder."""
+class RequestHandler(Protocol):
+    """What a server or transport needs: an engine, or a recorder."""
 
     @property
     def ledger(self) -> Ledger:
@@ -49,13 +40,9 @@ class Answers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A reply together with its entry in the ledger.
+    """A reply, with the number of its entry in the ledger.
 
-    Attributes:
-        reply: to be delivered.
-        number: of the entry.
-        ledger: where the entry is.
-        finished: called when the delivery is over, however it ended; a recorder then takes what wasn't read.
+    ``finished`` is called when the delivery is over, however it ended; a recorder then reads what the client left.
     """
 
     reply: Reply
@@ -64,7 +51,7 @@ class Answered:
     finished: Callable[[], None] | None = None
 
     def end(self, *, sent_bytes: int, ending: Ending) -> None:
-        """Tell the ledger how the delivery ended."""
+        """Note how the delivery ended."""
         self.ledger.end(self.number, sent_bytes=sent_bytes, ending=ending)
         if self.finished is not None:
             self.finished()
@@ -76,7 +63,7 @@ class Engine:
     Args:
         responders: asked in turn.
         shapers: faults, applied in turn to the answer.
-        explainer: words for an unexpected request.
+        explain: the nearest candidates of an unexpected request, as text.
         ledger: where requests are noted.
     """
 
@@ -85,13 +72,13 @@ class Engine:
         responders: Sequence[Responder],
         *,
         shapers: Sequence[Shaper] = (),
-        explainer: Explainer | None = None,
+        explain: Callable[[Request], str] | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         self.ledger = ledger if ledger is not None else Ledger()
         self._responders = tuple(responders)
         self._shapers = tuple(shapers)
-        self._explainer = explainer
+        self._explain = explain
         # Responders and faults count and hold queues; an answer is decided in microseconds, so one lock is enough.
         self._lock = threading.Lock()
 
@@ -103,13 +90,13 @@ class Engine:
         return Answered(reply, number, self.ledger)
 
     def respond(self, request: Request) -> Reply | None:
-        """The answer, without a note; None when nothing answers. An engine is a responder for another one."""
+        """The answer, without a note; None when nothing answers."""
         with self._lock:
             return self._find(request)
 
     def _find(self, request: Request) -> Reply | None:
-        for responder in self._responders:
-            reply = responder.respond(request)
+        for respond in self._responders:
+            reply = respond(request)
             if reply is not None:
                 for shaper in self._shapers:
                     reply = shaper.shape(request, reply)
@@ -118,7 +105,7 @@ class Engine:
 
     def _unexpected(self, request: Request) -> Reply:
         text = f"unexpected request: {request.method} {request.scheme}://{request.host}{request.path}{shown(request.query)}"
-        if self._explainer is not None:
-            text += "\n" + self._explainer.explain(request)
+        if self._explain is not None:
+            text += "\n" + self._explain(request)
         self.ledger.note_unexpected(text)
         return error(501, "UNSUPPORTED", text, kind="unexpected")

@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.oci.digest import Digest
-from imagestore.testing.engine.exchange import Ending, Reply, Request
-from imagestore.testing.engine.targets import check_names
+from imagestore.testing.engine.messages import Ending, Reply, Request
+from imagestore.testing.engine.urls import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# Members of queries and forms that let somebody in; a signature in a query was given for that very address.
+# Members of queries and forms that are credentials. A signature in a query is none: it belongs to that address alone.
 _SECRET_NAMES: Final = frozenset(
     {
         "access_token",
@@ -47,20 +47,17 @@ class Entry:
     """One request and what became of it.
 
     Attributes:
-        number: 1, 2, ... in order of arrival; clear() doesn't begin anew.
+        number: 1, 2, ... in order of arrival; clear() doesn't reset it.
         host: logical host.
-        method, path: as asked.
         query_names: names of the query's parameters.
         kind: ``ping``, ``token``, ``manifest``, ``blob``, ...
         digest: of the content in the answer, when known.
         range: the Range header, or empty.
         credential: ``""``, ``basic <user>``, ``bearer <fingerprint>``, ``cookie <fingerprint>``, ``query <name>``,
             ``form <name>`` or ``header <name>``; several are joined with commas.
-        status: of the answer.
         faults: names of faults that shaped the answer.
         sent_bytes: body bytes that went out.
-        started, finished: when it came and when the answer ended (None while it runs).
-        ending: how the answer ended.
+        finished, ending: when and how the answer ended (None while it runs).
     """
 
     number: int
@@ -101,7 +98,7 @@ class Ledger:
         self._unexpected: list[str] = []
         self._clock = clock
 
-    # -- written by the front ends -------------------------------------------------------------------------------
+    # -- written by servers and transports -----------------------------------------------------------------------
 
     def begin(self, request: Request, reply: Reply) -> int:
         """Note a request with the answer it will get; gives the entry's number."""
@@ -129,7 +126,7 @@ class Ledger:
         """Note how the answer ended."""
         with self._lock:
             place = number - 1 - self._forgotten
-            if place < 0:  # forgotten meanwhile: a client has its answer a moment before that is noted here
+            if place < 0:  # cleared in between: a client has its answer a moment before that is noted here
                 return
             entry = self._entries[place]
             self._entries[place] = replace(entry, sent_bytes=sent_bytes, ending=ending, finished=self._clock())
@@ -171,8 +168,8 @@ class Ledger:
             digest: of the content; as text too. Everything that takes a digest here takes both.
 
         Raises:
-            InvalidInputError: there is no such kind or method.
-            InvalidDigestError: the text is no digest.
+            InvalidInputError: unknown kind or method.
+            InvalidDigestError: the text is not a digest.
         """
         check_names(kind=kind, method=method)
         # A digest as text is equal to none: an assertion about it would hold whatever happened.
@@ -210,7 +207,7 @@ class Ledger:
     def assert_requests(
         self, count: int, *, host: str = "", kind: str = "", method: str = "", digest: Digest | str | None = None
     ) -> None:
-        """Exactly so many requests of this sort came; see select."""
+        """Exactly this many requests of this kind came; see select."""
         found = self.select(host=host, kind=kind, method=method, digest=digest)
         if len(found) != count:
             self._fail(f"expected {count} requests, found {len(found)}", found)
@@ -242,9 +239,10 @@ class Ledger:
         self.assert_no_credential_at(*{entry.host for entry in self.entries} - set(hosts))
 
     def assert_waited_at_least(self, seconds: float, *, host: str = "") -> None:
-        """After each 429 and 503 the same address was not asked again, by any method, for so many seconds."""
+        """After each 429 and 503 the same address was not asked again, by any method, for this many seconds."""
         for entry in self.select(host=host):
-            again = next((one for one in self.entries if one.number > entry.number and _same_place(one, entry)), None)
+            later = [one for one in self.entries if one.number > entry.number]
+            again = next((one for one in later if (one.host, one.path) == (entry.host, entry.path)), None)
             if entry.status in (429, 503) and again is not None:
                 waited = again.started - (entry.finished or entry.started)
                 if waited < seconds:
@@ -257,10 +255,6 @@ class Ledger:
 
     def _fail(self, text: str, entries: list[Entry]) -> NoReturn:
         raise AssertionError("\n".join([text, *(f"  {entry}" for entry in entries)]))
-
-
-def _same_place(one: Entry, other: Entry) -> bool:
-    return (one.host, one.path) == (other.host, other.path)
 
 
 def describe_credentials(request: Request) -> str:

@@ -10,10 +10,30 @@ mixes recoverable ones.
 
 from __future__ import annotations
 
-from imagestore.testing.faults.answering import (
+from typing import TYPE_CHECKING, Final
+
+from imagestore.testing.faults.bodies import (
+    DeepJson,
+    Drip,
+    DuplicateKeys,
+    ExtraBytes,
+    Flip,
+    GzipCoding,
+    HugeManifest,
+    LinkLoop,
+    Reset,
+    SlowFirstByte,
+    SlowHead,
+    Stall,
+    Truncate,
+    Unframed,
+)
+from imagestore.testing.faults.chaos import Chaos, chaos
+from imagestore.testing.faults.replies import (
     ExpireToken,
     ForeignRealm,
     IgnoreRange,
+    Redirect,
     Refuse,
     RefuseRange,
     SetHeader,
@@ -22,22 +42,13 @@ from imagestore.testing.faults.answering import (
     WrongLength,
     WrongRange,
 )
-from imagestore.testing.faults.chaos import Chaos, chaos
-from imagestore.testing.faults.content import (
-    DeepJson,
-    DuplicateKeys,
-    ExtraBytes,
-    Flip,
-    GzipCoding,
-    HugeManifest,
-    LinkLoop,
-)
-from imagestore.testing.faults.delivery import Drip, Reset, SlowFirstByte, SlowHead, Stall, Truncate, Unframed
-from imagestore.testing.faults.effect import Effect
-from imagestore.testing.faults.redirecting import Redirect
-from imagestore.testing.faults.rule import FaultPlan, FaultRule, Where
+from imagestore.testing.faults.rules import Effect, FaultPlan, FaultRule, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
+    "EFFECTS",
     "Chaos",
     "DeepJson",
     "Drip",
@@ -70,3 +81,35 @@ __all__ = [
     "WrongRange",
     "chaos",
 ]
+
+#: Every effect by the name that tapes use.
+EFFECTS: Final[Mapping[str, type[Effect]]] = {
+    effect.name: effect
+    for effect in (
+        Refuse,
+        ExpireToken,
+        ForeignRealm,
+        WrongLength,
+        WrongDigest,
+        SetHeader,
+        IgnoreRange,
+        WrongRange,
+        ShortRange,
+        RefuseRange,
+        Flip,
+        ExtraBytes,
+        GzipCoding,
+        HugeManifest,
+        DeepJson,
+        DuplicateKeys,
+        LinkLoop,
+        SlowHead,
+        SlowFirstByte,
+        Drip,
+        Stall,
+        Reset,
+        Truncate,
+        Unframed,
+        Redirect,
+    )
+}

@@ -10,12 +10,12 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.faults.answering import IgnoreRange, Refuse, ShortRange
-from imagestore.testing.faults.delivery import Drip, Reset, SlowFirstByte, Truncate, Unframed
-from imagestore.testing.faults.effect import Effect
+from imagestore.testing.faults.bodies import Drip, Reset, SlowFirstByte, Truncate, Unframed
+from imagestore.testing.faults.replies import IgnoreRange, Refuse, ShortRange
+from imagestore.testing.faults.rules import Effect
 
 if TYPE_CHECKING:
-    from imagestore.testing.engine.exchange import Reply, Request
+    from imagestore.testing.engine.messages import Reply, Request
 
 _KINDS: Final = frozenset({"manifest", "blob", "tags", "token"})
 

@@ -1,67 +1,45 @@
 """One exchange on its way into a tape: redaction at the moment of recording (nothing secret is kept for later).
 
 A body of content (manifest, blob) goes to the folder of blobs; a small answer of any other kind is written into the
-tape itself, where a reviewer sees it. Any other answer is classified first, without its content coding; what is not
-changed by that is kept byte by byte.
+tape itself, where a reviewer sees it. Any other answer is classified first, without its content coding (RFC 9110
+section 8.4); what is not changed by that is kept byte by byte.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import zlib
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 from imagestore.oci.digest import Digest
-from imagestore.testing.engine.exchange import Ending, Fields, Request
-from imagestore.testing.engine.targets import read_target
-from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, read_all
-from imagestore.testing.recording import json_answers, redaction, secret_guard
-from imagestore.testing.recording.coding import MAX_DECODED, decode_content
-from imagestore.testing.recording.random_text import random_words
-from imagestore.testing.recording.secret_guard import SecretLeakError
+from imagestore.testing.builders.bodies import BytesBody, read_all
+from imagestore.testing.engine.messages import Ending, Fields, Request
+from imagestore.testing.engine.urls import parse_path
+from imagestore.testing.recording import json_redaction, secret_guard
+from imagestore.testing.recording.json_redaction import JsonRedactor
+from imagestore.testing.recording.secret_guard import SecretLeakError, random_words
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from imagestore.testing.builders.bodies import Body
+    from imagestore.testing.engine.messages import Framing
+    from imagestore.testing.recording.redaction import Redactor
+    from imagestore.testing.recording.secret_guard import SecretSearch
 
-    from imagestore.testing.engine.exchange import Framing
-    from imagestore.testing.images.bodies import Body
-    from imagestore.testing.recording.addresses import Addresses
-    from imagestore.testing.recording.search import Search
-    from imagestore.testing.recording.secrets import Vault
 
 #: An answer up to this size that is no content is written into the tape.
 MAX_TEXT: Final = 64 << 10
 _MAX_TEXT_SEARCH: Final = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolBody:
-    """A body in a spool: memory, or a temporary file that has no name."""
-
-    file: IO[bytes]
-    size: int
-
-    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes; see Body. One reader at a time."""
-        self.file.seek(start)
-        left = (self.size if stop is None else min(stop, self.size)) - start
-        while left > 0 and (piece := self.file.read(min(left, PIECE_BYTES))):
-            left -= len(piece)
-            yield piece
+#: What is judged is never longer than this, in bytes.
+MAX_DECODED: Final = 8 << 20
+_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came from upstream.
-
-    Attributes:
-        status, headers: as received, addresses already logical.
-        spool: holds the body; in memory if it may be secret.
-        digest: of these bytes.
-        ending: COMPLETE, or how the body broke off.
-        framing: how its end was marked.
-    """
+    """What came from upstream, with logical addresses; ``spool`` holds the body, in memory if it may be secret."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -72,14 +50,12 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """A redacted exchange, and the body that goes to the folder of blobs, if one does.
+class RedactedExchange:
+    """A redacted exchange, its placeholders without numbers, and the body for the folder of blobs, if there is one.
 
     Attributes:
-        exchange: redacted; placeholders have no numbers yet.
         place: for messages.
-        body: what the exchange's digest names, or None.
-        decoded: the same without content coding, to be searched too.
+        decoded: the body without content coding, to be searched too.
         is_content: the body is a manifest or blob, which may be large.
     """
 
@@ -90,79 +66,55 @@ class Take:
     is_content: bool = False
 
 
-def make_take(
-    request: Request,
-    answer: Answer,
-    vault: Vault,
-    addresses: Addresses,
-    *,
-    plain_names: frozenset[str] = frozenset(),
-) -> Take:
-    """Redact an exchange.
-
-    Args:
-        request: as the client sent it, with logical host.
-        answer: as upstream gave it.
-        vault: gets every secret.
-        addresses: what upstream named so far.
-        plain_names: further names (JSON members, request headers, parameters, path parts) whose values may be written.
+def redact_exchange(request: Request, answer: Answer, redactor: Redactor) -> RedactedExchange:
+    """Redact an exchange, its addresses logical already.
 
     Raises:
         SecretLeakError: an answer can't be classified, or a path looks like a secret.
     """
-    redaction.learn_request(request, vault, plain_names)
-    if read_target(request.path).kind == "other":
-        redaction.check_address(request.path, f"the request to {request.host}", plain_names)
+    redactor.learn(request)
+    kind = parse_path(request.path).kind
+    if kind == "other":
+        redactor.check_address(request.path, f"the request to {request.host}")
+    is_form = request.fields.get("Content-Type").lower().startswith("application/x-www-form-urlencoded")
     exchange = TapeExchange(
         request.method,
         request.scheme,
         request.host,
         request.path,
-        redaction.redact_query(request.query, vault, plain_names),
+        redactor.query(request.query),
         answer.status,
-        headers=redaction.redact_headers(request, answer.headers, vault, plain_names),
-        authorization=redaction.redact_authorization(request.fields.get("Authorization"), vault),
+        headers=redactor.headers(request, answer.headers),
+        authorization=redactor.authorization(request.fields.get("Authorization")),
         range=request.fields.get("Range"),
-        accept=accept_text(request.fields) if read_target(request.path).kind == "manifest" else "",
-        form=_form(request, vault, plain_names),
+        # Several lines of one field are one list (RFC 9110 section 5.3).
+        accept=", ".join(request.fields.get_all("Accept")) if kind == "manifest" else "",
+        form=redactor.query(request.body.decode("utf-8", "replace")) if is_form else "",
         framing=answer.framing,
     )
     if answer.ending is not Ending.COMPLETE:
         exchange = replace(exchange, ending=answer.ending, stop_at=answer.spool.size)
-    return classify(exchange, request, answer, vault, addresses, plain_names=plain_names)
+    return classify(exchange, request, answer, redactor)
 
 
-def classify(
-    exchange: TapeExchange,
-    request: Request,
-    answer: Answer,
-    vault: Vault,
-    addresses: Addresses,
-    *,
-    plain_names: frozenset[str] = frozenset(),
-) -> Take:
-    """Decide what becomes of an answer's body: content, text as it is, or redacted; see make_take.
-
-    Args:
-        exchange: the head, redacted.
-        request: only its method, host and path count.
-        answer, vault, addresses, plain_names: as for make_take.
+def classify(exchange: TapeExchange, request: Request, answer: Answer, redactor: Redactor) -> RedactedExchange:
+    """Decide what becomes of an answer's body: content, text as it is, or redacted; ``exchange`` is its redacted head.
 
     Raises:
         SecretLeakError: the answer can't be classified.
     """
     place = f"{request.method} {request.host}{request.path}"
     if not answer.spool.size:
-        return Take(exchange, place)
+        return RedactedExchange(exchange, place)
     if is_redirect(answer.status, answer.headers):
-        # The note beside it repeats its address, which may be signed; no client reads it.
+        # The body repeats the address, which may be signed; no client reads it.
         fields = Fields(exchange.headers).without("Content-Encoding")
-        return Take(replace(exchange, headers=fields.items, ending=None, stop_at=None), place)
-    if addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):
+        return RedactedExchange(replace(exchange, headers=fields.items, ending=None, stop_at=None), place)
+    if redactor.addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):
         content = TapeContent(answer.digest, answer.spool.size)
-        return Take(replace(exchange, body=content), place, answer.spool, is_content=True)
-    is_strict = not request.path.startswith("/v2/") or addresses.is_realm(request)
-    return _classified(exchange, place, answer, vault, is_strict=is_strict, plain_names=plain_names)
+        return RedactedExchange(replace(exchange, body=content), place, answer.spool, is_content=True)
+    is_strict = not request.path.startswith("/v2/") or redactor.addresses.is_realm(request)
+    return _classified(exchange, place, answer, redactor, is_strict=is_strict)
 
 
 def is_redirect(status: int, headers: tuple[tuple[str, str], ...]) -> bool:
@@ -170,7 +122,7 @@ def is_redirect(status: int, headers: tuple[tuple[str, str], ...]) -> bool:
     return 300 <= status < 400 and bool(Fields(headers).get("Location"))
 
 
-def check_body(take: Take, search: Search) -> None:
+def check_body(take: RedactedExchange, search: SecretSearch) -> None:
     """Search the body of an exchange for known values, and documents for what looks like a secret too.
 
     Raises:
@@ -182,48 +134,30 @@ def check_body(take: Take, search: Search) -> None:
     if take.body is None:
         return
     secret_guard.check_body(take.body, place, search)
-    is_document = not take.is_content or read_target(take.exchange.path).kind == "manifest"
+    is_document = not take.is_content or parse_path(take.exchange.path).kind == "manifest"
     if take.body.size <= _MAX_TEXT_SEARCH and is_document:
         secret_guard.check_text(b"".join(take.body.chunks()), place, search)
 
 
-def accept_text(fields: Fields) -> str:
-    """All Accept lines of a request as one (RFC 9110 section 5.3)."""
-    return ", ".join(fields.get_all("Accept"))
-
-
-def _form(request: Request, vault: Vault, plain: frozenset[str]) -> str:
-    kind = request.fields.get("Content-Type").lower()
-    if kind.startswith("application/x-www-form-urlencoded"):
-        return redaction.redact_query(request.body.decode("utf-8", "replace"), vault, plain)
-    return ""
-
-
 def _is_disguised(request: Request, answer: Answer, place: str) -> bool:
     """Whether what lies at a content's address is really a token answer; bytes that are what was asked for are not."""
-    wanted = read_target(request.path).digest
+    wanted = parse_path(request.path).digest
     if answer.spool.size > MAX_DECODED or wanted == answer.digest:
         return False
     data = decode_content(read_all(answer.spool, MAX_DECODED), Fields(answer.headers).get("Content-Encoding"))
     if data is None:
         return False
     try:
-        _, value = json_answers.decode(data, place)
+        _, value = json_redaction.decode(data, place)
     except SecretLeakError:
         # Content may be JSON that repeats a member; a token answer may not.
-        return json_answers.looks_like_token_text(data[:MAX_TEXT])
-    return json_answers.is_token_answer(value)
+        return json_redaction.looks_like_token_text(data[:MAX_TEXT])
+    return json_redaction.is_token_answer(value)
 
 
 def _classified(
-    exchange: TapeExchange,
-    place: str,
-    answer: Answer,
-    vault: Vault,
-    *,
-    is_strict: bool,
-    plain_names: frozenset[str],
-) -> Take:
+    exchange: TapeExchange, place: str, answer: Answer, redactor: Redactor, *, is_strict: bool
+) -> RedactedExchange:
     """An answer that is no content: redacted, or kept byte by byte when nothing in it is secret."""
     if answer.spool.size > MAX_DECODED:
         raise SecretLeakError(place, f"{answer.spool.size} bytes that are no content, too many to classify")
@@ -231,22 +165,22 @@ def _classified(
     plain = decode_content(data, Fields(answer.headers).get("Content-Encoding"))
     if plain is None:
         raise SecretLeakError(place, "an answer in a content coding that can't be undone")
-    is_json, value = json_answers.decode(plain, place)
+    is_json, value = json_redaction.decode(plain, place)
     if not is_json:
         _check_other(plain, answer.status, place, is_strict=is_strict)
         return _kept(exchange, place, answer, data, plain)
-    is_strict = is_strict or json_answers.is_token_answer(value)
-    redacted = json_answers.Classifier(vault, place, is_strict, plain_names).redact(value)
+    is_strict = is_strict or json_redaction.is_token_answer(value)
+    redacted = JsonRedactor(redactor, place, is_strict=is_strict).redact(value)
     if redacted == value:
         return _kept(exchange, place, answer, data, plain)
     # Rewritten, so neither the coding nor the place where it broke off is true any more.
     fields = Fields(exchange.headers).without("Content-Encoding")
-    return Take(replace(exchange, headers=fields.items, text=json.dumps(redacted)), place)
+    return RedactedExchange(replace(exchange, headers=fields.items, text=json.dumps(redacted)), place)
 
 
 def _check_other(plain: bytes, status: int, place: str, *, is_strict: bool) -> None:
     """Text and bytes that are no JSON: a token service only has error pages of this kind."""
-    if json_answers.looks_like_token_text(plain):
+    if json_redaction.looks_like_token_text(plain):
         raise SecretLeakError(place, "an answer that is no JSON and seems to have a token in it")
     if is_strict and status < 400:
         raise SecretLeakError(place, "an answer of a token service that is no JSON")
@@ -254,18 +188,35 @@ def _check_other(plain: bytes, status: int, place: str, *, is_strict: bool) -> N
         raise SecretLeakError(place, "an error page of a token service with an unclassified random value")
 
 
-def _kept(exchange: TapeExchange, place: str, answer: Answer, data: bytes, plain: bytes) -> Take:
+def _kept(exchange: TapeExchange, place: str, answer: Answer, data: bytes, plain: bytes) -> RedactedExchange:
     """Exactly these bytes: in the tape when they are short text, else as a body."""
-    if len(data) <= MAX_TEXT and data == plain and _is_text(data):
-        return Take(replace(exchange, text=data.decode()), place, decoded=plain)
+    if len(data) <= MAX_TEXT and data == plain:
+        with contextlib.suppress(UnicodeDecodeError):
+            return RedactedExchange(replace(exchange, text=data.decode()), place, decoded=plain)
     digest = answer.digest if answer.spool.size == len(data) else Digest.of(data)
     content = TapeContent(digest, len(data))
-    return Take(replace(exchange, body=content), place, BytesBody(data), decoded=plain)
+    return RedactedExchange(replace(exchange, body=content), place, BytesBody(data), decoded=plain)
 
 
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def decode_content(data: bytes, coding: str) -> bytes | None:
+    """The bytes without their coding; None when it is unknown, broken, or more than MAX_DECODED come out.
+
+    >>> decode_content(b"as it is", "identity")
+    b'as it is'
+    """
+    names = [name.strip().lower() for name in coding.split(",") if name.strip()]
+    for name in reversed(names):
+        if name == "identity":
+            continue
+        bits = _WINDOW_BITS.get(name)
+        if bits is None:
+            return None
+        unpacker = zlib.decompressobj(bits)
+        try:
+            data = unpacker.decompress(data, MAX_DECODED)
+        except zlib.error:
+            return None
+        if unpacker.unconsumed_tail or unpacker.unused_data:
+            # More would come, or something hides behind the end.
+            return None
+    return data if len(data) <= MAX_DECODED else None

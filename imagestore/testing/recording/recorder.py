@@ -1,8 +1,8 @@
 """The recording engine: answers come from upstream registries, and every exchange goes into a tape.
 
-It has the face of an Engine, so every front end records as it replays: the httpx transport, the loopback server, the
-proxy. Bodies stream through to the client while they are spooled to a file and hashed. The tape is written once, at
-the end, after the guard has searched everything.
+It answers requests as an Engine does, so the transports, the loopback server and the proxy record as they replay.
+Bodies stream through to the client while they are spooled to a file and hashed. The tape is written once, at the end,
+after everything was searched for secrets.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ import httpx
 
 from imagestore.errors import Category, ImageStoreError
 from imagestore.oci.digest import Digest, new_hash
-from imagestore.testing.engine.answers import error
+from imagestore.testing.builders.bodies import SpoolBody
 from imagestore.testing.engine.engine import Answered
-from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request, has_body
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.engine.targets import read_target
+from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, error, has_body
+from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.recording import secret_guard
-from imagestore.testing.recording.addresses import Addresses
-from imagestore.testing.recording.exchange_redaction import Answer, SpoolBody, Take, check_body, make_take
-from imagestore.testing.recording.ordering import in_order
-from imagestore.testing.recording.search import Search
-from imagestore.testing.recording.secrets import Vault
+from imagestore.testing.recording.exchange_redaction import (
+    Answer,
+    RedactedExchange,
+    check_body,
+    redact_exchange,
+)
+from imagestore.testing.recording.placeholders import Vault, in_order
+from imagestore.testing.recording.redaction import Redactor
+from imagestore.testing.recording.secret_guard import SecretSearch
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.tape import Tape, TapeExchange
 from imagestore.testing.tapes.tape_write import format_tape
@@ -35,8 +39,7 @@ from imagestore.testing.tapes.tape_write import format_tape
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from imagestore.testing.engine.exchange import Framing
-    from imagestore.testing.engine.rules import Responder
+    from imagestore.testing.engine.messages import Framing, Responder
     from imagestore.testing.tapes.blob_folder import BlobFolder
 
 _CONTENT_IN_MEMORY: Final = 1 << 20
@@ -132,18 +135,16 @@ class Recorder:
         before: Responder | None = None,
     ) -> None:
         self.ledger = Ledger()
-        self.vault = Vault(tuple(known_secrets))
         self._blobs = blobs
         self._upstream = upstream or Upstream({})
-        self._plain_names = frozenset(plain_names)
+        self.redactor = Redactor(Vault(tuple(known_secrets)), frozenset(plain_names))
         self._before = before
         self._lock = threading.Lock()
         self._running = 0
         self._ended = threading.Condition(self._lock)
         self._places = 0
-        self._takes: list[tuple[int, Take]] = []
+        self._exchanges: list[tuple[int, RedactedExchange]] = []
         self._problems: list[ImageStoreError] = []
-        self._addresses = Addresses()
         self._spools: list[IO[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -160,23 +161,25 @@ class Recorder:
 
     def new_spool(self, request: Request, response: httpx.Response) -> IO[bytes]:
         """Where a body goes while it is recorded: content to a nameless file when large, anything else to memory."""
-        limit = _CONTENT_IN_MEMORY if self._addresses.is_content(request, response.status_code) else MAX_TEXT_SPOOL
+        limit = (
+            _CONTENT_IN_MEMORY if self.redactor.addresses.is_content(request, response.status_code) else MAX_TEXT_SPOOL
+        )
         spool = tempfile.SpooledTemporaryFile(max_size=limit)  # noqa: SIM115 - closed with the recorder
         with self._lock:
             self._spools.append(spool)
         return spool
 
-    # -- the face of an engine -----------------------------------------------------------------------------------
+    # -- as an engine --------------------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> Answered:
         """Ask upstream; the body is recorded while it is delivered."""
-        reply = self._before.respond(request) if self._before is not None else None
+        reply = self._before(request) if self._before is not None else None
         finished: Callable[[], None] | None = None
         if reply is None:
             reply = self._ask(request)
             finished = reply.body.close if isinstance(reply.body, _TeeBody) else None
         else:
-            self._addresses.note(request, reply.fields)
+            self.redactor.addresses.note(request, reply.fields)
         return Answered(reply, self.ledger.begin(request, reply), self.ledger, finished)
 
     @property
@@ -201,14 +204,13 @@ class Recorder:
             hint = "is the address of --upstream (--tape-upstream) right, and does it answer?"
             if "CERTIFICATE_VERIFY_FAILED" in text:
                 hint = "for a private authority set SSL_CERT_FILE to its certificate"
-            with self._lock:
-                self._problems.append(RecordingFailedError(f"recording: {text}; nothing was written", hint=hint))
+            self._stop(RecordingFailedError(f"recording: {text}; nothing was written", hint=hint))
             self._note_end()
             return error(502, "UNAVAILABLE", text)
         fields = Fields(self._upstream.logical_headers(response))
-        self._addresses.note(request, fields)
+        self.redactor.addresses.note(request, fields)
         length = fields.get("Content-Length")
-        target = read_target(request.path)
+        target = parse_path(request.path)
         fields = fields.without("Connection", "Keep-Alive", "Transfer-Encoding", "Date")
         if not has_body(request.method, response.status_code):
             response.close()
@@ -228,7 +230,7 @@ class Recorder:
         with contextlib.suppress(OSError):
             for piece in body.chunks():
                 size += copy.write(piece)
-        target = read_target(request.path)
+        target = parse_path(request.path)
         reply = Reply(response.status_code, fields, SpoolBody(copy, size), kind=target.kind, digest=target.digest)
         if body.ending is not None and body.ending is not Ending.COMPLETE:
             reply = reply.deliver(stop_at=size, ending=body.ending)
@@ -253,21 +255,23 @@ class Recorder:
             _framing(response) if spool.size else "length",
         )
         try:
-            take = make_take(request, answer, self.vault, self._addresses, plain_names=self._plain_names)
+            one = redact_exchange(request, answer, self.redactor)
         except secret_guard.SecretLeakError as problem:
-            with self._lock:
-                self._problems.append(problem)
+            self._stop(problem)
         except BaseException:
             # Whatever it was, a tape without this exchange would be no recording.
             text = f"recording: {request.method} {request.host}{request.path}: its answer could not be taken"
-            with self._lock:
-                self._problems.append(RecordingFailedError(f"{text}; nothing was written"))
+            self._stop(RecordingFailedError(f"{text}; nothing was written"))
             raise
         else:
             with self._lock:
-                self._takes.append((place, take))
+                self._exchanges.append((place, one))
         finally:
             self._note_end()
+
+    def _stop(self, problem: ImageStoreError) -> None:
+        with self._lock:
+            self._problems.append(problem)
 
     def _note_end(self) -> None:
         with self._ended:
@@ -277,11 +281,7 @@ class Recorder:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def tape(self, *, about: str = "", base: Tape | None = None) -> Tape:
-        """What was recorded, as a tape; bodies are put into the folder of blobs.
-
-        Args:
-            about: for people.
-            base: an earlier tape that this one continues.
+        """What was recorded, as a tape that continues ``base``; bodies are put into the folder of blobs.
 
         Raises:
             SecretLeakError: a secret would be written; then nothing was.
@@ -290,7 +290,7 @@ class Recorder:
         with self._ended:
             # A client may be done, and gone, a moment before its last exchange is.
             is_over = self._ended.wait_for(lambda: self._running == 0, _LAST_EXCHANGE_SECONDS)
-            takes = [take for _, take in sorted(self._takes, key=lambda item: item[0])]
+            redacted = [one for _, one in sorted(self._exchanges, key=lambda item: item[0])]
             problems = list(self._problems)
         if problems:
             raise problems[0]
@@ -299,29 +299,29 @@ class Recorder:
                 "recording: a request is still running; nothing was written",
                 hint="let the client close its connections",
             )
-        exchanges = in_order([take.exchange for take in takes], base.exchanges if base is not None else ())
+        exchanges = in_order([one.exchange for one in redacted], base.exchanges if base is not None else ())
         if base is not None:
             exchanges = [*base.exchanges, *exchanges]
         tape = replace(
             base or Tape(),
             about=about or (base.about if base else ""),
-            plain_names=tuple(sorted({*(base.plain_names if base else ()), *self._plain_names})),
+            plain_names=tuple(sorted({*(base.plain_names if base else ()), *self.redactor.plain_names})),
             exchanges=tuple(exchanges),
         )
-        self._check(tape, takes)
-        for take in takes:
-            if take.body is not None and take.exchange.body is not None:
-                self._blobs.put(take.body, take.exchange.body.digest)
+        self._check(tape, redacted)
+        for one in redacted:
+            if one.body is not None and one.exchange.body is not None:
+                self._blobs.put(one.body, one.exchange.body.digest)
         return tape
 
-    def _check(self, tape: Tape, takes: Sequence[Take]) -> None:
-        search = Search(self.vault.values(), self.vault.users())
+    def _check(self, tape: Tape, redacted: Sequence[RedactedExchange]) -> None:
+        search = SecretSearch(self.redactor.vault.values(), self.redactor.vault.users())
         # The values as they are, because the text's own escapes may hide one; then the text, as it will be on disk.
-        for take in takes:
-            secret_guard.check_text(_values(take.exchange), f"the tape ({take.place})", search)
+        for one in redacted:
+            secret_guard.check_text(_values(one.exchange), f"the tape ({one.place})", search)
         secret_guard.check_text(format_tape(tape), "the tape", search)
-        for take in takes:
-            check_body(take, search)
+        for one in redacted:
+            check_body(one, search)
 
 
 def _values(one: TapeExchange) -> bytes:
@@ -332,7 +332,7 @@ def _values(one: TapeExchange) -> bytes:
 
 
 def _reason(problem: Exception) -> str:
-    """Why nobody answered; what other errors than those of connecting say may quote the request."""
+    """Why no answer came; only the texts of connection errors are shown, since others may quote the request."""
     words = str(problem) if isinstance(problem, httpx.ConnectError) else ""
     return words or type(problem).__name__
 

@@ -4,20 +4,88 @@ from __future__ import annotations
 
 import re
 import urllib.parse
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.engine.queries import PLAIN_PARAMETERS, is_empty_parameter
-from imagestore.testing.engine.targets import read_target
-from imagestore.testing.recording.random_text import has_random_part
-from imagestore.testing.recording.secret_guard import SecretLeakError, shown_name
-from imagestore.testing.recording.secrets import PLAIN_HEADERS, PLAIN_REQUEST_HEADERS, SECRET_HEADERS
+from imagestore.testing.engine.urls import PLAIN_PARAMETERS, is_empty_parameter, parse_path
+from imagestore.testing.recording.placeholders import Vault
+from imagestore.testing.recording.secret_guard import SecretLeakError, has_random_part, shown_name
+from imagestore.testing.recording.upstream import UpstreamAddresses
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from imagestore.testing.engine.messages import Request
 
-    from imagestore.testing.engine.exchange import Request
-    from imagestore.testing.recording.secrets import Vault
-
+#: Response headers that are written; all others are left out.
+PLAIN_HEADERS: Final = frozenset(
+    {
+        "accept-ranges",
+        "content-encoding",
+        "content-range",
+        "content-type",
+        "docker-content-digest",
+        "docker-distribution-api-version",
+        "etag",
+        "link",
+        "location",
+        "oci-chunk-min-length",
+        "oci-filters-applied",
+        "oci-namespace",
+        "oci-subject",
+        "oci-tag",
+        "range",
+        "ratelimit-limit",
+        "ratelimit-remaining",
+        "retry-after",
+        "warning",
+        "www-authenticate",
+    }
+)
+#: Response headers whose value is replaced.
+SECRET_HEADERS: Final = frozenset({"set-cookie", "docker-ratelimit-source"})
+#: Request headers that are no credentials; the values of all others are remembered and searched for.
+PLAIN_REQUEST_HEADERS: Final = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "cache-control",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-range",
+        "content-type",
+        "date",
+        "docker-distribution-api-version",
+        "expect",
+        "forwarded",
+        "host",
+        "if-match",
+        "if-modified-since",
+        "if-none-match",
+        "if-range",
+        "keep-alive",
+        "origin",
+        "pragma",
+        "proxy-connection",
+        "range",
+        "referer",
+        "sec-fetch-mode",
+        "service",
+        "te",
+        "traceparent",
+        "tracestate",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-meta-source-client",
+        "x-request-id",
+    }
+)
 _SPECIFIC: Final = {
     "account": "user",
     "username": "user",
@@ -39,138 +107,138 @@ _PLAIN_CHALLENGE: Final = frozenset({"charset", "error", "error_description", "s
 _PLAIN_ETAG: Final = re.compile(
     r'(?:W/)?"?(?:sha(?:256|384|512):)?(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64,128}|[0-9]{1,10})"?'
 )
-_CONTENT: Final = frozenset({"manifest", "blob", "tags", "referrers", "ping", "catalog"})
+_OWN_ADDRESSES: Final = frozenset({"manifest", "blob", "tags", "referrers", "ping", "catalog"})
 #: The kind of a parameter that no table names: it may be a signature.
 _UNKNOWN: Final = "signed"
 _AUTHORIZATION: Final = "request header Authorization"
 _AUTH_NAMES: Final = {"basic": "basic", "bearer": "token"}
 
 
-def redact_query(query: str, vault: Vault, plain: Container[str] = ()) -> str:
-    """A query or form with the values of every parameter that isn't known to be plain replaced."""
-    if not query:
-        return ""
-    return "&".join(_redact_pair(pair, vault, plain) for pair in query.split("&"))
+@dataclass(frozen=True, slots=True)
+class Redactor:
+    """Redacts what stands around a body.
 
-
-def _redact_pair(pair: str, vault: Vault, plain: Container[str]) -> str:
-    name, equals, value = pair.partition("=")
-    plain_name = urllib.parse.unquote_plus(name).lower()
-    if plain_name in PLAIN_PARAMETERS or plain_name in plain or not pair:
-        return pair
-    if not value.strip("="):
-        # No value at all: the name itself may be the secret, unless it is a word with an empty value.
-        return pair if is_empty_parameter(pair) else vault.mark(_UNKNOWN, urllib.parse.unquote(pair))
-    value = urllib.parse.unquote_plus(value)
-    source = f"parameter {shown_name(plain_name)}"
-    return f"{name}{equals}{vault.mark(_SPECIFIC.get(plain_name, _UNKNOWN), value, source)}"
-
-
-def redact_address(address: str, vault: Vault, plain: Container[str] = ()) -> str:
-    """An address (absolute or relative) without user info, its query redacted, its fragment dropped."""
-    try:
-        parts = urllib.parse.urlsplit(address)
-        user, password = parts.username, parts.password
-    except ValueError:
-        return vault.mark("address", address)
-    if user is not None or password is not None:
-        vault.mark("user", user or "")
-        vault.mark("password", urllib.parse.unquote(password or ""), "password of an address")
-    # Not written, and too ordinary a word to be looked for elsewhere.
-    vault.mark("private", parts.fragment)
-    place = parts.netloc.rpartition("@")[2]
-    return urllib.parse.urlunsplit((parts.scheme, place, parts.path, redact_query(parts.query, vault, plain), ""))
-
-
-def check_address(address: str, place: str, plain: Container[str]) -> None:
-    """Refuse an address whose path holds a secret; what a registry's own addresses name is none.
-
-    Raises:
-        SecretLeakError: a part of the path looks random, or has parameters.
+    Attributes:
+        vault: gets every secret.
+        plain_names: names that are harmless after all: JSON members, request headers, parameters, parts of paths.
+        addresses: what upstream named so far.
     """
-    try:
-        path = urllib.parse.urlsplit(address.partition("?")[0].partition("#")[0]).path
-    except ValueError:
-        return  # no address at all; redact_address() replaces it as a whole
-    if path.startswith("/v2/") and read_target(path).kind in _CONTENT:
-        return
-    if has_random_part(path, plain):
-        raise SecretLeakError(place, "an unclassified random path part")
 
+    vault: Vault
+    plain_names: frozenset[str] = frozenset()
+    addresses: UpstreamAddresses = field(default_factory=UpstreamAddresses)
 
-def redact_authorization(value: str, vault: Vault) -> str:
-    """A credential as its scheme and a placeholder."""
-    if not value:
-        return ""
-    scheme, blank, secret = value.partition(" ")
-    if not blank:
-        return vault.mark("credential", value, _AUTHORIZATION)
-    return f"{scheme} {vault.mark(_AUTH_NAMES.get(scheme.lower(), 'credential'), secret.strip(), _AUTHORIZATION)}"
+    def query(self, query: str) -> str:
+        """A query or form with the values of every parameter that isn't known to be plain replaced."""
+        return "&".join(self._parameter(pair) for pair in query.split("&"))
 
+    def _parameter(self, pair: str) -> str:
+        name, equals, value = pair.partition("=")
+        plain_name = urllib.parse.unquote_plus(name).lower()
+        if plain_name in PLAIN_PARAMETERS or plain_name in self.plain_names or not pair:
+            return pair
+        if not value.strip("="):
+            # No value at all: the name itself may be the secret, unless it is a word with an empty value.
+            return pair if is_empty_parameter(pair) else self.vault.mark(_UNKNOWN, urllib.parse.unquote(pair))
+        value = urllib.parse.unquote_plus(value)
+        source = f"parameter {shown_name(plain_name)}"
+        return f"{name}{equals}{self.vault.mark(_SPECIFIC.get(plain_name, _UNKNOWN), value, source)}"
 
-def learn_request(request: Request, vault: Vault, plain: Container[str]) -> None:
-    """Remember every value in a request's headers that may be a credential; Authorization has a place of its own."""
-    for name, value in request.fields.items:
-        lower = name.lower()
-        source = f"request header {shown_name(name)}"
-        if lower == "cookie":
-            for cookie in value.split(";"):
-                key, equals, text = cookie.strip().partition("=")
-                vault.learn((text if equals else key).strip('"'), source)
-        elif lower == "proxy-authorization":
-            scheme, _, secret = value.partition(" ")
-            vault.mark(_AUTH_NAMES.get(scheme.lower(), "credential"), secret.strip(), source)
-        elif lower != "authorization" and lower not in PLAIN_REQUEST_HEADERS and lower not in plain:
-            vault.learn(value.strip(), source)
+    def address(self, address: str) -> str:
+        """An address (absolute or relative) without user info, its query redacted, its fragment dropped."""
+        try:
+            parts = urllib.parse.urlsplit(address)
+            user, password = parts.username, parts.password
+        except ValueError:
+            return self.vault.mark("address", address)
+        self.vault.mark("user", user or "")
+        self.vault.mark("password", urllib.parse.unquote(password or ""), "password of an address")
+        # Not written, and too ordinary a word to be looked for elsewhere.
+        self.vault.mark("private", parts.fragment)
+        place = parts.netloc.rpartition("@")[2]
+        return urllib.parse.urlunsplit((parts.scheme, place, parts.path, self.query(parts.query), ""))
 
+    def check_address(self, address: str, place: str) -> None:
+        """Refuse an address whose path holds a secret; a registry's own addresses are trusted.
 
-def redact_headers(
-    request: Request, headers: tuple[tuple[str, str], ...], vault: Vault, plain: Container[str]
-) -> tuple[tuple[str, str], ...]:
-    """The headers of an answer that are written.
+        Raises:
+            SecretLeakError: a part of the path looks random, or has parameters.
+        """
+        try:
+            path = urllib.parse.urlsplit(address.partition("?")[0].partition("#")[0]).path
+        except ValueError:
+            return  # no address at all; address() replaces it as a whole
+        is_own = path.startswith("/v2/") and parse_path(path).kind in _OWN_ADDRESSES
+        if not is_own and has_random_part(path, self.plain_names):
+            raise SecretLeakError(place, "an unclassified random path part")
 
-    Raises:
-        SecretLeakError: an address holds a secret that can't be replaced.
-    """
-    out: list[tuple[str, str]] = []
-    for name, value in headers:
-        lower = name.lower()
-        is_plain = lower in PLAIN_HEADERS or (lower == "content-length" and request.method == "HEAD")
-        if lower in SECRET_HEADERS:
-            out.append((name, _cookie(value, vault) if lower == "set-cookie" else vault.mark("private", value)))
-        elif is_plain and (lower != "etag" or _PLAIN_ETAG.fullmatch(value)):
-            out.append((name, _addressed(lower, value, request, vault, plain)))
-    return tuple(out)
+    def authorization(self, value: str) -> str:
+        """A credential as its scheme and a placeholder."""
+        scheme, blank, secret = value.partition(" ")
+        if not blank:
+            return self.vault.mark("credential", value, _AUTHORIZATION)
+        kind = _AUTH_NAMES.get(scheme.lower(), "credential")
+        return f"{scheme} {self.vault.mark(kind, secret.strip(), _AUTHORIZATION)}"
 
+    def learn(self, request: Request) -> None:
+        """Remember every value in a request's headers that may be a credential, but for Authorization."""
+        for name, value in request.fields.items:
+            lower = name.lower()
+            source = f"request header {shown_name(name)}"
+            if lower == "cookie":
+                for cookie in value.split(";"):
+                    key, equals, text = cookie.strip().partition("=")
+                    self.vault.learn((text if equals else key).strip('"'), source)
+            elif lower == "proxy-authorization":
+                scheme, _, secret = value.partition(" ")
+                self.vault.mark(_AUTH_NAMES.get(scheme.lower(), "credential"), secret.strip(), source)
+            elif lower != "authorization" and lower not in PLAIN_REQUEST_HEADERS and lower not in self.plain_names:
+                self.vault.learn(value.strip(), source)
 
-def _addressed(name: str, value: str, request: Request, vault: Vault, plain: Container[str]) -> str:
-    """A plain header with the addresses in it redacted."""
-    place = f"the header {name} from {request.host}"
+    def headers(self, request: Request, headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        """The headers of an answer that are written.
 
-    def target(address: str) -> str:
-        check_address(address, place, plain)
-        return redact_address(address, vault, plain)
+        Raises:
+            SecretLeakError: an address holds a secret that can't be replaced.
+        """
+        out: list[tuple[str, str]] = []
+        for name, value in headers:
+            lower = name.lower()
+            is_plain = lower in PLAIN_HEADERS or (lower == "content-length" and request.method == "HEAD")
+            if lower == "set-cookie":
+                out.append((name, self._cookie(value)))
+            elif lower in SECRET_HEADERS:
+                out.append((name, self.vault.mark("private", value)))
+            elif is_plain and (lower != "etag" or _PLAIN_ETAG.fullmatch(value)):
+                out.append((name, self._plain_header(lower, value, f"the header {lower} from {request.host}")))
+        return tuple(out)
 
-    def part(found: re.Match[str]) -> str:
-        key, quoted = found.groups()
-        text = quoted[1:-1] if quoted.startswith('"') else quoted
-        if key.lower() == "realm":
-            return f'{key}="{target(text) if "/" in text else text}"'
-        return found.group() if key.lower() in _PLAIN_CHALLENGE else f'{key}="{vault.mark("private", text)}"'
+    def _plain_header(self, name: str, value: str, place: str) -> str:
+        """A plain header with the addresses in it redacted."""
 
-    def bare(found: re.Match[str]) -> str:
-        return found[1] + vault.mark("credential", found[2]) if found[2] else found.group()
+        def target(address: str) -> str:
+            self.check_address(address, place)
+            return self.address(address)
 
-    if name == "location":
-        return target(value)
-    if name == "link":
-        return _LINK_TARGET.sub(lambda found: f"<{target(found[1])}>", value)
-    if name == "www-authenticate":
-        return _CHALLENGE_PART.sub(part, _CHALLENGE_VALUE.sub(bare, value))
-    return value
+        def part(found: re.Match[str]) -> str:
+            key, quoted = found.groups()
+            text = quoted[1:-1] if quoted.startswith('"') else quoted
+            if key.lower() == "realm":
+                return f'{key}="{target(text) if "/" in text else text}"'
+            return found.group() if key.lower() in _PLAIN_CHALLENGE else f'{key}="{self.vault.mark("private", text)}"'
 
+        def bare(found: re.Match[str]) -> str:
+            return found[1] + self.vault.mark("credential", found[2]) if found[2] else found.group()
 
-def _cookie(line: str, vault: Vault) -> str:
-    name, equals, value = line.partition(";")[0].strip().partition("=")
-    mark = vault.mark("cookie", value if equals else name, "header Set-Cookie")
-    return f"{name}={mark}" if equals else mark
+        if name == "location":
+            return target(value)
+        if name == "link":
+            return _LINK_TARGET.sub(lambda found: f"<{target(found[1])}>", value)
+        if name == "www-authenticate":
+            return _CHALLENGE_PART.sub(part, _CHALLENGE_VALUE.sub(bare, value))
+        return value
+
+    def _cookie(self, line: str) -> str:
+        name, equals, value = line.partition(";")[0].strip().partition("=")
+        mark = self.vault.mark("cookie", value if equals else name, "header Set-Cookie")
+        return f"{name}={mark}" if equals else mark

@@ -1,20 +1,27 @@
-"""The way to real registries: one request out, one response in, nothing followed, nothing decoded, no cookie kept."""
+"""Real registries while recording: where logical hosts are, requests to them, and the addresses that they name.
+
+A request is sent as it came: no redirect is followed, nothing is decoded, no cookie is kept. An answer from outside
+``/v2/`` is content only when a registry redirected a request for content there. An address that a challenge named stays
+a token service, whatever its path is.
+"""
 
 from __future__ import annotations
 
 import re
+import threading
 import urllib.parse
 from typing import TYPE_CHECKING, Final
 
 import httpx
 
 from imagestore.errors import InvalidInputError
+from imagestore.testing.engine.urls import parse_path
 from imagestore.util.text import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from imagestore.testing.engine.exchange import Request
+    from imagestore.testing.engine.messages import Fields, Request
 
 
 # Fields that belong to one connection (RFC 9110 section 7.6.1), and those that the HTTP library writes itself.
@@ -35,6 +42,8 @@ _HOP_BY_HOP: Final = frozenset(
 )
 _ADDRESSED: Final = frozenset({"location", "link", "www-authenticate"})
 _TIMEOUT_SECONDS: Final = 60.0
+_REALM: Final = re.compile(r'(?i)\brealm="?([^"\s,]+)')
+_CONTENT: Final = frozenset({"manifest", "blob"})
 
 
 class Upstream:
@@ -70,7 +79,7 @@ class Upstream:
         """One exchange; the body is still to be read.
 
         Raises:
-            httpx.HTTPError: no connection, or the answer is no HTTP.
+            httpx.HTTPError: no connection, or the answer is not HTTP.
         """
         base = self._places.get(request.host, f"{request.scheme}://{request.host}")
         address = base + request.path + (f"?{request.query}" if request.query else "")
@@ -128,7 +137,7 @@ def upstream_map(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def _is_base(address: str) -> bool:
-    """Whether somebody can be asked there; the system would take the rest of a port that is too large."""
+    """Whether requests can be sent there; the system would truncate a port that is too large."""
     try:
         parts = urllib.parse.urlsplit(address)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -152,3 +161,53 @@ def port_map(pairs: Iterable[str]) -> dict[str, int]:
             raise InvalidInputError(f"port {pair!r}: expected logical.host=port")
         out[host.lower()] = int(text)
     return out
+
+
+class UpstreamAddresses:
+    """Collects addresses out of answers, before the client can ask there."""
+
+    def __init__(self) -> None:
+        self._realms: set[tuple[str, str]] = set()
+        self._stores: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._realms) + len(self._stores)
+
+    def note(self, request: Request, fields: Fields) -> None:
+        """Take the addresses out of an answer's head."""
+        with self._lock:
+            for challenge in fields.get_all("WWW-Authenticate"):
+                self._realms |= {_place(request, one) for one in _REALM.findall(challenge) if "/" in one}
+            for location in fields.get_all("Location"):
+                here = (request.host, request.path)
+                if here in self._realms:
+                    self._realms.add(_place(request, location))
+                elif here in self._stores or parse_path(request.path).kind in _CONTENT:
+                    self._stores.add(_place(request, location))
+
+    def is_realm(self, request: Request) -> bool:
+        """Whether a challenge named this address."""
+        with self._lock:
+            return (request.host, request.path) in self._realms
+
+    def is_content(self, request: Request, status: int) -> bool:
+        """Whether an answer is a manifest, a blob, or a storage host's copy of one: it may go to disk as it is."""
+        if status not in (200, 206) or self.is_realm(request):
+            return False
+        if request.path.startswith("/v2/") and parse_path(request.path).kind in _CONTENT:
+            return True
+        with self._lock:
+            return (request.host, request.path) in self._stores
+
+
+def _place(request: Request, address: str) -> tuple[str, str]:
+    base = f"{request.scheme}://{request.host}{request.path}"
+    try:
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(base, address))
+    except ValueError:
+        return ("", "")
+    host = parts.netloc.rpartition("@")[2].lower()
+    default = ":443" if parts.scheme == "https" else ":80"
+    return host.removesuffix(default), parts.path or "/"

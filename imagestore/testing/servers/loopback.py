@@ -1,4 +1,4 @@
-"""The loopback front end: the engine behind real sockets, one listener per logical host.
+"""The loopback server: the engine behind real sockets, one listener for each logical host.
 
 A client asks ``127.0.0.1:<port>``; the port says which logical host it means, and addresses in answers (Location,
 Link, WWW-Authenticate) are rewritten from logical names to listeners on the way out. With TLS each listener has a
@@ -18,18 +18,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, ImageStoreError
-from imagestore.testing.engine.answers import error
-from imagestore.testing.engine.exchange import Fields, Reply, Request
-from imagestore.testing.servers.wire import Incoming, WireError, read_request, reset, send_reply
+from imagestore.oci.reference import Reference
+from imagestore.testing.engine.messages import Fields, Reply, Request, error
+from imagestore.testing.servers.http1 import Incoming, WireError, read_request, reset, send_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from imagestore.testing.engine.engine import Answers
+    from imagestore.testing.engine.engine import RequestHandler
     from imagestore.testing.servers.authority import Authority
 
-    #: Answers one request, and tells whether the connection can go on.
+    #: Answers one request; True when the connection can go on.
     Exchange = Callable[[socket.socket, "Listener", Incoming], bool]
 
 _ADDRESS: Final = re.compile(r"(https?)://([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?)(?=[/\"?;,>#]|$)")
@@ -77,7 +76,7 @@ class LoopbackServer:
 
     def __init__(
         self,
-        engine: Answers,
+        engine: RequestHandler,
         hosts: Sequence[str],
         *,
         authority: Authority | None = None,
@@ -111,9 +110,7 @@ class LoopbackServer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -138,7 +135,7 @@ class LoopbackServer:
 
     @property
     def authority(self) -> Authority:
-        """Who issues the certificates: ``authority.pem`` is for a client's file, ``client_context()`` for Python's.
+        """Issues the certificates: ``authority.pem`` is for a client's file, ``client_context()`` for Python's.
 
         Raises:
             ConfigError: the server speaks plain HTTP.
@@ -156,14 +153,12 @@ class LoopbackServer:
         return f"{'https' if self.is_tls else 'http'}://{self._open('https', host or self._main()).address}"
 
     def reference(self, text: str) -> str:
-        """A reference with its logical host replaced by the listener: what a plain client is told to pull.
+        """A reference with its logical host replaced by the listener: what a plain client pulls.
 
         Raises:
-            InvalidReferenceError: the text is no reference.
+            InvalidReferenceError: the text is not a reference.
             ConfigError: the server doesn't listen.
         """
-        from imagestore.oci.reference import Reference
-
         name = Reference.parse(text)
         return str(replace(name, host=self._open("https", name.host).address))
 
@@ -199,9 +194,9 @@ class LoopbackServer:
             known = self._listeners.get((scheme, host))
             if known is not None:
                 return known
-            if not self._is_open:  # nobody would close this one either
+            if not self._is_open:  # close() would never be called
                 raise ConfigError(f"listener for {host}: the server doesn't listen yet", hint="use it in a with block")
-            if self._stopping.is_set():  # close() has been here, and nobody would close this one
+            if self._stopping.is_set():  # close() was called already, and would miss this one
                 raise ConfigError(f"listener for {host}: the server is closed", hint="ask inside of its with block")
             context = self._context(host) if scheme == "https" else None
             port = self._ports.get(host, 0) if scheme == "https" else 0
@@ -215,7 +210,7 @@ class LoopbackServer:
     def _start(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True, name="recorded-registry")  # type: ignore[arg-type]
         with self._lock:
-            # Started inside the lock: the next call drops threads that have ended, and must not take this one for such.
+            # Started inside the lock: the next call drops threads that aren't alive.
             thread.start()
             self._threads = {one for one in self._threads if one.is_alive()} | {thread}
 
@@ -228,45 +223,38 @@ class LoopbackServer:
             self._start(self._connection, connection, listener)
 
     def _connection(self, connection: socket.socket, listener: Listener) -> None:
-        try:
-            self._register(connection)
+        with self._registered(connection):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if listener.context is None:
                 self._talk(connection, listener, self._exchange)
             else:
                 self._talk_tls(connection, listener, listener.context, self._exchange)
-        except (OSError, ssl.SSLError, WireError):
-            reset(connection)
-        finally:
-            self._unregister(connection)
-            connection.close()
 
     def _talk_tls(self, plain: socket.socket, listener: Listener, context: ssl.SSLContext, exchange: Exchange) -> None:
         # The TLS object takes the descriptor over, and it alone can be shut down from then on: it is registered before
         # the handshake, so that a client which never makes one can't hold up close().
         connection = context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
-        try:
-            self._register(connection)
+        with self._registered(connection):
             connection.settimeout(_HANDSHAKE_SECONDS)
             connection.do_handshake()
             connection.settimeout(None)
             self._talk(connection, listener, exchange)
-        except (OSError, ssl.SSLError, WireError):
-            reset(connection)
-        finally:
-            self._unregister(connection)
-            connection.close()
 
-    def _register(self, connection: socket.socket) -> None:
-        """Have close() end this connection too; when that has been called already, it ends here."""
+    @contextlib.contextmanager
+    def _registered(self, connection: socket.socket) -> Iterator[None]:
+        """Close the connection at the end; close() ends it earlier, and one that comes after close() ends here."""
         with self._lock:
             self._connections.add(connection)
-        if self._stopping.is_set():
-            _shut_down(connection)
-
-    def _unregister(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._connections.discard(connection)
+        try:
+            if self._stopping.is_set():
+                _shut_down(connection)
+            yield
+        except (OSError, WireError):
+            reset(connection)
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
 
     # -- one connection ------------------------------------------------------------------------------------------
 
@@ -278,11 +266,14 @@ class LoopbackServer:
                         stream, reply_continue=lambda: connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                     )
                 except WireError as problem:
-                    refused = error(400, "UNSUPPORTED", str(problem))
-                    send_reply(connection, refused, "GET", stopping=self._stopping, is_last=True)
+                    self._refuse(connection, str(problem))
                     return
                 if incoming is None or not exchange(connection, listener, incoming):
                     return
+
+    def _refuse(self, connection: socket.socket, text: str) -> None:
+        refused = error(400, "UNSUPPORTED", text)
+        send_reply(connection, refused, "GET", stopping=self._stopping, is_last=True)
 
     def _exchange(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
         path, _, query = incoming.target.partition("?")
@@ -290,14 +281,14 @@ class LoopbackServer:
         return self._answer(connection, request, is_local=True)
 
     def _answer(self, connection: socket.socket, request: Request, *, is_local: bool) -> bool:
-        """Answer one request; ``is_local`` rewrites logical addresses. Gives whether the connection can go on."""
+        """Answer one request; ``is_local`` rewrites logical addresses. True when the connection can go on."""
         answered = None
         try:
             answered = self.engine.answer(request)
             reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
         except ImageStoreError as problem:
-            # A body that is gone, a fault that can't be, an address that can't be listened for: told to client and
-            # test, as an unexpected request is.
+            # A body is gone, a fault doesn't fit, or no listener can be opened: client and test see it, as they see an
+            # unexpected request.
             text = f"no answer to {request.method} {request.scheme}://{request.host}{request.path}: {problem}"
             if not self._stopping.is_set():  # then it is only that nothing is opened any more
                 self.engine.ledger.note_unexpected(text)

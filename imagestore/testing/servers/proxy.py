@@ -1,4 +1,4 @@
-"""The proxy front end: any client, under logical host names, without a word in its configuration.
+"""The proxy: any client, under logical host names, without changes to its configuration.
 
 A client that honours HTTPS_PROXY and a file of trusted certificates asks ``https://registry.example/...`` and gets the
 engine: CONNECT is answered by this process, with a certificate of the throw-away authority for the host that was asked
@@ -14,16 +14,15 @@ import tempfile
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.answers import error
-from imagestore.testing.engine.exchange import Request
+from imagestore.testing.engine.messages import Request
+from imagestore.testing.servers.http1 import Incoming
 from imagestore.testing.servers.loopback import Listener, LoopbackServer
-from imagestore.testing.servers.wire import Incoming, send_reply
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping, Sequence
 
-    from imagestore.testing.engine.engine import Answers
+    from imagestore.testing.engine.engine import RequestHandler
     from imagestore.testing.servers.authority import Authority
 
 _CONNECT: Final = re.compile(r"([A-Za-z0-9.-]{1,253}):([0-9]{1,5})")
@@ -44,16 +43,15 @@ class ProxyServer(LoopbackServer):
     """A loopback server that is also an HTTP proxy; use it as a context manager.
 
     Args:
-        engine: decides the answers.
+        engine, ports: as for LoopbackServer.
         hosts: logical hosts that also get a listener of their own (may be empty).
         authority: makes the certificates.
-        ports: fixed ports for some logical hosts.
         is_tls: these listeners have certificates too; else they speak plain HTTP.
     """
 
     def __init__(
         self,
-        engine: Answers,
+        engine: RequestHandler,
         hosts: Sequence[str],
         *,
         authority: Authority,
@@ -98,7 +96,7 @@ class ProxyServer(LoopbackServer):
 
     @property
     def authority(self) -> Authority:
-        """Who issues the certificates, inside the proxy's tunnels too; environment() makes child processes trust it."""
+        """Issues the certificates, inside the proxy's tunnels too; environment() makes child processes trust it."""
         return self._proxy_authority
 
     def _context(self, host: str) -> ssl.SSLContext | None:
@@ -118,23 +116,20 @@ class ProxyServer(LoopbackServer):
             return False
         found = _ABSOLUTE.fullmatch(incoming.target)
         if found is None:
-            refused = error(400, "UNSUPPORTED", "this is a proxy: expected CONNECT or an absolute address")
-            send_reply(connection, refused, incoming.method, stopping=self._stopping, is_last=True)
+            self._refuse(connection, "this is a proxy: expected CONNECT or an absolute address")
             return False
         return self._answer(connection, _proxied("http", found[1], found[2] or "/", incoming), is_local=False)
 
     def _tunnel(self, connection: socket.socket, target: str) -> None:
         found = _CONNECT.fullmatch(target)
         if found is None:
-            refused = error(400, "UNSUPPORTED", "CONNECT needs host:port")
-            send_reply(connection, refused, "CONNECT", stopping=self._stopping, is_last=True)
+            self._refuse(connection, "CONNECT needs host:port")
             return
         host = found[1].lower() if found[2] == "443" else target.lower()
         try:
             context = self._proxy_authority.server_context(host)
         except InvalidInputError as problem:
-            refused = error(400, "UNSUPPORTED", str(problem))
-            send_reply(connection, refused, "CONNECT", stopping=self._stopping, is_last=True)
+            self._refuse(connection, str(problem))
             return
         connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
         self._talk_tls(connection, Listener("https", host, context, address=target), context, self._inside)

@@ -1,4 +1,4 @@
-"""The httpx front end: an engine as a transport, sync and async, with logical host names and no socket.
+"""An engine as an httpx transport, sync and async, with logical host names and no socket.
 
 Broken deliveries appear as what httpx raises for them on a real connection: a body shorter than its Content-Length
 and a bad header are RemoteProtocolError, a reset is ReadError, a stall or a pause longer than the client's read
@@ -11,17 +11,18 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
+import anyio
 import httpx
 
 from imagestore.errors import ConfigError
-from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, Request, body_steps, has_body
+from imagestore.testing.engine.messages import Ending, Fields, Pause, Request, body_steps, has_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     import respx
 
-    from imagestore.testing.engine.engine import Answered, Answers
+    from imagestore.testing.engine.engine import Answered, RequestHandler
 
     AsyncSleep = Callable[[float], Awaitable[None]]
 
@@ -30,114 +31,130 @@ _BAD_VALUE: Final = re.compile(r"[\x00\n\x0b\x0c\r]")
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
-class _Stream:
-    """Plays one body; knows the request for the exceptions."""
+class _ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A response body for both kinds of client; ``request`` is named by the exceptions."""
 
-    def __init__(self, answered: Answered, request: httpx.Request) -> None:
-        self.answered = answered
-        self.request = request
-        self.sent = 0
-        self.ending: Ending | None = None
+    def __init__(
+        self,
+        answered: Answered,
+        request: httpx.Request,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        async_sleep: AsyncSleep = anyio.sleep,
+    ) -> None:
+        self._answered = answered
+        self._request = request
+        self._sleep = sleep
+        self._async_sleep = async_sleep
+        self._sent = 0
+        self._is_finished = False
 
-    def announced(self) -> int | None:
+    def __iter__(self) -> Iterator[bytes]:
+        for step in self._steps():
+            if isinstance(step, bytes):
+                yield step
+            else:
+                self._sleep(step)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for step in self._steps():
+            if isinstance(step, bytes):
+                yield step
+            else:
+                await self._async_sleep(step)
+
+    def close(self) -> None:
+        """The client is done, at the end or before."""
+        self._finish(Ending.CLOSED)
+
+    async def aclose(self) -> None:
+        """The client is done, at the end or before."""
+        self._finish(Ending.CLOSED)
+
+    def head_pause(self) -> float:
+        """Seconds until the head comes; raises when the client would not wait so long."""
+        return self._pause(self._answered.reply.delivery.head_delay_seconds)
+
+    def response(self) -> httpx.Response:
+        """The head around this stream; raises what httpx raises when no good head comes."""
+        reply, request = self._answered.reply, self._request
+        if reply.delivery.stop_at == -1:
+            self._end(reply.delivery.ending)
+            raise httpx.RemoteProtocolError("Server disconnected without sending a response.", request=request)
+        if any(_BAD_VALUE.search(value) for _, value in reply.fields.items):
+            self._finish(Ending.CLOSED)
+            raise httpx.RemoteProtocolError("illegal header value", request=request)
+        fields = list(reply.fields.items)
+        if reply.delivery.framing == "chunked":
+            fields.append(("Transfer-Encoding", "chunked"))
+        elif reply.sends_length:
+            fields.append(("Content-Length", str(reply.length)))
+        headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in fields]
+        if has_body(request.method, reply.status):
+            return httpx.Response(reply.status, headers=headers, stream=self, request=request)
+        self._finish(Ending.COMPLETE)
+        return httpx.Response(reply.status, headers=headers, stream=httpx.ByteStream(b""), request=request)
+
+    def _steps(self) -> Iterator[bytes | float]:
+        """Pieces, and pauses in seconds; at the end raises what httpx raises for a delivery that broke off."""
+        reply = self._answered.reply
+        try:
+            for step in body_steps(reply):
+                if isinstance(step, Pause):
+                    yield self._pause(step.seconds)
+                elif isinstance(step, Ending):
+                    if step is Ending.STALLED:
+                        yield self._pause(reply.delivery.stall_seconds)
+                    self._end(step)
+                elif piece := self._cut(step):
+                    yield piece
+        except OSError as problem:  # a body that can't be read on: upstream broke off while recording
+            self._finish(Ending.CLOSED)
+            raise httpx.ReadError(str(problem), request=self._request) from problem
+
+    def _announced(self) -> int | None:
         """The Content-Length that the client sees, or None."""
-        reply = self.answered.reply
+        reply = self._answered.reply
         if reply.fields.has("Content-Length"):
             text = reply.fields.get("Content-Length")
             return int(text) if text.isascii() and text.isdigit() else None
         return reply.length if reply.delivery.framing == "length" else None
 
-    def steps(self) -> Iterator[bytes | Pause | Ending]:
-        """What the body does; one that can't be read on (upstream broke off while recording) ends the connection."""
-        try:
-            yield from body_steps(self.answered.reply)
-        except OSError as problem:
-            self.finish(Ending.CLOSED)
-            raise httpx.ReadError(str(problem), request=self.request) from problem
-
-    def pause(self, seconds: float) -> float:
-        """The pause to make; raises when the client would not wait so long."""
-        limit = read_timeout(self.request)
-        if limit is not None and seconds > limit:
-            self.finish(Ending.STALLED)
-            raise httpx.ReadTimeout("The read operation timed out", request=self.request)
+    def _pause(self, seconds: float) -> float:
+        timeouts = self._request.extensions.get("timeout")
+        limit = timeouts.get("read") if isinstance(timeouts, dict) else None
+        if isinstance(limit, (int, float)) and seconds > limit:
+            self._finish(Ending.STALLED)
+            raise httpx.ReadTimeout("The read operation timed out", request=self._request)
         return seconds
 
-    def take(self, piece: bytes) -> bytes:
+    def _cut(self, piece: bytes) -> bytes:
         """Count a piece; cuts what a client would not read past the announced length."""
-        limit = self.announced()
+        limit = self._announced()
         if limit is not None:
-            piece = piece[: max(0, limit - self.sent)]
-        self.sent += len(piece)
+            piece = piece[: max(0, limit - self._sent)]
+        self._sent += len(piece)
         return piece
 
-    def end(self, ending: Ending) -> None:
+    def _end(self, ending: Ending) -> None:
         """Close the ledger's entry and raise what this ending means."""
-        self.finish(ending)
-        limit = self.announced()
+        self._finish(ending)
+        limit = self._announced()
         if ending is Ending.RESET:
-            raise httpx.ReadError("[Errno 104] Connection reset by peer", request=self.request)
+            raise httpx.ReadError("[Errno 104] Connection reset by peer", request=self._request)
         # A client that outwaited a stall sees the connection close.
-        is_short = limit is not None and self.sent < limit
-        if is_short or (
-            ending in (Ending.CLOSED, Ending.STALLED) and self.answered.reply.delivery.framing == "chunked"
-        ):
+        is_unfinished = ending in (Ending.CLOSED, Ending.STALLED)
+        is_chunked = self._answered.reply.delivery.framing == "chunked"
+        if (limit is not None and self._sent < limit) or (is_unfinished and is_chunked):
             raise httpx.RemoteProtocolError(
-                "peer closed connection without sending complete message body", request=self.request
+                "peer closed connection without sending complete message body", request=self._request
             )
 
-    def finish(self, ending: Ending) -> None:
+    def _finish(self, ending: Ending) -> None:
         """Note the end once."""
-        if self.ending is None:
-            self.ending = ending
-            self.answered.end(sent_bytes=self.sent, ending=ending)
-
-
-class ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A response body for both kinds of client."""
-
-    def __init__(self, play: _Stream, *, sleep: Callable[[float], None], async_sleep: AsyncSleep | None = None) -> None:
-        self._play = play
-        self._sleep = sleep
-        self._async_sleep = async_sleep
-
-    def __iter__(self) -> Iterator[bytes]:
-        for step in self._play.steps():
-            if isinstance(step, Pause):
-                self._sleep(self._play.pause(step.seconds))
-            elif isinstance(step, Ending):
-                if step is Ending.STALLED:
-                    self._sleep(self._play.pause(self._play.answered.reply.delivery.stall_seconds))
-                self._play.end(step)
-            elif piece := self._play.take(step):
-                yield piece
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for step in self._play.steps():
-            if isinstance(step, Pause):
-                await (self._async_sleep or default_async_sleep())(self._play.pause(step.seconds))
-            elif isinstance(step, Ending):
-                if step is Ending.STALLED:
-                    seconds = self._play.pause(self._play.answered.reply.delivery.stall_seconds)
-                    await (self._async_sleep or default_async_sleep())(seconds)
-                self._play.end(step)
-            elif piece := self._play.take(step):
-                yield piece
-
-    def close(self) -> None:
-        """The client is done, at the end or before."""
-        self._play.finish(Ending.CLOSED)
-
-    async def aclose(self) -> None:
-        """The client is done, at the end or before."""
-        self._play.finish(Ending.CLOSED)
-
-
-def default_async_sleep() -> AsyncSleep:
-    """anyio's sleep, which works under asyncio and trio; httpx brings anyio."""
-    import anyio
-
-    return anyio.sleep
+        if not self._is_finished:
+            self._is_finished = True
+            self._answered.end(sent_bytes=self._sent, ending=ending)
 
 
 class ReplayTransport(httpx.BaseTransport):
@@ -148,15 +165,15 @@ class ReplayTransport(httpx.BaseTransport):
         sleep: makes the pauses of faults.
     """
 
-    def __init__(self, engine: Answers, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, engine: RequestHandler, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.engine = engine
         self._sleep = sleep
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """One exchange; raises as httpx would on a real connection."""
-        play = _Stream(self.engine.answer(to_request(request, request.read())), request)
-        self._sleep(play.pause(play.answered.reply.delivery.head_delay_seconds))
-        return _respond(play, ReplayStream(play, sleep=self._sleep))
+        stream = _ReplayStream(self.engine.answer(to_request(request, request.read())), request, sleep=self._sleep)
+        self._sleep(stream.head_pause())
+        return stream.response()
 
 
 class AsyncReplayTransport(httpx.AsyncBaseTransport):
@@ -166,26 +183,19 @@ class AsyncReplayTransport(httpx.AsyncBaseTransport):
 
     Args:
         engine: decides the answers.
-        sleep: makes the pauses of faults; anyio.sleep by default, which works under asyncio and trio.
+        sleep: makes the pauses of faults; anyio's works under asyncio and trio.
     """
 
-    def __init__(self, engine: Answers, *, sleep: AsyncSleep | None = None) -> None:
+    def __init__(self, engine: RequestHandler, *, sleep: AsyncSleep = anyio.sleep) -> None:
         self.engine = engine
         self._sleep = sleep
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """One exchange; raises as httpx would on a real connection."""
-        play = _Stream(self.engine.answer(to_request(request, await request.aread())), request)
-        await (self._sleep or default_async_sleep())(play.pause(play.answered.reply.delivery.head_delay_seconds))
-        return _respond(play, ReplayStream(play, sleep=time.sleep, async_sleep=self._sleep))
-
-
-def _respond(play: _Stream, stream: ReplayStream) -> httpx.Response:
-    _check_head(play)
-    if not has_body(play.request.method, play.answered.reply.status):
-        play.finish(Ending.COMPLETE)
-        return to_response(play.answered.reply, play.request, httpx.ByteStream(b""))
-    return to_response(play.answered.reply, play.request, stream)
+        answered = self.engine.answer(to_request(request, await request.aread()))
+        stream = _ReplayStream(answered, request, async_sleep=self._sleep)
+        await self._sleep(stream.head_pause())
+        return stream.response()
 
 
 def to_request(request: httpx.Request, body: bytes) -> Request:
@@ -199,38 +209,7 @@ def to_request(request: httpx.Request, body: bytes) -> Request:
     return Request(request.method, request.url.scheme, host, path, query, Fields(fields), body)
 
 
-def to_response(
-    reply: Reply, request: httpx.Request, stream: httpx.SyncByteStream | httpx.AsyncByteStream
-) -> httpx.Response:
-    """The head of a reply as an httpx response around a stream."""
-    fields = list(reply.fields.items)
-    framing = reply.delivery.framing
-    if framing == "chunked":
-        fields.append(("Transfer-Encoding", "chunked"))
-    elif framing == "length" and reply.status not in (204, 304) and not reply.fields.has("Content-Length"):
-        fields.append(("Content-Length", str(reply.length)))
-    headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in fields]
-    return httpx.Response(reply.status, headers=headers, stream=stream, request=request)
-
-
-def read_timeout(request: httpx.Request) -> float | None:
-    """The client's read timeout in seconds, or None."""
-    timeouts = request.extensions.get("timeout")
-    value = timeouts.get("read") if isinstance(timeouts, dict) else None
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _check_head(play: _Stream) -> None:
-    reply = play.answered.reply
-    if reply.delivery.stop_at == -1:
-        play.end(reply.delivery.ending)
-        raise httpx.RemoteProtocolError("Server disconnected without sending a response.", request=play.request)
-    if any(_BAD_VALUE.search(value) for _, value in reply.fields.items):
-        play.finish(Ending.CLOSED)
-        raise httpx.RemoteProtocolError("illegal header value", request=play.request)
-
-
-def mount(router: respx.Router, engine: Answers, *, hosts: Iterable[str] = ()) -> list[respx.Route]:
+def mount(router: respx.Router, engine: RequestHandler, *, hosts: Iterable[str] = ()) -> list[respx.Route]:
     """Add routes to a respx router that answer from an engine.
 
     Args:

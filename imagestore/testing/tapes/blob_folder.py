@@ -1,4 +1,4 @@
-"""The folder of bodies that tapes share: ``blobs/<algorithm>/<encoded>`` beside the folder ``tapes``.
+"""The folder of bodies that tapes share: ``blobs/<algorithm>/<encoded>`` next to the folder ``tapes``.
 
 A body is written once under its digest, atomically, and is never changed afterwards; two recorders may write at once.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, InvalidDigestError
 from imagestore.oci.digest import VERIFIABLE, Digest, Verifier
-from imagestore.testing.images.bodies import Body, BytesBody, FileBody
+from imagestore.testing.builders.bodies import Body, BytesBody, FileBody, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class BlobFolder:
 
     Attributes:
         root: where bodies are written.
-        also: folders in which they are looked for besides.
+        also: further folders in which they are looked for.
     """
 
     root: str
@@ -41,8 +41,9 @@ class BlobFolder:
     def beside(cls, tape_path: str) -> BlobFolder:
         """The folder that belongs to a tape file; which one depends on the path alone, not on what exists.
 
-        Bodies are written to ``blobs`` beside the innermost folder ``tapes`` above the file, or beside the file's own
-        folder when none is called so. They are read from ``blobs`` next to the file, and in and beside its folder, too.
+        Bodies are written to ``blobs`` next to the innermost folder ``tapes`` above the file, or next to the file's own
+        folder when none is called so. They are also read from ``blobs`` next to the file, next to its folder, and in
+        ``tapes``.
         """
         here = os.path.dirname(os.path.abspath(tape_path))
         top = here
@@ -104,10 +105,7 @@ class BlobFolder:
         """
         if isinstance(body, bytes):
             body = BytesBody(body)
-        if digest is None:
-            from imagestore.testing.images.bodies import digest_of
-
-            digest = digest_of(body)
+        digest = digest or digest_of(body)
         if self.has(digest):
             return digest
         folder = os.path.dirname(self.path(digest))
@@ -115,7 +113,7 @@ class BlobFolder:
         handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=folder)
         try:
             with os.fdopen(handle, "wb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells remove_partial() that somebody writes
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # remove_partial() leaves locked files alone
                 verifier = Verifier(digest, body.size)
                 for piece in body.chunks():
                     verifier.update(piece)
@@ -164,6 +162,6 @@ def _remove_idle(path: str) -> int:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = os.fstat(file.fileno()).st_size
             os.unlink(path)
-    except (BlockingIOError, FileNotFoundError):  # somebody writes it, or has just given it its name
+    except (BlockingIOError, FileNotFoundError):  # it is being written, or was just renamed
         return 0
     return size

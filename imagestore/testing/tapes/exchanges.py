@@ -13,17 +13,15 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.engine.answers import apply_range
-from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
-from imagestore.testing.engine.queries import comparable, shown
-from imagestore.testing.engine.targets import read_target
-from imagestore.testing.images.bodies import BytesBody
+from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, apply_range
+from imagestore.testing.engine.urls import comparable, parse_path, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.builders.bodies import Body
     from imagestore.testing.tapes.tape import TapeExchange
 
 # How many near misses an explanation shows.
@@ -94,7 +92,7 @@ class ExchangeResponder:
         return self._derived(fitting, request)
 
     def unused(self) -> tuple[TapeExchange, ...]:
-        """Recorded answers that nobody asked for."""
+        """Recorded answers that were never requested."""
         out: list[TapeExchange] = []
         for track in self._tracks.values():
             before = 0
@@ -124,13 +122,13 @@ class ExchangeResponder:
         for track in tracks:
             whole = track.exchanges[-1]
             if whole.method == "GET" and whole.status == 200 and not whole.range and whole.ending is None:
-                # A HEAD that was never recorded: the answer to GET, whose body the front end leaves out.
+                # A HEAD that was never recorded: the answer to GET, whose body is left out on the way.
                 return self._reply(whole, request)
         return None
 
     def _reply(self, one: TapeExchange, request: Request) -> Reply:
         body: Body = BytesBody((one.text or "").encode()) if one.body is None else self._open(one.body.digest)
-        target = read_target(one.path)
+        target = parse_path(one.path)
         kind = "token" if one.path.endswith("/token") else target.kind
         digest = target.digest or (one.body.digest if one.body is not None and kind in ("manifest", "blob") else None)
         reply = Reply(one.status, Fields(one.headers), body, kind=kind, digest=digest)

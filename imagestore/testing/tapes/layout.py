@@ -2,7 +2,7 @@
 
 Entries of ``index.json`` carry the tag as ``org.opencontainers.image.ref.name`` and the full reference as
 ``io.containerd.image.name``, which other tools write and read too. What comes in is verified, and files that are no
-plain files are refused.
+regular files are refused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from imagestore.errors import (
 from imagestore.oci import media_types
 from imagestore.oci.digest import Digest, verify
 from imagestore.oci.reference import TAG, Reference
-from imagestore.testing.engine.targets import read_target
-from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
+from imagestore.testing.builders.bodies import FileBody
+from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
 from imagestore.util.files import write_whole
@@ -41,11 +41,6 @@ _MAX_DOCUMENT: Final = 8 << 20
 def tape_to_layout(tape: Tape, blobs: BlobFolder, folder: str) -> int:
     """Write everything a tape can serve as a layout; gives the number of entries in its index.
 
-    Args:
-        tape: repositories, and what recorded exchanges hold of manifests and blobs.
-        blobs: where its bodies are.
-        folder: to be made; must not hold a layout yet.
-
     Raises:
         ContentNotFoundError: a body is missing.
         ImageStoreError: the folder has a layout already.
@@ -54,7 +49,7 @@ def tape_to_layout(tape: Tape, blobs: BlobFolder, folder: str) -> int:
         raise ImageStoreError(f"layout {folder}: exists already; nothing was written", hint="name another folder")
     out = BlobFolder(os.path.join(folder, "blobs"))
     os.makedirs(out.root, exist_ok=True)
-    computed: dict[Digest, Body] = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+    computed = tape.synthetic_bodies()
     entries: list[dict[str, object]] = []
     for repository in (*tape.repositories, *recorded_repositories(tape)):
         for content in (*repository.manifests, *repository.blobs):
@@ -73,7 +68,7 @@ def recorded_repositories(tape: Tape) -> list[TapeRepository]:
     for one in tape.exchanges:
         if one.body is None or one.status != 200 or one.range or one.ending is not None:
             continue
-        target = read_target(one.path)
+        target = parse_path(one.path)
         if target.kind == "manifest":
             kind = next((value for name, value in one.headers if name.lower() == "content-type"), "")
             document = replace(one.body, media_type=media_types.bare(kind))
@@ -84,7 +79,7 @@ def recorded_repositories(tape: Tape) -> list[TapeRepository]:
             found[place] = replace(known, tags=tags, manifests=manifests)
         else:
             bodies[one.body.digest] = one.body
-    # A blob may have come from a storage host, so it can't be told which repository it belongs to.
+    # A blob may have come from a storage host, so its repository is unknown.
     return [replace(one, blobs=tuple(bodies.values())) for one in found.values()]
 
 
@@ -123,26 +118,18 @@ def _entry(content: TapeContent) -> dict[str, object]:
 def layout_to_tape(folder: str, blobs: BlobFolder, *, name: str, about: str = "") -> Tape:
     """Read a layout as a tape; its bodies are put into ``blobs``.
 
-    Args:
-        folder: of the layout.
-        blobs: where bodies go.
-        name: repository for entries that don't say their full reference, for example ``registry.example/app``.
-        about: for people.
+    ``name`` is the repository for entries that don't say their full reference, for example ``registry.example/app``.
 
     Raises:
         DocumentError: no layout, or a document in it that can't be read.
         IntegrityError: a blob is not what its name says.
-        InvalidReferenceError: the name is no reference.
+        InvalidReferenceError: the name is not a reference.
     """
     return Tape(about=about, repositories=tuple(_read_layout(folder, blobs, Reference.parse(name)).values()))
 
 
 def check_layout(folder: str, source: BlobFolder | None = None) -> None:
-    """Check that a layout has what its documents need; nothing is copied.
-
-    Args:
-        folder: of the layout.
-        source: where its bodies are; its own by default.
+    """Check that a layout has what its documents need, with bodies in ``source`` if that is given; nothing is copied.
 
     Raises:
         ContentNotFoundError: a blob is missing.
@@ -156,8 +143,8 @@ def _read_layout(
 ) -> dict[tuple[str, str], TapeRepository]:
     source = source or BlobFolder(os.path.join(folder, "blobs"))
     what = f"layout {folder}"
-    _plain(os.path.join(folder, "oci-layout"), what)
-    with open(_plain(os.path.join(folder, "index.json"), what), "rb") as file:
+    _regular(os.path.join(folder, "oci-layout"), what)
+    with open(_regular(os.path.join(folder, "index.json"), what), "rb") as file:
         index = _decode(file.read(_MAX_DOCUMENT + 1), what)
     found: dict[tuple[str, str], TapeRepository] = {}
     for entry in _children(index):
@@ -208,7 +195,7 @@ def _walk(
             if is_document or one.get("urls"):
                 continue
             raise ContentNotFoundError(f"layout: {digest} is not in its blobs, but a manifest in it needs it")
-        path = _plain(source.path(digest), "layout")
+        path = _regular(source.path(digest), "layout")
         if not is_document:
             body = FileBody(path, os.stat(path).st_size)
             if blobs is not None:
@@ -255,11 +242,11 @@ def _decode(data: bytes, what: str) -> dict[str, object]:
     return value
 
 
-def _plain(path: str, what: str) -> str:
+def _regular(path: str, what: str) -> str:
     try:
         is_plain = stat.S_ISREG(os.lstat(path).st_mode)
     except OSError as problem:
         raise DocumentError(what, [f"{os.path.basename(path)}: {problem.strerror}"]) from problem
     if not is_plain:
-        raise DocumentError(what, [f"{os.path.basename(path)}: expected a plain file"])
+        raise DocumentError(what, [f"{os.path.basename(path)}: expected a regular file"])
     return path

@@ -7,6 +7,7 @@ that pulls have. It verifies nothing that it pulls, so everything is verified he
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -24,16 +25,15 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.oci.digest import Digest, Verifier
-from imagestore.testing.images.bodies import FileBody
+from imagestore.testing.builders.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.compose import save_text
+from imagestore.testing.tapes.files import load_tape, save_text, tape_path
 from imagestore.testing.tapes.layout import check_layout
-from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 from imagestore.util.files import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from oras.client import OrasClient
 
@@ -43,7 +43,7 @@ BODY_TYPE: Final = "application/octet-stream"
 _CONFIG_TYPE: Final = "application/vnd.imagestore.fixture.config.v1+json"
 _MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
 _TITLE: Final = "org.opencontainers.image.title"
-_KNOCK_SECONDS: Final = 10.0
+_PROBE_SECONDS: Final = 10.0
 # oras puts the answer into the text of a ValueError.
 _NOT_FOUND: Final = re.compile(r"(?i)\b404\b|not found|name_unknown|manifest_unknown")
 _TAPE_NAME: Final = "tape.toml"
@@ -51,12 +51,7 @@ _LAYOUT_NAMES: Final = ("oci-layout", "index.json")
 
 
 def push_tape(path: str, target: str, *, is_plain_http: bool = False) -> None:
-    """Push a tape with its bodies.
-
-    Args:
-        path: tape file.
-        target: ``host[:port]/repository:tag``.
-        is_plain_http: for a registry without TLS.
+    """Push a tape with its bodies to ``host[:port]/repository:tag``.
 
     Raises:
         AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
@@ -74,28 +69,18 @@ def push_tape(path: str, target: str, *, is_plain_http: bool = False) -> None:
 
 
 def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
-    """Fetch a tape and its bodies; gives the tape's file name.
-
-    Args:
-        target: ``host[:port]/repository:tag``.
-        path: where the tape goes; bodies go into its ``blobs``.
-        is_plain_http: for a registry without TLS.
+    """Fetch a tape, and its bodies into its ``blobs``; gives the tape's file name.
 
     Raises:
         AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
-        DocumentError: the artifact holds no good tape.
+        DocumentError: the artifact holds no valid tape.
         IntegrityError: a body is not what its name says, or a text not what the manifest says.
         RegistryUnavailableError: the registry refused or didn't answer.
     """
     with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as folder:
         _pull(target, folder, is_plain_http=is_plain_http)
-        text_path = os.path.join(folder, _TAPE_NAME)
-        if not os.path.isfile(text_path):
-            is_layout = os.path.isfile(os.path.join(folder, _LAYOUT_NAMES[0]))
-            more = ", but a layout: fetch it with --layout (fetch_layout)" if is_layout else ""
-            raise DocumentError(f"artifact {target}", [f"it has no {_TAPE_NAME}{more}"])
-        with open(text_path, "rb") as file:
-            text = file.read(MAX_TAPE_BYTES + 1)
+        advice = ", but a layout: fetch it with --layout (fetch_layout)"
+        text = _read_text(target, folder, _TAPE_NAME, other=_LAYOUT_NAMES[0], advice=advice)
         tape = parse_tape(text, what=f"artifact {target}")
         blobs = BlobFolder.beside(tape_path(path))
         _take_bodies(folder, blobs)
@@ -116,26 +101,15 @@ def push_layout(folder: str, target: str, *, is_plain_http: bool = False) -> Non
 
 
 def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> None:
-    """Fetch an OCI image layout that push_layout pushed; see fetch_tape.
+    """Fetch an OCI image layout that push_layout pushed; raises as fetch_tape does.
 
     Raises:
-        AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
         ContentNotFoundError: the artifact lacks a body; nothing became a layout.
-        DocumentError: the artifact holds no good layout.
-        IntegrityError: a body is not what its name says, or a text not what the manifest says.
-        RegistryUnavailableError: the registry refused or didn't answer.
     """
     with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as staging:
         _pull(target, staging, is_plain_http=is_plain_http)
-        texts: dict[str, bytes] = {}
-        for name in _LAYOUT_NAMES:
-            path = os.path.join(staging, name)
-            if not os.path.isfile(path):
-                is_tape = os.path.isfile(os.path.join(staging, _TAPE_NAME))
-                more = ", but a tape: fetch it without --layout (fetch_tape)" if is_tape else ""
-                raise DocumentError(f"artifact {target}", [f"it has no {name}{more}"])
-            with open(path, "rb") as file:
-                texts[name] = file.read()
+        advice = ", but a tape: fetch it without --layout (fetch_tape)"
+        texts = {name: _read_text(target, staging, name, other=_TAPE_NAME, advice=advice) for name in _LAYOUT_NAMES}
         bodies = BlobFolder(os.path.join(folder, "blobs"))
         _take_bodies(staging, bodies)
         check_layout(staging, bodies)
@@ -159,28 +133,38 @@ def _take_bodies(folder: str, blobs: BlobFolder) -> None:
             blobs.put(FileBody(path, os.stat(path).st_size), digest)
 
 
-def _client(*, is_plain_http: bool) -> OrasClient:
+@contextlib.contextmanager
+def _connected(target: str, action: str, *, is_plain_http: bool) -> Iterator[OrasClient]:
+    """A client with the logins that pulls have; what goes wrong inside is an error of ours."""
     try:
+        import requests
         from oras.client import OrasClient
+
+        from imagestore.testing.tapes.oras_login import Login
     except ImportError as problem:
         raise ConfigError(
             "publishing: the package oras is not installed", hint="pip install 'imagestore[oras]'"
         ) from problem
-    return OrasClient(insecure=is_plain_http, tls_verify=not is_plain_http)
+    client = OrasClient(insecure=is_plain_http, tls_verify=not is_plain_http)
+    # If the registry can't be reached, fail at once: oras would try for minutes. The answer may have no end.
+    address = f"{'http' if is_plain_http else 'https'}://{target.partition('/')[0]}/v2/"
+    try:
+        requests.get(address, timeout=_PROBE_SECONDS, stream=True).close()
+    except requests.RequestException as problem:
+        raise _refused(target, "connection", problem) from problem
+    try:
+        with Login(target, is_plain_http=is_plain_http) as login:
+            login.put_into(client)
+            yield client
+    except (requests.RequestException, ValueError) as problem:
+        raise _refused(target, action, problem) from problem
 
 
 def _push(target: str, files: Mapping[str, tuple[str, str]], *, is_plain_http: bool) -> None:
-    client = _client(is_plain_http=is_plain_http)
-    import requests
-
-    from imagestore.testing.tapes.login import Login
-
-    _knock(target, is_plain_http=is_plain_http)
     with (
-        Login(target, is_plain_http=is_plain_http) as login,
+        _connected(target, "push", is_plain_http=is_plain_http) as client,
         tempfile.TemporaryDirectory(prefix="imagestore-push-") as folder,
     ):
-        login.put_into(client)
         config = os.path.join(folder, "config.json")
         with open(config, "wb") as file:
             file.write(b"{}")
@@ -190,45 +174,37 @@ def _push(target: str, files: Mapping[str, tuple[str, str]], *, is_plain_http: b
             link = os.path.join(folder, name)
             os.symlink(os.path.abspath(path), link)
             staged.append(f"{link}:{media_type}")
-        try:
-            client.push(
-                target,
-                files=staged,
-                manifest_config=f"{config}:{_CONFIG_TYPE}",
-                disable_path_validation=True,
-                quiet=True,
-            )
-        except (requests.RequestException, ValueError) as problem:
-            raise _refused(target, "push", problem) from problem
+        config_file = f"{config}:{_CONFIG_TYPE}"
+        client.push(target, files=staged, manifest_config=config_file, disable_path_validation=True, quiet=True)
 
 
 def _pull(target: str, folder: str, *, is_plain_http: bool) -> None:
-    client = _client(is_plain_http=is_plain_http)
-    import requests
-
-    from imagestore.testing.tapes.login import Login
-
-    _knock(target, is_plain_http=is_plain_http)
-    try:
-        with Login(target, is_plain_http=is_plain_http) as login:
-            login.put_into(client)
-            container = client.get_container(target)
-            client.auth.load_configs(container)
-            accepted = {"Accept": _MANIFEST_TYPE}
-            answer = client.do_request(f"{client.prefix}://{container.manifest_url()}", headers=accepted)
-            answer.raise_for_status()
-            texts = _texts(target, answer.content)
+    with _connected(target, "pull", is_plain_http=is_plain_http) as client:
+        container = client.get_container(target)
+        client.auth.load_configs(container)
+        accepted = {"Accept": _MANIFEST_TYPE}
+        answer = client.do_request(f"{client.prefix}://{container.manifest_url()}", headers=accepted)
+        answer.raise_for_status()
+        texts = _texts(target, answer.content)
+        try:
             client.pull(target, outdir=folder)
-    except (requests.RequestException, ValueError) as problem:
-        raise _refused(target, "pull", problem) from problem
-    except Exception as problem:
-        if type(problem) is Exception:  # what oras raises for a title that leads out of the folder
-            raise ProtocolError(f"artifact {target}: {problem}") from problem
-        raise
+        except Exception as problem:
+            if type(problem) is Exception:  # what oras raises for a title that leads out of the folder
+                raise ProtocolError(f"artifact {target}: {problem}") from problem
+            raise
     for name in (_TAPE_NAME, *_LAYOUT_NAMES):
         path = os.path.join(folder, name)
         if os.path.lexists(path):
             _check_text(f"artifact {target}: {name}", path, texts.get(name))
+
+
+def _read_text(target: str, folder: str, name: str, *, other: str, advice: str) -> bytes:
+    path = os.path.join(folder, name)
+    if not os.path.isfile(path):
+        more = advice if os.path.isfile(os.path.join(folder, other)) else ""
+        raise DocumentError(f"artifact {target}", [f"it has no {name}{more}"])
+    with open(path, "rb") as file:
+        return file.read(MAX_TAPE_BYTES + 1)
 
 
 def _texts(target: str, manifest: bytes) -> dict[str, tuple[Digest, int]]:
@@ -259,19 +235,6 @@ def _verify(what: str, digest: Digest, size: int | None, pieces: Iterable[bytes]
     for piece in pieces:
         verifier.update(piece)
     verifier.finish()
-
-
-def _knock(target: str, *, is_plain_http: bool) -> None:
-    """Fail at once when nobody is there; oras would try for minutes."""
-    import requests
-
-    host = target.partition("/")[0]
-    try:
-        # Who answers is there; what they say is not read, since it may have no end.
-        address = f"{'http' if is_plain_http else 'https'}://{host}/v2/"
-        requests.get(address, timeout=_KNOCK_SECONDS, stream=True).close()
-    except requests.RequestException as problem:
-        raise _refused(target, "connection", problem) from problem
 
 
 def _refused(target: str, action: str, problem: Exception) -> ImageStoreError:

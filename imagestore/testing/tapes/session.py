@@ -5,7 +5,7 @@
 | none | replay, strictly | error |
 | once | replay, strictly | record |
 | new_episodes | replay, and record what it doesn't answer | record |
-| rewrite | record anew | record |
+| rewrite | record again | record |
 
 A lock per tape keeps parallel test processes from recording the same tape at once; tapes and bodies are written by
 rename, so a reader never sees half of one.
@@ -19,31 +19,32 @@ import os
 import stat
 import tempfile
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.testing.servers.loopback import LoopbackServer
+from imagestore.content.locks import FileLock
+from imagestore.errors import ConfigError, InvalidInputError, OperationCancelledError
+from imagestore.testing.recording.recorder import Recorder
+from imagestore.testing.recording.upstream import Upstream
+from imagestore.testing.registry import Reachable
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.compose import save_tape
-from imagestore.testing.tapes.player import Replay, first_lines, load_tape, replay, tape_path
+from imagestore.testing.tapes.files import load_tape, save_tape, tape_path
+from imagestore.testing.tapes.replay import Replay, first_lines, replay
 from imagestore.testing.tapes.tape import SUFFIX
+from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from imagestore.testing.engine.engine import Answers, Shaper
+    from imagestore.testing.engine.engine import RequestHandler, Shaper
     from imagestore.testing.engine.ledger import Ledger
-    from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.recording.recorder import Recorder
-    from imagestore.testing.servers.proxy import ProxyServer
-    from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport
+    from imagestore.testing.faults.rules import FaultRule
     from imagestore.testing.tapes.tape import Tape
 
-# How long another process may record the same tape, and how often it is looked after.
+# How long another process may record the same tape.
 _LOCK_SECONDS: Final = 60.0
-_LOCK_PAUSE_SECONDS: Final = 0.05
+# Threads of this process that record, by the lock they hold.
+_HOLDERS: Final[dict[str, int]] = {}
 MODES: Final = ("none", "once", "new_episodes", "rewrite")
 
 
@@ -68,13 +69,8 @@ class SessionSettings:
     about: str = ""
 
 
-class TapeSession:
+class TapeSession(Reachable):
     """A tape in use; a context manager. Call finish() when all went well.
-
-    Args:
-        path: of the tape.
-        mode: see the module text.
-        settings: how.
 
     Raises:
         InvalidInputError: unknown mode, or a path without a name.
@@ -96,28 +92,27 @@ class TapeSession:
         # How many requests had come by finish(), and how many of them had no answer; None before.
         self._judged: tuple[int, int] | None = None
         if mode != "none":
-            self._stack.enter_context(_Lock(self.path))
-        try:
+            self._stack.enter_context(_locked(self.path))
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._stack.close)
             self._open()
-        except BaseException:
-            self._stack.close()
-            raise
+            undo.pop_all()
 
     def _open(self) -> None:
         exists = os.path.exists(self.path)
-        _check_about(self._settings.about)
+        try:
+            self._settings.about.encode()
+        except UnicodeEncodeError:
+            raise InvalidInputError(
+                f"about {self._settings.about!r}: expected text that can be written as UTF-8"
+            ) from None
         if self.mode == "none" or (self.mode == "once" and exists):
             self._stack.close()  # a replay needs no lock
             self._replay = replay(self.path, faults=self._settings.faults)
             return
         blobs = BlobFolder.beside(self.path)
-        before = None
         if self.mode == "new_episodes" and exists:
             self._base = load_tape(self.path)
-            before = Replay(self._base, blobs)
-        from imagestore.testing.recording.recorder import Recorder
-        from imagestore.testing.recording.upstream import Upstream
-
         settings = self._settings
         self._recorder = self._stack.enter_context(
             Recorder(
@@ -125,7 +120,7 @@ class TapeSession:
                 upstream=Upstream(settings.upstream),
                 known_secrets=settings.known_secrets,
                 plain_names=settings.plain_names,
-                before=before.engine if before is not None else None,
+                before=Replay(self._base, blobs).engine.respond if self._base is not None else None,
             )
         )
 
@@ -142,11 +137,11 @@ class TapeSession:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Logical hosts of the tape that is replayed; none while recording."""
-        return self._replay.tape.logical_hosts if self._replay is not None else ()
+        """Logical hosts of the tape that is replayed, or those whose upstream is named."""
+        return self._replay.hosts if self._replay is not None else tuple(self._settings.upstream)
 
     @property
-    def engine(self) -> Answers:
+    def engine(self) -> RequestHandler:
         """What answers."""
         if self._recorder is not None:
             return self._recorder
@@ -159,7 +154,7 @@ class TapeSession:
         return self.engine.ledger
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[str, ...]:
         """What went wrong so far: requests without an answer, and what stops a recording."""
         stops = self._recorder.problems if self._recorder is not None else ()
         unexpected = first_lines(self.ledger.unexpected, "unexpected requests")
@@ -174,39 +169,6 @@ class TapeSession:
         if self._recorder is not None:
             return tuple(str(entry) for entry in self.ledger.entries if entry.number > count)
         return self.ledger.unexpected[unexpected:] if self._settings.is_strict else ()
-
-    @property
-    def transport(self) -> ReplayTransport:
-        """An httpx transport with logical host names."""
-        from imagestore.testing.servers.transport import ReplayTransport
-
-        return ReplayTransport(self.engine)
-
-    @property
-    def async_transport(self) -> AsyncReplayTransport:
-        """The same for httpx.AsyncClient."""
-        from imagestore.testing.servers.transport import AsyncReplayTransport
-
-        return AsyncReplayTransport(self.engine)
-
-    def serve(self, *hosts: str, is_tls: bool = False) -> LoopbackServer:
-        """A loopback server; a context manager.
-
-        Args:
-            hosts: logical hosts; those of the tape, or of ``upstream``, by default.
-            is_tls: HTTPS with a throw-away authority.
-        """
-        from imagestore.testing.servers.authority import Authority
-
-        known = self._replay.tape.logical_hosts if self._replay is not None else tuple(self._settings.upstream)
-        return LoopbackServer(self.engine, hosts or known, authority=Authority() if is_tls else None)
-
-    def proxy(self) -> ProxyServer:
-        """An HTTP proxy for clients that use the logical names themselves; a context manager."""
-        from imagestore.testing.servers.authority import Authority
-        from imagestore.testing.servers.proxy import ProxyServer
-
-        return ProxyServer(self.engine, (), authority=Authority())
 
     def finish(self) -> None:
         """Judge the replay, or write the tape.
@@ -228,77 +190,40 @@ class TapeSession:
             self._replay.check()
 
 
-def _check_about(about: str) -> None:
-    try:
-        about.encode()
-    except UnicodeEncodeError:
-        raise InvalidInputError(f"about {about!r}: expected text that can be written as UTF-8") from None
+@contextlib.contextmanager
+def _locked(tape: str) -> Iterator[None]:
+    """Hold an advisory lock for one tape, in a folder for each user below the system's temporary files.
 
+    Another process or thread is waited for, since it may be recording what this one then replays. A thread never waits
+    for itself: it could not release the lock.
 
-class _Lock:
-    """An advisory lock for one tape between the processes of a user, beside the system's other temporary files.
-
-    Another process or thread is waited for, since it may just be recording what this one then replays. A thread never
-    waits for itself: nobody would be left to release the lock.
+    Raises:
+        ConfigError: another recording of this tape doesn't end, or the folder belongs to another user.
     """
-
-    def __init__(self, path: str) -> None:
-        name = hashlib.sha256(os.path.abspath(path).encode("utf-8", "surrogateescape")).hexdigest()[:24]
-        self._tape = path
-        # A folder for each user: nobody else can have made what is in ours.
-        self._folder = os.path.join(tempfile.gettempdir(), f"imagestore-tapes-{os.geteuid()}")
-        self._path = os.path.join(self._folder, f"{name}.lock")
-        self._handle = -1
-
-    def __enter__(self) -> Self:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self._folder, 0o700)
-        found = os.lstat(self._folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise ConfigError(
-                f"{self._folder}: expected a folder of ours for the locks of tapes, and it is somebody else's",
-                hint="name another folder for temporary files in TMPDIR",
-            )
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while not self._try():
-            if self._owner() == _own_name() or time.monotonic() > deadline:
-                raise ConfigError(
-                    f"tape {self._tape}: another recording writes it already",
-                    hint="give each test a tape of its own, or let the other one end",
-                )
-            time.sleep(_LOCK_PAUSE_SECONDS)
-        return self
-
-    def _try(self) -> bool:
-        import fcntl
-
-        handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    folder = os.path.join(tempfile.gettempdir(), f"imagestore-tapes-{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ConfigError(
+            f"{folder}: expected a folder of ours for the locks of tapes, and it is somebody else's",
+            hint="name another folder for temporary files in TMPDIR",
+        )
+    name = hashlib.sha256(os.path.abspath(tape).encode("utf-8", "surrogateescape")).hexdigest()[:24]
+    path = os.path.join(folder, f"{name}.lock")
+    busy = ConfigError(
+        f"tape {tape}: another recording writes it already",
+        hint="give each test a tape of its own, or let the other one end",
+    )
+    if _HOLDERS.get(path) == threading.get_ident():
+        raise busy
+    with FileLock(path) as lock:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The file may have been removed by its last owner between the two calls.
-            if os.path.exists(self._path) and os.path.samestat(os.fstat(handle), os.stat(self._path)):
-                os.truncate(handle, 0)
-                os.write(handle, _own_name())
-                self._handle = handle
-                return True
-        except OSError:
-            os.close(handle)
-            return False
-        os.close(handle)
-        return False
-
-    def _owner(self) -> bytes:
+            lock.acquire(CancelToken(deadline_seconds=_LOCK_SECONDS))
+        except OperationCancelledError:
+            raise busy from None
+        _HOLDERS[path] = threading.get_ident()
         try:
-            with open(self._path, "rb") as file:
-                return file.read(64)
-        except OSError:
-            return b""
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
-        os.close(self._handle)
-
-
-def _own_name() -> bytes:
-    return f"{os.getpid()}.{threading.get_native_id()}".encode()
+            yield
+        finally:
+            del _HOLDERS[path]

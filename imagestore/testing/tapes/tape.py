@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from imagestore.testing.builders.bodies import SyntheticBody, SyntheticForm
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.engine.exchange import Ending, Framing
-    from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.images.bodies import SyntheticForm
+    from imagestore.testing.engine.messages import Ending, Framing
+    from imagestore.testing.faults.rules import FaultRule
 
 FORMAT: Final = "imagestore-tape"
 VERSION: Final = 1
@@ -35,7 +36,7 @@ class TapeContent:
 
 @dataclass(frozen=True, slots=True)
 class TapeSynthetic:
-    """A body computed from a seed (imagestore.testing.images.bodies)."""
+    """A body computed from a seed (imagestore.testing.builders.bodies)."""
 
     digest: Digest
     size: int
@@ -91,7 +92,7 @@ class TapeExchange:
         headers: name and value, sorted by name.
         body: digest of the answer's body, or None.
         text: a small answer written into the tape instead.
-        stop_at, ending: the recorded answer broke off after so many bytes, and how.
+        stop_at, ending: the recorded answer broke off after this many bytes, and how.
         framing: how the answer's end was marked; see Delivery.
         times: how often the same answer came in a row.
     """
@@ -148,6 +149,10 @@ class Tape:
         names += [one.realm_host for one in self.hosts if one.realm_host] + [one.host for one in self.exchanges]
         names += [self.storage_host] if self.storage_host else []
         return tuple(dict.fromkeys(names))
+
+    def synthetic_bodies(self) -> dict[Digest, SyntheticBody]:
+        """Every body that is computed."""
+        return {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in self.synthetic}
 
     def contents(self) -> dict[Digest, TapeContent]:
         """Every body that must be in the folder of blobs (synthetic ones are not)."""

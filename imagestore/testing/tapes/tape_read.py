@@ -9,15 +9,16 @@ import dataclasses
 import re
 import tomllib
 import urllib.parse
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from imagestore.config.findings import RefusalError
 from imagestore.config.toml_lines import KeyLines
-from imagestore.errors import DocumentError, InvalidInputError, InvalidReferenceError
+from imagestore.errors import DocumentError, InvalidDigestError, InvalidInputError, InvalidReferenceError
+from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
-from imagestore.testing.engine.exchange import Ending
-from imagestore.testing.faults.catalogue import EFFECTS
-from imagestore.testing.faults.rule import FaultRule, Where
+from imagestore.testing.engine.messages import Ending
+from imagestore.testing.faults import EFFECTS
+from imagestore.testing.faults.rules import FaultRule, Where
 from imagestore.testing.tapes.tape import (
     FORMAT,
     VERSION,
@@ -28,11 +29,13 @@ from imagestore.testing.tapes.tape import (
     TapeRepository,
     TapeSynthetic,
 )
-from imagestore.testing.tapes.tape_fields import Table
 
 if TYPE_CHECKING:
-    from imagestore.testing.engine.exchange import Framing
-    from imagestore.testing.images.bodies import SyntheticForm
+    from collections.abc import Iterator
+
+    from imagestore.testing.builders.bodies import SyntheticForm
+    from imagestore.testing.engine.messages import Framing
+
 
 #: A tape's text is never longer; bodies are elsewhere.
 MAX_TAPE_BYTES: Final = 32 << 20
@@ -40,14 +43,11 @@ _REQUEST: Final = re.compile(r"([A-Z]{1,20}) (https?)://([a-z0-9._:\[\]-]{1,260}
 # A computed body costs nothing to name and much to read; no layer is larger.
 _MAX_SYNTHETIC_BYTES: Final = 1 << 40
 _ENDINGS: Final = ("closed", "reset", "stalled")
+Kind = TypeVar("Kind")
 
 
 def parse_tape(data: bytes, *, what: str = "tape") -> Tape:
-    """Read a tape.
-
-    Args:
-        data: the file's bytes.
-        what: names the tape in errors.
+    """Read a tape; ``what`` names it in errors.
 
     Raises:
         DocumentError: too long, not TOML, another format or version, or a member that breaks the rules.
@@ -216,3 +216,123 @@ def _header(table: Table, line: str) -> tuple[str, str]:
     if not colon or not name or not name.isascii():
         raise table.fault("headers", f"expected 'Name: value', found {line[:100]!r}")
     return name, value.removeprefix(" ")
+
+
+class Table:
+    """A TOML table under inspection; members are taken by type, and finish() refuses unknown ones."""
+
+    def __init__(self, value: object, path: str, what: str) -> None:
+        self.path = path
+        self.what = what
+        if not isinstance(value, dict):
+            raise self.fault("", f"expected a table, found {_kind(value)}")
+        self._values: dict[str, object] = dict(value)
+        self._taken: set[str] = set()
+
+    def fault(self, key: str, message: str) -> DocumentError:
+        """An error about a member of this table."""
+        place = ".".join(part for part in (self.path, key) if part) or "top level"
+        return DocumentError(self.what, [f"{place}: {message}"])
+
+    def _take(self, key: str) -> object:
+        self._taken.add(key)
+        return self._values.get(key)
+
+    def _typed(self, key: str, kind: type[Kind], words: str, default: Kind | None) -> Kind:
+        value = self._take(key)
+        if value is None and default is not None:
+            return default
+        # A truth value is a whole number to isinstance().
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.fault(key, f"expected {words}, found {_kind(value)}")
+        return value
+
+    def has(self, key: str) -> bool:
+        """Whether the member is there."""
+        return key in self._values
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string; required when there is no default."""
+        return self._typed(key, str, "a string", default)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """A truth value."""
+        return self._typed(key, bool, "true or false", default)
+
+    def integer(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+        """A whole number, at least ``least``; required when there is no default."""
+        value = self._typed(key, int, "a whole number", default)
+        if not least <= value < 1 << 63:
+            raise self.fault(key, f"expected at least {least}, found {value}")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """A finite number, not negative."""
+        value = self._take(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+            raise self.fault(key, "expected a number from 0 to 1e9")
+        return float(value)
+
+    def one_of(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
+        """A string out of a few."""
+        value = self.text(key, default)
+        if value not in allowed:
+            raise self.fault(key, f"expected one of {', '.join(allowed)}; found {value!r}")
+        return value
+
+    def digest(self, key: str) -> Digest:
+        """A verifiable digest."""
+        text = self.text(key)
+        try:
+            digest = Digest.parse(text)
+        except InvalidDigestError as problem:
+            raise self.fault(key, str(problem)) from problem
+        if not digest.is_verifiable:
+            raise self.fault(key, f"digest algorithm {digest.algorithm} can't be verified")
+        return digest
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings; empty when absent."""
+        value = self._take(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise self.fault(key, "expected a list of strings")
+        return tuple(value)
+
+    def tables(self, key: str) -> Iterator[Table]:
+        """A list of tables; empty when absent."""
+        for number, one in enumerate(self._typed(key, list, "a list of tables", [])):
+            yield Table(one, f"{self.path}.{key}[{number}]".lstrip("."), self.what)
+
+    def table(self, key: str) -> Table:
+        """A table; empty when absent."""
+        return Table(self._typed(key, dict, "a table", {}), f"{self.path}.{key}".lstrip("."), self.what)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the members, as written."""
+        return tuple(self._values)
+
+    def finish(self) -> None:
+        """Refuse members that nothing has taken.
+
+        Raises:
+            DocumentError: names the first unknown member and the known ones.
+        """
+        for key in self._values:
+            if key not in self._taken:
+                raise self.fault(key, f"unknown member; known here: {', '.join(sorted(self._taken))}")
+
+
+def _kind(value: object) -> str:
+    names = {
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "a table",
+    }
+    return "nothing" if value is None else names.get(type(value), type(value).__name__)

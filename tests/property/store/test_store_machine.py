@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from imagestore import Digest
 from imagestore.testing import Image, build_index, layer
-from imagestore.testing.images.builders import BuiltManifest
+from imagestore.testing.builders.images import BuiltManifest
 from tests.support.node import HANDLERS, PLATFORMS, needed, node
 
 TAGS = ("registry.example/a:1", "registry.example/a:2", "registry.example/b:1")

@@ -14,7 +14,7 @@ from imagestore import config as configuration
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.oci.media_types import OCI_INDEX
 from imagestore.testing import Image, build_image, build_index, layer
-from imagestore.testing.images.builders import Document
+from imagestore.testing.builders.images import Document
 from tests.support.containerd_client import Client, refused, target
 from tests.support.rpc_server import containerd_face
 from tests.support.whole_images import (

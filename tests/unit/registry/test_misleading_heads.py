@@ -10,8 +10,8 @@ import pytest
 
 from imagestore import CancelToken, Digest, ImageStore, TransferPolicy
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image
-from imagestore.testing.faults.delivery import Reset, SlowHead
-from imagestore.testing.faults.effect import Effect
+from imagestore.testing.faults import Effect
+from imagestore.testing.faults.bodies import Reset, SlowHead
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
 
 IMAGE = build_image()

@@ -11,7 +11,7 @@ from imagestore import CancelToken, Digest
 from imagestore.errors import NoMatchingManifestError, StoreError
 from imagestore.store.pull.plan import Presence
 from imagestore.testing import Layer, build_image, build_index, layer
-from imagestore.testing.images.bodies import BytesBody
+from imagestore.testing.builders.bodies import BytesBody
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
 
 

@@ -156,7 +156,7 @@ def test_a_descriptor_that_lies_about_a_size_does_not_cost_the_good_blob(tmp_pat
 
 
 def _with_layers(*entries: object) -> dict[str, object]:
-    from imagestore.testing.images.builders import render_descriptor
+    from imagestore.testing.builders.images import render_descriptor
 
     return {"layers": [render_descriptor(entry) for entry in entries]}  # type: ignore[arg-type]
 

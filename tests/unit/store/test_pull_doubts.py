@@ -13,7 +13,7 @@ from imagestore.errors import DocumentError, IntegrityError, StoreFullError
 from imagestore.metadata.records import ImageRecord
 from imagestore.registry.client import RegistryClient
 from imagestore.testing import Entry, Image, build_artifact, build_image, build_index, layer
-from imagestore.testing.images.bodies import BytesBody
+from imagestore.testing.builders.bodies import BytesBody
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
 
 ODD = "registry.example/odd:1"

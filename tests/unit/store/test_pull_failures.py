@@ -24,7 +24,7 @@ from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image, snap
 
 def _damaged(image: Image, how: str) -> Image:
     """The same documents, but the last Windows layer's bytes are others (or fewer)."""
-    from imagestore.testing.images.bodies import BytesBody
+    from imagestore.testing.builders.bodies import BytesBody
 
     victim = image.manifests[2].layers[-1].digest
     body = b"".join(image.blobs[victim].chunks())

@@ -29,7 +29,7 @@ from imagestore.store.maintenance.check import FaultKind
 from imagestore.store.maintenance.hashing import CheckOptions, CheckProgress
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import Entry, build_artifact, build_image, build_index
-from imagestore.testing.images.bodies import BytesBody
+from imagestore.testing.builders.bodies import BytesBody
 from tests.support.locks import is_locked
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.images.bodies import (
+from imagestore.testing.builders.bodies import (
     PIECE_BYTES,
     BytesBody,
     FileBody,
@@ -23,7 +23,7 @@ from imagestore.testing.images.bodies import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagestore.testing.images.bodies import Body, SyntheticForm
+    from imagestore.testing.builders.bodies import Body, SyntheticForm
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from imagestore.testing import (
     layer,
     synthetic_layer,
 )
-from imagestore.testing.images.bodies import read_all
-from imagestore.testing.images.builders import read_platform
-from imagestore.testing.images.layers import stored_gzip
+from imagestore.testing.builders.bodies import read_all
+from imagestore.testing.builders.images import read_platform
+from imagestore.testing.builders.layers import stored_gzip
 
 
 def document(image: Image) -> dict[str, Any]:

@@ -9,22 +9,15 @@ import httpx
 import pytest
 
 from imagestore.testing import ReplayMismatchError, Tape, replay
-from imagestore.testing.engine.exchange import Ending
-from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.engine.messages import Ending
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from imagestore.testing import Replay
+    from imagestore.testing.tapes.blob_folder import BlobFolder
 
 CONTENT = b"0123456789"
 PING = TapeExchange("GET", "https", "a.example", "/v2/", "", 200, text="{}")
-
-
-@pytest.fixture
-def blobs(tmp_path: Path) -> BlobFolder:
-    return BlobFolder(str(tmp_path / "blobs"))
 
 
 @pytest.fixture

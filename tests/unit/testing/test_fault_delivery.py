@@ -28,7 +28,7 @@ from imagestore.testing.faults import (
 )
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.tape_read import parse_tape
-from tests.unit.testing.faulty import BASE, BLOB, CONTENT, IMAGE, MANIFEST, client_with, registry_with
+from tests.unit.testing.faulty_registry import BASE, BLOB, CONTENT, IMAGE, MANIFEST, client_with, registry_with
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ def test_redirected_content_needs_no_credential_and_the_ledger_shows_one_that_ca
         registry.ledger.assert_credentials_only_at("registry.example")
 
 
-# -- the wire, as httpx sees it (the loopback server is compared with this in test_front_ends) ---------------------
+# -- the wire, as httpx sees it (test_servers compares the loopback server with this) -------------------------------
 
 
 def slept(*faults: Effect) -> list[float]:

@@ -12,9 +12,9 @@ import pytest
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing import Registry, TokenAuth
-from imagestore.testing.engine.answers import error
-from imagestore.testing.engine.exchange import Reply, Request
+from imagestore.testing.engine.messages import Reply, Request, error
 from imagestore.testing.faults import (
+    EFFECTS,
     DeepJson,
     Drip,
     DuplicateKeys,
@@ -43,9 +43,18 @@ from imagestore.testing.faults import (
     WrongRange,
     chaos,
 )
-from imagestore.testing.faults.answering import retry_after_text
-from imagestore.testing.faults.catalogue import EFFECTS
-from tests.unit.testing.faulty import BASE, BLOB, CONTENT, IMAGE, LAYER, MANIFEST, client_with, registry_with, statuses
+from imagestore.testing.faults.replies import retry_after_text
+from tests.unit.testing.faulty_registry import (
+    BASE,
+    BLOB,
+    CONTENT,
+    IMAGE,
+    LAYER,
+    MANIFEST,
+    client_with,
+    registry_with,
+    statuses,
+)
 
 # -- how often, and where ------------------------------------------------------------------------------------------
 

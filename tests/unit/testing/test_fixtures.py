@@ -12,9 +12,10 @@ import pytest
 
 from imagestore import Platform
 from imagestore.testing import load_tape, replay
-from imagestore.testing.faults import catalogue
+from imagestore.testing.faults import EFFECTS
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.upkeep import collect_bodies, find_tapes, verify_tape
+from imagestore.testing.tapes.files import find_tapes
+from imagestore.testing.tapes.maintenance import collect_bodies, verify_tape
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 TAPES = FIXTURES / "tapes"
@@ -47,7 +48,7 @@ def test_made_tapes_are_made_again_the_same(tmp_path: Path) -> None:
 
 def test_there_is_a_tape_for_every_effect() -> None:
     used = {rule.what.name for path in find_tapes(str(TAPES)) for rule in load_tape(path).faults}
-    assert used == set(catalogue.EFFECTS)
+    assert used == set(EFFECTS)
 
 
 def test_the_index_of_the_kep_has_its_platforms_and_two_windows_builds_that_share_a_layer() -> None:

@@ -9,8 +9,8 @@ import pytest
 from imagestore import Digest
 from imagestore.errors import InvalidDigestError, InvalidInputError
 from imagestore.testing import Ledger
-from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
 from imagestore.testing.engine.ledger import describe_credential
+from imagestore.testing.engine.messages import Ending, Fields, Reply, Request
 
 BLOB = Digest.of(b"blob")
 

@@ -66,7 +66,7 @@ def test_the_end_is_strict(pytester: pytest.Pytester, upstream: str) -> None:
             "*nearest recorded requests:",
             "*GET registry.example/v2/app/tags/list*",
             "*recorded, but never asked for: GET https://registry.example/v2/app/tags/list -> 200",
-            "*hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite all anew",
+            "*hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite everything",
         ]
     )
 
@@ -283,7 +283,7 @@ def test_the_network_is_blocked_for_fixtures_and_for_every_way_out(pytester: pyt
         test_it="""
         import socket
         import pytest
-        from imagestore.testing.servers.network_block import NetworkBlockedError
+        from imagestore.testing.network_block import NetworkBlockedError
 
         @pytest.fixture
         def early():

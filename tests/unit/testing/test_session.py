@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ import pytest
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.testing import Registry, ReplayMismatchError, build_image, load_tape
 from imagestore.testing.faults import FaultRule, Refuse
-from imagestore.testing.servers.network_block import NetworkBlockedError, blocked_network
 from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
 if TYPE_CHECKING:
@@ -136,6 +134,35 @@ def test_recordings_of_one_tape_wait_for_each_other(tmp_path: Path, upstream: Se
     assert recorded(tmp_path / "t") == ["/v2/", "/v2/app/tags/list"]
 
 
+def test_a_thread_never_waits_for_its_own_recording(tmp_path: Path, upstream: SessionSettings) -> None:
+    with (
+        TapeSession(str(tmp_path / "t"), "once", upstream),
+        pytest.raises(ConfigError, match="another recording writes it already"),
+    ):
+        TapeSession(str(tmp_path / "t"), "once", upstream)
+
+
+def test_a_recording_that_does_not_end_is_waited_for_only_so_long(
+    tmp_path: Path, upstream: SessionSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagestore.testing.tapes.session._LOCK_SECONDS", 0.05)
+    refused: list[str] = []
+
+    def second() -> None:
+        try:
+            TapeSession(str(tmp_path / "t"), "once", upstream)
+        except ConfigError as problem:
+            refused.append(str(problem))
+
+    with TapeSession(str(tmp_path / "t"), "once", upstream):
+        other = threading.Thread(target=second)
+        other.start()
+        other.join(timeout=5)
+    assert len(refused) == 1
+    assert "another recording writes it already" in refused[0]
+    run(tmp_path / "t", "once", upstream, PING)
+
+
 def test_a_lock_folder_of_somebody_else_is_refused(
     tmp_path: Path, upstream: SessionSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,57 +182,3 @@ def test_a_lock_folder_of_somebody_else_is_refused(
     assert "TMPDIR" in caught.value.hint
     monkeypatch.undo()
     run(tmp_path / "t", "once", upstream, PING)
-
-
-# -- the network block ---------------------------------------------------------------------------------------------
-
-
-def test_an_allowed_host_that_no_expression_can_be_is_named() -> None:
-    with pytest.raises(InvalidInputError, match=r"allowed host '\*\.example'"), blocked_network(["*.example"]):
-        pass
-
-
-def test_a_blocked_network_lets_loopback_through_and_nothing_else() -> None:
-    with Registry({"registry.example/app:1": build_image()}).serve() as server, blocked_network():
-        assert httpx.get(f"{server.url()}/v2/").status_code == 200
-        for host in ("192.0.2.1", "registry.invalid"):
-            with pytest.raises(NetworkBlockedError, match=host):
-                httpx.get(f"http://{host}/")
-
-
-def test_allowed_hosts_are_names_addresses_or_expressions() -> None:
-    allowed = [r"192\.0\.2\..*", "registry.invalid"]
-    with blocked_network(allowed), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0.01)
-        with pytest.raises(OSError) as caught:  # noqa: PT011 - which one depends on the machine's routes
-            probe.connect(("192.0.2.1", 9))
-        assert not isinstance(caught.value, NetworkBlockedError)
-        with pytest.raises(NetworkBlockedError):
-            probe.connect_ex(("198.51.100.1", 9))
-
-
-def test_every_door_is_watched() -> None:
-    there = ("192.0.2.1", 9)
-    with blocked_network(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for leave in (
-            lambda: probe.connect(there),
-            lambda: probe.connect_ex(there),
-            lambda: probe.sendto(b"x", there),
-            lambda: probe.sendto(b"x", 0, there),
-            lambda: probe.sendmsg([b"x"], [], 0, there),
-            lambda: socket.getaddrinfo(b"registry.invalid", 9),
-            lambda: socket.getaddrinfo(host="registry.invalid", port=9),
-            lambda: socket.gethostbyname("registry.invalid"),
-            lambda: socket.gethostbyname_ex("registry.invalid"),
-        ):
-            with pytest.raises(NetworkBlockedError):
-                leave()
-        with pytest.raises(TypeError):
-            probe.connect()  # type: ignore[call-arg]
-
-
-def test_the_block_ends_with_the_block() -> None:
-    before = (socket.socket.connect, socket.getaddrinfo)
-    with blocked_network():
-        assert (socket.socket.connect, socket.getaddrinfo) != before
-    assert (socket.socket.connect, socket.getaddrinfo) == before

@@ -189,7 +189,7 @@ def test_format_puts_a_tape_into_canonical_form(path: str, tmp_path: Path) -> No
         canonical = file.read()
     with open(path, "ab") as file:
         file.write(b"# a comment\n")
-    assert "write it anew with 'imagestore tape format'" in run("verify", path).output
+    assert "rewrite it with 'imagestore tape format'" in run("verify", path).output
     assert run("format", str(tmp_path / "tapes")).output == f"{path}: formatted\n"
     with open(path, "rb") as file:
         assert file.read() == canonical

@@ -15,7 +15,7 @@ from imagestore.store.archive import docker_archive, tar
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.store.archive.exporting import ExportShape
 from imagestore.testing import Image, build_image, build_index, layer
-from imagestore.testing.images.layers import Family
+from imagestore.testing.builders.layers import Family
 from tests.support.node import Node, node
 from tests.unit.store.archive.making import layout_files, member, tar_of, write
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from imagestore import Digest
 from imagestore.store.archive import layout
 from imagestore.testing import Image, Layer
-from imagestore.testing.images.builders import render_descriptor
+from imagestore.testing.builders.images import render_descriptor
 
 BLOCK = 512
 

@@ -13,7 +13,7 @@ from typing import Any
 from imagestore import ImageStore, platforms
 from imagestore.store.unpack.unpack import UnpackReport
 from imagestore.testing import Layer, RegistryServer, build_image
-from imagestore.testing.images.layers import layer_from_tar
+from imagestore.testing.builders.layers import layer_from_tar
 
 REFERENCE = "registry.example/app:1"
 #: Owners need root.

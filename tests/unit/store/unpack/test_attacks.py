@@ -12,7 +12,7 @@ import pytest
 from imagestore import UnpackLimits
 from imagestore.errors import DocumentError, ImageStoreError
 from imagestore.store.unpack.tree import Tree
-from imagestore.testing.images.layers import layer_from_tar
+from imagestore.testing.builders.layers import layer_from_tar
 from tests.unit.store.unpack.making import archive, entry, folder, hard_link, link, listed, made, unpacked
 
 

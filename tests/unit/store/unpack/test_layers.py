@@ -21,7 +21,7 @@ from imagestore.errors import (
     UnsupportedError,
 )
 from imagestore.testing import RegistryServer, build_image
-from imagestore.testing.images.layers import layer_from_tar
+from imagestore.testing.builders.layers import layer_from_tar
 from tests.unit.store.unpack.making import (
     IS_ROOTLESS,
     REFERENCE,

@@ -1,0 +1,239 @@
+"""Basic and token authentication as registries do it (registry token and OAuth2 documents).
+
+Tokens are placeholders (``tape-token-1``, ...), granted for the intersection of what was asked and what is allowed, and
+expire by the clock. The realm may be on another logical host.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import time
+import urllib.parse
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore.oci.reference import DOCKER_HUB
+from imagestore.testing.engine.distribution import HUB_HOSTS
+from imagestore.testing.engine.messages import Reply, Request, error, json_reply
+from imagestore.testing.engine.urls import parse_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from imagestore.testing.engine.messages import Responder
+
+_SCOPE: Final = re.compile(r"repository(?:\([a-z]+\))?:(?P<name>.{1,300}):(?P<actions>[a-z,*]{1,60})")
+
+
+@dataclass(frozen=True, slots=True)
+class BasicAuth:
+    """Every request needs user and password.
+
+    Attributes:
+        users: user to password.
+    """
+
+    users: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAuth:
+    """Every request needs a bearer token from the realm.
+
+    Attributes:
+        users: user to password; a wrong password is refused.
+        identity_tokens: refresh token to user, for the OAuth2 form; user ``x`` also has ``tape-refresh-x``.
+        realm_host: logical host of the token service; the registry's own when empty.
+        realm_path: path of the token service.
+        service: what the challenge names; the registry's host when empty.
+        lifetime_seconds: how long a token is good for.
+        is_anonymous_allowed: whether a token to pull is given to everyone.
+        is_post_supported: whether the OAuth2 POST form exists; else it answers 404, as some services do.
+    """
+
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    identity_tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
+    realm_host: str = ""
+    realm_path: str = "/token"
+    service: str = ""
+    lifetime_seconds: int = 300
+    is_anonymous_allowed: bool = True
+    is_post_supported: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    scopes: frozenset[str]
+    expires: float
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRealm:
+    """What one token service has given out; registries that name the same realm share it."""
+
+    services: set[str] = field(default_factory=set)
+    grants: dict[str, _Grant] = field(default_factory=dict)
+
+
+class TokenGate:
+    """Guards one logical host with tokens, and is its token service.
+
+    Gates whose realm is the same share what it has given out. Docker Hub's other names are guarded with ``docker.io``.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        auth: TokenAuth,
+        inside: Responder,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        realm: TokenRealm | None = None,
+    ) -> None:
+        self.host = host
+        self.auth = replace(auth, realm_host=auth.realm_host or host, service=auth.service or host)
+        self._inside = inside
+        self._clock = clock
+        self._realm = realm if realm is not None else TokenRealm()
+        self._realm.services.add(self.auth.service)
+
+    def respond(self, request: Request) -> Reply | None:
+        """The token, the challenge, or what is inside."""
+        if (
+            canonical_host(request.host) == canonical_host(self.auth.realm_host)
+            and request.path == self.auth.realm_path
+        ):
+            asked = self._asked(request)
+            return self._token(request, asked) if self._is_for_me(asked) else None
+        if canonical_host(request.host) != canonical_host(self.host):
+            return None
+        return self._refusal(request) or self._inside(request)
+
+    def _refusal(self, request: Request) -> Reply | None:
+        target = parse_path(request.path)
+        needed = f"repository:{target.repository}:pull" if target.repository else ""
+        scheme, _, token = request.fields.get("Authorization").partition(" ")
+        grant = self._realm.grants.get(token.strip()) if scheme.lower() == "bearer" else None
+        if grant is None or grant.service != self.auth.service or grant.expires <= self._clock():
+            return self._challenge(needed, "invalid_token" if scheme else "")
+        if needed and needed not in grant.scopes:
+            return self._challenge(needed, "insufficient_scope")
+        return None
+
+    def _challenge(self, scope: str, reason: str) -> Reply:
+        parts = {"realm": f"https://{self.auth.realm_host}{self.auth.realm_path}", "service": self.auth.service}
+        parts |= {"scope": scope} if scope else {}
+        parts |= {"error": reason} if reason else {}
+        value = "Bearer " + ",".join(f'{name}="{text}"' for name, text in parts.items())
+        return error(401, "UNAUTHORIZED", "authentication required", fields={"WWW-Authenticate": value})
+
+    def _asked(self, request: Request) -> list[tuple[str, str]]:
+        if request.method != "POST":
+            return request.parameters()
+        return urllib.parse.parse_qsl(request.body.decode("utf-8", "replace"), keep_blank_values=True)[:100]
+
+    def _is_for_me(self, asked: list[tuple[str, str]]) -> bool:
+        """Whether the request names this gate's service, or none that another gate of the same realm has."""
+        service = dict(asked).get("service", "")
+        return service == self.auth.service or service not in self._realm.services
+
+    def _token(self, request: Request, asked: list[tuple[str, str]]) -> Reply:
+        if request.method == "POST" and not self.auth.is_post_supported:
+            return error(404, "UNSUPPORTED", "no such endpoint", kind="token")
+        if request.method == "POST":
+            user = self._form_user(dict(asked))
+        else:
+            user = basic_user(request.fields.get("Authorization"), self.auth.users)
+        if user is None:
+            refused = {"WWW-Authenticate": f'Basic realm="{self.auth.realm_host}"'}
+            return error(401, "UNAUTHORIZED", "incorrect username or password", fields=refused, kind="token")
+        return self._grant(asked, user, is_form=request.method == "POST")
+
+    def _grant(self, asked: list[tuple[str, str]], user: str, *, is_form: bool) -> Reply:
+        scopes: set[str] = set()
+        for name, value in asked:
+            for scope in value.split(" ") if name == "scope" else ():
+                scopes |= self._allowed(scope, user)
+        token = f"tape-token-{len(self._realm.grants) + 1}"
+        expires = self._clock() + self.auth.lifetime_seconds
+        self._realm.grants[token] = _Grant(frozenset(scopes), expires, self.auth.service)
+        answer: dict[str, object] = {"access_token": token} if is_form else {"token": token, "access_token": token}
+        answer["expires_in"] = self.auth.lifetime_seconds
+        # The form has the OAuth2 document's name for it, the query the token document's.
+        wanted = ("access_type", "offline") if is_form else ("offline_token", "true")
+        if user and wanted in asked:
+            answer["refresh_token"] = next(
+                (key for key, owner in self.auth.identity_tokens.items() if owner == user), identity_token(user)
+            )
+        return json_reply(answer, kind="token")
+
+    def _form_user(self, form: dict[str, str]) -> str | None:
+        if form.get("grant_type") == "refresh_token":
+            known = {identity_token(user): user for user in self.auth.users} | dict(self.auth.identity_tokens)
+            return known.get(form.get("refresh_token", ""))
+        if form.get("grant_type") == "password":
+            user = form.get("username", "")
+            return user if user in self.auth.users and self.auth.users[user] == form.get("password") else None
+        return None
+
+    def _allowed(self, scope: str, user: str) -> set[str]:
+        found = _SCOPE.fullmatch(scope)
+        if found is None or not (user or self.auth.is_anonymous_allowed):
+            return set()
+        actions = {"pull", "push", "delete"} if user else {"pull"}
+        wanted = set(found["actions"].split(","))
+        return {f"repository:{found['name']}:{action}" for action in actions if action in wanted or "*" in wanted}
+
+
+def basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:
+    """Guards one logical host with user and password."""
+
+    def respond(request: Request) -> Reply | None:
+        if canonical_host(request.host) != canonical_host(host):
+            return None
+        if not basic_user(request.fields.get("Authorization"), auth.users):
+            fields = {"WWW-Authenticate": f'Basic realm="{host}"'}
+            return error(401, "UNAUTHORIZED", "authentication required", fields=fields)
+        return inside(request)
+
+    return respond
+
+
+def make_gates(auths: Mapping[str, BasicAuth | TokenAuth], inside: Responder) -> list[Responder]:
+    """A gate for each logical host; those that name the same realm share one token service."""
+    realms: dict[tuple[str, str], TokenRealm] = {}
+    out: list[Responder] = []
+    for host, auth in auths.items():
+        if isinstance(auth, BasicAuth):
+            out.append(basic_gate(host, auth, inside))
+        else:
+            realm = realms.setdefault((auth.realm_host or host, auth.realm_path), TokenRealm())
+            out.append(TokenGate(host, auth, inside, realm=realm).respond)
+    return out
+
+
+def identity_token(user: str) -> str:
+    """The identity (refresh) token that every user has in addition to those that TokenAuth names."""
+    return f"tape-refresh-{user}"
+
+
+def canonical_host(host: str) -> str:
+    """The host whose rules count: Docker Hub's other names are guarded like ``docker.io``."""
+    return DOCKER_HUB if host in HUB_HOSTS else host
+
+
+def basic_user(header: str, users: Mapping[str, str]) -> str | None:
+    """The user of a Basic header: ``""`` without a header, None when the credentials are wrong."""
+    if not header:
+        return ""
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return None
+    return user if colon and user in users and users[user] == password else None

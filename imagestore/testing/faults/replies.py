@@ -1,0 +1,282 @@
+"""Effects that replace the answer, or falsify its head: refusals, redirects, wrong headers, wrong ranges.
+
+A redirect leads below ``/-/`` to an address that holds the old one, so that the engine knows without memory what to
+serve there: ``/-/<hops left>/<host>/v2/...``. Content there needs no credential, as on a storage service; the ledger
+shows who sent one all the same.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from imagestore.oci.digest import Digest
+from imagestore.testing.engine.messages import Fields, Reply, Request, error
+from imagestore.testing.engine.urls import parse_path
+from imagestore.testing.faults.rules import REDIRECT_TARGET, Effect, with_header
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.testing.engine.messages import Responder
+
+
+# A refusal may come instead of anything but the challenge for credentials, which is not the content's answer.
+_ANY_ANSWER: frozenset[int] = frozenset({200, 206, 302, 304, 307, 404, 416})
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Effect):
+    """An error status instead of the answer: 429, 503, 403, 405, 404, ...
+
+    Attributes:
+        status: HTTP status.
+        code: of the error document; chosen by the status when empty.
+        retry_after: text of the Retry-After header; ``"+5"`` is a date five seconds from now, ``"-5"`` one in the past,
+            anything else is sent as it is (``"2"``, ``"soon"``); no header when empty.
+        page: answers with this HTML text instead of an error document, as proxies do.
+    """
+
+    name: ClassVar[str] = "refuse"
+    statuses: ClassVar[frozenset[int]] = _ANY_ANSWER
+    is_replacing: ClassVar[bool] = True
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"status": (200, 599)}
+    status: int = 503
+    code: str = ""
+    retry_after: str = ""
+    page: str = ""
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        codes = {
+            429: "TOOMANYREQUESTS",
+            401: "UNAUTHORIZED",
+            403: "DENIED",
+            404: "MANIFEST_UNKNOWN",
+            405: "UNSUPPORTED",
+        }
+        code = self.code or codes.get(self.status, "UNAVAILABLE")
+        fields = {"Retry-After": retry_after_text(self.retry_after)} if self.retry_after else {}
+        refused = error(self.status, code, f"refused by the fault {self.name}", fields=fields, kind=reply.kind)
+        if self.page:
+            from imagestore.testing.builders.bodies import BytesBody
+
+            refused = with_header(replace(refused, body=BytesBody(self.page.encode())), "Content-Type", "text/html")
+        return replace(refused, delivery=reply.delivery)
+
+
+def retry_after_text(text: str, *, now: float | None = None) -> str:
+    """The header's value: ``+n`` and ``-n`` become an HTTP date this many seconds from now.
+
+    >>> retry_after_text("+10", now=0.0)
+    'Thu, 01 Jan 1970 00:00:10 GMT'
+    """
+    sign, digits = text[:1], text[1:]
+    if sign not in ("+", "-") or not (digits.isascii() and digits.isdigit()):
+        return text
+    moment = (time.time() if now is None else now) + (int(digits) if sign == "+" else -int(digits))
+    return email.utils.formatdate(moment, usegmt=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireToken(Effect):
+    """The token has expired: 401 ``invalid_token`` with a new challenge, although the token was just accepted."""
+
+    name: ClassVar[str] = "expire-token"
+    is_replacing: ClassVar[bool] = True
+    realm_host: str = ""
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Only answers that a bearer token opened."""
+        return reply.status in _ANY_ANSWER and request.fields.get("Authorization").lower().startswith("bearer ")
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        value = f'{_challenge(f"https://{self.realm_host or request.host}", request)},error="invalid_token"'
+        return error(401, "UNAUTHORIZED", "token expired", fields={"WWW-Authenticate": value}, kind=reply.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRealm(Effect):
+    """The challenge names a token service on another host, which a careful client does not give its password to."""
+
+    name: ClassVar[str] = "foreign-realm"
+    statuses: ClassVar[frozenset[int]] = frozenset({401})
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"scheme": ("https", "http")}
+    realm_host: str = "collector.example"
+    scheme: str = "https"
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        return with_header(reply, "WWW-Authenticate", _challenge(f"{self.scheme}://{self.realm_host}", request))
+
+
+def _challenge(base: str, request: Request) -> str:
+    scope = f"repository:{parse_path(request.path).repository}:pull"
+    return f'Bearer realm="{base}/token",service="{request.host}",scope="{scope}"'
+
+
+@dataclass(frozen=True, slots=True)
+class WrongLength(Effect):
+    """Content-Length is off by ``by`` bytes; the body is as it was."""
+
+    name: ClassVar[str] = "wrong-length"
+    by: int = 1
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        return with_header(reply, "Content-Length", str(max(0, reply.length + self.by)))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongDigest(Effect):
+    """Docker-Content-Digest names other content."""
+
+    name: ClassVar[str] = "wrong-digest"
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        return with_header(reply, "Docker-Content-Digest", str(Digest.of(b"not the content")))
+
+
+@dataclass(frozen=True, slots=True)
+class SetHeader(Effect):
+    """A header is replaced, or with an empty value left out.
+
+    ``SetHeader("Content-Type", "text/plain")`` is the wrong type, ``SetHeader("Warning", "299 - \\x1b[2J")`` a control
+    character.
+    """
+
+    name: ClassVar[str] = "set-header"
+    statuses: ClassVar[frozenset[int]] = frozenset(range(200, 600))
+    header: str = "Content-Type"
+    value: str = ""
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        if self.value:
+            return with_header(reply, self.header, self.value)
+        return replace(reply, fields=reply.fields.without(self.header))
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRange(Effect):
+    """The Range is ignored: 200 with the whole body."""
+
+    name: ClassVar[str] = "ignore-range"
+    statuses: ClassVar[frozenset[int]] = frozenset({206})
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        return replace(reply, status=200, start=0, stop=None, fields=reply.fields.without("Content-Range"))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongRange(Effect):
+    """A 206 with another part than was asked for.
+
+    Attributes:
+        by: the part starts (and the header says so) this many bytes later; negative is earlier.
+        total_by: the total in Content-Range is off by this many bytes.
+        is_honest: False keeps the header right and only the bytes shifted.
+    """
+
+    name: ClassVar[str] = "wrong-range"
+    statuses: ClassVar[frozenset[int]] = frozenset({206})
+    by: int = 0
+    total_by: int = 0
+    is_honest: bool = True
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        size = reply.body.size
+        start = max(0, min(size - 1, reply.start + self.by))
+        stop = max(start + 1, min(size, start + reply.length))
+        shifted = replace(reply, start=start, stop=stop)
+        said = start if self.is_honest else reply.start
+        return with_header(shifted, "Content-Range", f"bytes {said}-{said + stop - start - 1}/{size + self.total_by}")
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRange(Effect):
+    """A 206 that honestly holds at most ``most`` bytes of what was asked for; legal."""
+
+    name: ClassVar[str] = "short-range"
+    statuses: ClassVar[frozenset[int]] = frozenset({206})
+    most: int = 1
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        stop = reply.start + max(1, min(self.most, reply.length))
+        fields = reply.fields.put("Content-Range", f"bytes {reply.start}-{stop - 1}/{reply.body.size}")
+        return replace(reply, stop=stop, fields=fields)
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseRange(Effect):
+    """Another status, although the range is in the blob.
+
+    Attributes:
+        status: 416, or what a host says that can't do it at all.
+    """
+
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"status": (400, 599)}
+    status: int = 416
+    name: ClassVar[str] = "refuse-range"
+    is_replacing: ClassVar[bool] = True
+    statuses: ClassVar[frozenset[int]] = frozenset({206})
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        fields = {"Content-Range": f"bytes */{reply.body.size}"}
+        refusal = error(self.status, "RANGE_INVALID", "no such range", fields=fields, kind=reply.kind)
+        return replace(refusal, digest=reply.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect(Effect):
+    """A redirect instead of the content.
+
+    Attributes:
+        form: ``same`` host, ``cross`` to another one, ``loop`` without end, or ``downgrade`` to plain http.
+        to_host: where ``cross`` leads.
+        hops: how many redirects in a row.
+        status: 301, 302, 303, 307 or 308.
+        is_relative: the Location has no host (same host only).
+    """
+
+    name: ClassVar[str] = "redirect"
+    is_replacing: ClassVar[bool] = True
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"form": ("same", "cross", "loop", "downgrade")}
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"hops": (1, 999), "status": (300, 308)}
+    form: str = "cross"
+    to_host: str = "storage.example"
+    hops: int = 1
+    status: int = 307
+    is_relative: bool = False
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        if request.path.startswith("/-/"):
+            return reply
+        host = self.to_host if self.form == "cross" else request.host
+        scheme = "http" if self.form == "downgrade" else "https"
+        left = "loop" if self.form == "loop" else str(max(1, self.hops) - 1)
+        place = f"/-/{left}/{request.host}{request.path}?signature=placeholder"
+        location = place if self.is_relative else f"{scheme}://{host}{place}"
+        return Reply(self.status, Fields.of({"Location": location}), kind=reply.kind, digest=reply.digest).deliver(
+            head_delay_seconds=reply.delivery.head_delay_seconds
+        )
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Content, at its own address."""
+        return reply.status in self.statuses and not request.path.startswith("/-/")
+
+
+def redirect_target(request: Request, inside: Responder) -> Reply | None:
+    """What a redirect leads to: the next hop, the content, or None for any other address.
+
+    Args:
+        request: to be answered.
+        inside: answers without asking for credentials.
+    """
+    found = REDIRECT_TARGET.fullmatch(request.path)
+    if found is None:
+        return None
+    left, host, path = found.groups()
+    if left != "0":
+        again = "loop" if left == "loop" else str(int(left) - 1)
+        location = f"{request.scheme}://{request.host}/-/{again}/{host}{path}?signature=placeholder"
+        return Reply(307, Fields.of({"Location": location}), kind="blob")
+    return inside(replace(request, host=host, path=path, query="", fields=request.fields.without("Authorization")))
