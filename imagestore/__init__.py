@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from imagestore.registry.events import BlobAwaited as BlobAwaited
     from imagestore.registry.events import BlobDone as BlobDone
     from imagestore.registry.events import BlobStarted as BlobStarted
+    from imagestore.registry.events import BlobUploaded as BlobUploaded
+    from imagestore.registry.events import BlobUploading as BlobUploading
     from imagestore.registry.events import BlobVerifying as BlobVerifying
     from imagestore.registry.events import Event as Event
     from imagestore.registry.events import LayerUnpacked as LayerUnpacked
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from imagestore.registry.policy import TransferPolicy as TransferPolicy
     from imagestore.store.archive.exporting import ExportOptions as ExportOptions
     from imagestore.store.archive.importing import ImportOptions as ImportOptions
+    from imagestore.store.copy.options import CopyOptions as CopyOptions
+    from imagestore.store.copy.options import CopyReport as CopyReport
     from imagestore.store.image import Image as Image
     from imagestore.store.image_store import ImageStore as ImageStore
     from imagestore.store.maintenance.eviction import EvictionPolicy as EvictionPolicy
@@ -66,10 +70,14 @@ __all__ = [
     "BlobAwaited",
     "BlobDone",
     "BlobStarted",
+    "BlobUploaded",
+    "BlobUploading",
     "BlobVerifying",
     "BundleOptions",
     "CancelToken",
     "Config",
+    "CopyOptions",
+    "CopyReport",
     "Credential",
     "CredentialLookup",
     "Descriptor",
@@ -113,10 +121,14 @@ _HOMES = {
     "BlobAwaited": "imagestore.registry.events",
     "BlobDone": "imagestore.registry.events",
     "BlobStarted": "imagestore.registry.events",
+    "BlobUploaded": "imagestore.registry.events",
+    "BlobUploading": "imagestore.registry.events",
     "BlobVerifying": "imagestore.registry.events",
     "BundleOptions": "imagestore.store.unpack.bundle",
     "CancelToken": "imagestore.util.cancel",
     "Config": "imagestore.config",
+    "CopyOptions": "imagestore.store.copy.options",
+    "CopyReport": "imagestore.store.copy.options",
     "Credential": "imagestore.registry.credentials.model",
     "CredentialLookup": "imagestore.registry.credentials.model",
     "Descriptor": "imagestore.oci.descriptor",

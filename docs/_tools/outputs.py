@@ -45,6 +45,16 @@ IMAGE: Final = {
     "pinned": bool,
 }
 IMAGES: Final = {"images": [IMAGE]}
+COPIED: Final = {
+    "destination": str,
+    "target": DESCRIPTOR,
+    "platforms": [str],
+    "leftOut": [str],
+    "blobs": [{"digest": str, "size": int, "sent": int, "mountedFrom": optional(str)}],
+    "sent": int,
+    "referrers": int,
+    "dryRun": bool,
+}
 FAILURES: Final = [{"subject": str, "reason": str}]
 VERDICT: Final = {
     "position": [int],
@@ -219,6 +229,8 @@ OUTPUTS: Final[dict[str, Any]] = {
     "leases create": LEASE,
     "leases renew": LEASE,
     "leases delete": {"deleted": [str]},
+    "copy": COPIED,
+    "push": COPIED,
     "export": {
         "images": [{"reference": str, "target": DESCRIPTOR, "platforms": [str], "leftOut": [str]}],
         "size": int,

@@ -37,6 +37,8 @@ SECTIONS: Final[Mapping[str, Table]] = {
         "rmi": ("imagestore.cli.rmi", "rmi", "Remove images; 'gc' then frees their bytes."),
         "tag": ("imagestore.cli.tag", "tag", "Give an image a further reference."),
         "untag": ("imagestore.cli.tag", "untag", "Take a reference away from an image that has others."),
+        "copy": ("imagestore.cli.copy", "copy", "Copy an image between registries, the store and archives."),
+        "push": ("imagestore.cli.copy", "push", "Copy an image of the store into a registry."),
         "export": ("imagestore.cli.export_import", "export", "Write images into an archive."),
         "import": ("imagestore.cli.export_import", "import_", "Bring images in from an archive."),
         "unpack": ("imagestore.cli.unpack", "unpack", "Unpack an image's root filesystem into a folder."),

@@ -17,6 +17,8 @@ from imagestore.registry.events import (
     BlobAwaited,
     BlobDone,
     BlobStarted,
+    BlobUploaded,
+    BlobUploading,
     BlobVerifying,
     LayerUnpacked,
     LayerUnpacking,
@@ -100,6 +102,12 @@ def sentence(event: Event) -> str:
             return f"{_label(event.descriptor)}: fetched {size(event.fetched_bytes)}"
         case BlobDone():
             return f"{_label(event.descriptor)}: here already"
+        case BlobUploaded() if event.mounted_from:
+            return f"{_label(event.descriptor)}: mounted from {event.mounted_from}"
+        case BlobUploaded() if event.sent:
+            return f"{_label(event.descriptor)}: sent {size(event.sent)}"
+        case BlobUploaded():
+            return f"{_label(event.descriptor)}: there already"
         case LayerUnpacked():
             return f"{_label(event.descriptor)}: unpacked {event.entries} entries"
         case Waiting():
@@ -171,6 +179,12 @@ class _Bars:
             case LayerUnpacking():
                 self._start(event.descriptor, 0)
                 self._move(str(event.descriptor.digest), event.read)
+            case BlobUploading():
+                self._start(event.descriptor, 0)
+                self._move(str(event.descriptor.digest), event.sent)
+            case BlobUploaded() if event.sent:
+                self._move(str(event.descriptor.digest), event.descriptor.size)
+                self._describe(event.descriptor, "sent")
             case LayerUnpacked():
                 self._describe(event.descriptor, "unpacked")
             case BlobDone() if event.fetched_bytes:

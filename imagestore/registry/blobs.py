@@ -12,15 +12,16 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import RegistryUnavailableError, SizeMismatchError
 from imagestore.registry.retry import backoff_seconds, is_transient
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from collections.abc import Set as AbstractSet
+    from types import TracebackType
     from typing import Self
 
     from imagestore.errors import RegistryError
@@ -79,6 +80,29 @@ class ByteRange:
     is_exact: bool = False
     is_continued: bool = False
     wasted: int = 0
+
+
+class Transfer(Protocol):
+    """The bytes of a blob from ``start`` to its end; close always."""
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte: as asked, or 0 when the origin can't resume."""
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """Which hosts the bytes came from; empty when it was none."""
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes into a buffer, often fewer than fit; 0 only at the end."""
+
+    def __enter__(self) -> Self:
+        """Close at the end of the block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Close."""
 
 
 class RangeIgnoredError(Exception):

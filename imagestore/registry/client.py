@@ -1,4 +1,4 @@
-"""The registry client: resolve a reference, fetch a document, stream a blob, list tags and referrers.
+"""The registry client: resolve a reference, fetch a document, stream a blob, list tags and referrers, write.
 
 Answers are checked before they count: the status, the size before and while reading, the digest of documents, and that
 the server's media type agrees with the descriptor's (OCI distribution specification 1.1, "Pull"). The digest of a blob
@@ -25,6 +25,7 @@ from imagestore.registry.manifests import ask_head, confirm_by_digest, read_docu
 from imagestore.registry.mirrors import Breaker, first_served
 from imagestore.registry.operation import Operations
 from imagestore.registry.policy import TransferPolicy
+from imagestore.registry.push import RepositoryWriter, writable
 from imagestore.registry.ranges import range_field
 from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, ClientContext, Session
@@ -291,6 +292,22 @@ class RegistryClient:
             what=f"referrers of {reference.name}@{digest}",
             cancel=cancel,
         )
+
+    def writer(self, reference: Reference, *, cancel: CancelToken) -> RepositoryWriter:
+        """What writes to a reference's repository: at the first host that may be pushed to, and at no other.
+
+        Args:
+            reference: names the registry and the repository.
+            cancel: ends all of its work.
+
+        Raises:
+            PreconditionError: the configuration lets no host be pushed to.
+            ConfigError: the host's configuration can't be used.
+        """
+        operation = self._operations.of(cancel)
+        endpoint = writable(operation.endpoints(reference.host, self._endpoints), reference.host)
+        session = Session(endpoint, self._access(endpoint), self._shared, operation, cancel)
+        return RepositoryWriter(session, reference, self._slots)
 
     def close(self) -> None:
         """Close all connections, those in use when their answer ends; the client is not usable afterwards.

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 PULL: Final = "pull"
 RESOLVE: Final = "resolve"
+PUSH: Final = "push"
 _DEFAULT_CONNECTION: Final = ConnectionSettings()
 #: The source of an endpoint that isn't configured.
 _BUILT_IN: Final = "built-in rule"
 REFERRERS: Final = "referrers"
-ALL_CAPABILITIES: Final = frozenset({PULL, RESOLVE, "push", REFERRERS})
+ALL_CAPABILITIES: Final = frozenset({PULL, RESOLVE, PUSH, REFERRERS})
 
 
 @dataclass(frozen=True, slots=True)

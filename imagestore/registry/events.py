@@ -129,6 +129,26 @@ class LayerUnpacked:
     entries: int
 
 
+@dataclass(frozen=True, slots=True)
+class BlobUploading:
+    """A blob goes to a registry or into an archive; ``sent`` bytes of it have gone."""
+
+    descriptor: Descriptor
+    sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobUploaded:
+    """A blob is where it was to go: ``sent`` bytes went over the network (0: it was there already).
+
+    ``mounted_from`` is the repository of the same registry from which it was taken over; empty if it was not.
+    """
+
+    descriptor: Descriptor
+    sent: int
+    mounted_from: str = ""
+
+
 Event = (
     Resolved
     | Selected
@@ -143,6 +163,8 @@ Event = (
     | PartAdvanced
     | LayerUnpacking
     | LayerUnpacked
+    | BlobUploading
+    | BlobUploaded
 )
 Observer = Callable[[Event], None]
 

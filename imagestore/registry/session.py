@@ -36,7 +36,7 @@ from imagestore.registry.transport import urls
 from imagestore.registry.transport.messages import make_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     import httpx
 
@@ -63,11 +63,36 @@ _STALE_STATUSES: Final = frozenset({400, 401, 403, 410})
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """What a request brings.
+
+    Attributes:
+        media_type: of it.
+        size: in bytes.
+        pieces: gives its bytes; called for each try.
+        content_range: its place in an upload, ``first-last``; empty for the beginning.
+    """
+
+    media_type: str
+    size: int
+    pieces: Callable[[], Iterable[bytes]]
+    content_range: str = ""
+
+    @property
+    def headers(self) -> Iterator[tuple[str, str]]:
+        """The header fields that describe it."""
+        yield "Content-Type", self.media_type
+        yield "Content-Length", str(self.size)
+        if self.content_range:
+            yield "Content-Range", self.content_range
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """What is wanted from a repository.
 
     Attributes:
-        method: GET or HEAD.
+        method: GET or HEAD; in an upload also POST, PATCH, PUT or DELETE.
         repository: a reference's path.
         path: below the repository, for example ``blobs/sha256:…``.
         what: names the thing in errors.
@@ -75,6 +100,7 @@ class Call:
         accept: media types for the Accept field; none for blobs.
         range_header: value of the Range field, or empty.
         url: absolute, instead of the endpoint's own; its origin must be the endpoint's.
+        content: what is sent with it.
     """
 
     method: str
@@ -85,6 +111,7 @@ class Call:
     accept: tuple[str, ...] = ()
     range_header: str = ""
     url: str = ""
+    content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,11 +353,13 @@ class Session:
             headers.append(("Accept", ", ".join(call.accept)))
         if call.range_header:
             headers.append(("Range", call.range_header))
+        if call.content is not None:
+            headers.extend(call.content.headers)
         if authorization:
             headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
             headers.append(("Authorization", authorization))
         url = call.url or self.endpoint.url(call.repository, call.path, call.query)
-        return make_request(call.method, url, tuple(headers))
+        return make_request(call.method, url, tuple(headers), call.content.pieces() if call.content else None)
 
     def _follow(self, request: httpx.Request, secrets: tuple[str, ...]) -> Response:
         """The answer behind all redirects; warnings on the way are passed to the observer."""

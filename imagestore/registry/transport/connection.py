@@ -128,7 +128,7 @@ class Transfer:
         self._read_seconds: float | None = limits.get("read")
         self._write_seconds: float | None = limits.get("write")
         self._machine = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        self._message = _written(self._machine, request)
+        self._request = request
         self._is_sent = False
         self._received = 0
         self._beginning = b""
@@ -182,7 +182,8 @@ class Transfer:
 
     def _send(self) -> None:
         try:
-            self._connection.send(self._message, self._write_seconds, self._exchange)
+            for part in _written(self._machine, self._request):
+                self._connection.send(part, self._write_seconds, self._exchange)
         except httpx.WriteError:
             # A peer may refuse and close before it has read everything; its answer may still be there.
             self._exchange.check()
@@ -294,16 +295,22 @@ class EventBody(httpx.SyncByteStream):
             transfer.end(is_whole=self._is_over and self._may_stay)
 
 
-def _written(machine: h11.Connection, request: httpx.Request) -> bytes:
-    """A request as bytes.
+def _written(machine: h11.Connection, request: httpx.Request) -> Iterator[bytes]:
+    """A request as bytes: the head with as much of the body as fits beside it, then what follows.
 
     Raises:
         httpx.LocalProtocolError: it can't be written as valid HTTP.
     """
-    body = b"".join(request.stream) if isinstance(request.stream, httpx.SyncByteStream) else b""
+    assert isinstance(request.stream, httpx.SyncByteStream)
     try:
         head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
-        return machine.send(head) + machine.send(h11.Data(data=body)) + machine.send(h11.EndOfMessage())
+        pending = machine.send(head)
+        for piece in request.stream:
+            if len(pending) + len(piece) > _PIECE_BYTES:
+                yield pending
+                pending = b""
+            pending += machine.send(h11.Data(data=piece))
+        yield pending + machine.send(h11.EndOfMessage())
     except h11.LocalProtocolError as error:
         raise httpx.LocalProtocolError("the request can't be sent as it is") from error
 

@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Final
 
@@ -56,11 +56,13 @@ _is_ours: ContextVar[bool] = ContextVar("imagestore_request", default=False)
 class Timeouts:
     """Time limits of one exchange, in seconds.
 
-    ``connect`` includes TLS; ``idle`` is the time without a single byte; an idle connection is kept for ``keep_alive``.
+    ``connect`` includes TLS; ``idle`` is the time without a single byte, and ``commit`` that after a PUT, since a
+    registry may have to put a large upload together; an idle connection is kept for ``keep_alive``.
     """
 
     connect: float = network.CONNECT_SECONDS
     idle: float = 30.0
+    commit: float = 600.0
     keep_alive: float = 30.0
     pace: Pace = _DEFAULT_PACE
 
@@ -135,7 +137,12 @@ class HttpSender:
         public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
         proxy = self._proxy_for(origin)
         transport = self._transport(origin, towards, proxy, public_only=public_only)
-        exchange = Exchange(cancel, self._timeouts.pace)
+        pace = self._timeouts.pace
+        if request.method == "PUT":
+            pace = replace(pace, head_seconds=max(pace.head_seconds, self._timeouts.commit))
+        exchange = Exchange(cancel, pace)
+        if not isinstance(request.stream, httpx.ByteStream):
+            request.stream = _NotedBody(request.stream, exchange)
         started = time.monotonic()
         try:
             answer = self._exchange(transport, request, exchange, towards, urls.host_port(origin), proxy)
@@ -171,7 +178,8 @@ class HttpSender:
         proxy: str,
     ) -> Response:
         connect, idle = settings.dial_timeout_seconds or self._timeouts.connect, self._timeouts.idle
-        limits = {"connect": connect, "read": idle, "write": idle, "pool": idle}
+        answered = self._timeouts.commit if request.method == "PUT" else idle
+        limits = {"connect": connect, "read": answered, "write": idle, "pool": idle}
         request.extensions = {"timeout": limits, EXCHANGE: exchange, _TRANSPORT: transport}
         with ExitStack() as stack:
             stack.enter_context(exchange.cancellable())
@@ -276,6 +284,20 @@ class _Chosen(httpx.BaseTransport):
         exchange: Exchange = request.extensions[EXCHANGE]
         exchange.is_answered = True
         return answer
+
+
+class _NotedBody(httpx.SyncByteStream):
+    """A request's body whose every piece its exchange hears of."""
+
+    def __init__(self, inner: httpx.SyncByteStream | httpx.AsyncByteStream, exchange: Exchange) -> None:
+        assert isinstance(inner, httpx.SyncByteStream)
+        self._inner = inner
+        self._exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._inner:
+            self._exchange.body_goes_on()
+            yield piece
 
 
 class _NoCookies(CookieJar):

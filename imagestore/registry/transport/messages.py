@@ -29,9 +29,11 @@ _ALWAYS: Final = (("Accept-Encoding", "identity"), ("User-Agent", f"imagestore/{
 
 
 def make_request(
-    method: str, url: str, headers: Iterable[tuple[str, str]] = (), body: bytes | None = None
+    method: str, url: str, headers: Iterable[tuple[str, str]] = (), body: bytes | Iterable[bytes] | None = None
 ) -> httpx.Request:
     """A request with the header fields of all our requests, unless ``headers`` has them.
+
+    A body in pieces is sent as they come; ``headers`` then has its Content-Length.
 
     Raises:
         ProtocolError: the URL can't be used, or a header has characters that would change its meaning.

@@ -145,6 +145,10 @@ class Exchange:
             raise httpx.ReadTimeout(f"slower than {self._least_rate:.0f} bytes per second")
         self._waited_seconds, self._received = 0.0, 0
 
+    def body_goes_on(self) -> None:
+        """A piece of the request's body is about to be sent: the time for the answer's head begins anew."""
+        self._head_deadline = time.monotonic() + self._pace.head_seconds
+
     def head_is_read(self, body_bytes: int | None = None) -> None:
         """From now on the body is read, which has its own limits."""
         self._head_deadline = None

@@ -6,28 +6,27 @@ format. A layer's uncompressed size must stand before its bytes, so a compressed
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from imagestore.errors import InvalidInputError
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest, Verifier
 from imagestore.oci.image_config import image_config
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import compression_of, decompressed
-from imagestore.store.archive.oci_export import verified
 from imagestore.store.archive.writing import FILE_MODE, Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.manifest import Manifest
     from imagestore.store.archive.index_survey import ExportedImage
+    from imagestore.store.archive.oci_export import Read
     from imagestore.util.cancel import CancelToken
 
 
-def members(images: Sequence[ExportedImage], content: ContentStore, *, cancel: CancelToken) -> list[Member]:
+def members(images: Sequence[ExportedImage], read: Read, *, cancel: CancelToken) -> list[Member]:
     """Everything that the archive has; compressed layers are read through once.
 
     Raises:
@@ -42,7 +41,7 @@ def members(images: Sequence[ExportedImage], content: ContentStore, *, cancel: C
             raise InvalidInputError(f"{image.reference}: is an artifact, which a docker-archive can't hold")
         image_id = manifest.config.digest
         if image_id not in saved:
-            saved[image_id] = _saved_image(manifest, files, content, cancel)
+            saved[image_id] = _saved_image(manifest, files, read, cancel)
         if image.reference.tag and image.reference.digest is None:
             saved[image_id]["RepoTags"].append(image.reference.familiar)
     for each in saved.values():
@@ -51,12 +50,10 @@ def members(images: Sequence[ExportedImage], content: ContentStore, *, cancel: C
     return [*files.values(), Member.of(layout.DOCKER_MANIFEST, layout.render(listed))]
 
 
-def _saved_image(
-    manifest: Manifest, files: dict[str, Member], content: ContentStore, cancel: CancelToken
-) -> dict[str, Any]:
+def _saved_image(manifest: Manifest, files: dict[str, Member], read: Read, cancel: CancelToken) -> dict[str, Any]:
     """An entry of ``manifest.json``; its files are added to ``files``."""
     what = f"image config {manifest.config.digest}"
-    raw = content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+    raw = b"".join(read(manifest.config))
     config = image_config(manifest, raw, what=what)
     if config is None:
         raise InvalidInputError(f"{what}: is an artifact's, which a docker-archive can't hold")
@@ -68,23 +65,22 @@ def _saved_image(
         name = f"{diff_id.encoded}.tar"
         names.append(name)
         if name not in files:
-            files[name] = _layer(name, layer, diff_id, content, cancel)
+            files[name] = _layer(name, layer, diff_id, read, cancel)
     return {"Config": config_name, "RepoTags": [], "Layers": names}
 
 
-def _layer(name: str, layer: Descriptor, diff_id: Digest, content: ContentStore, cancel: CancelToken) -> Member:
+def _layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, cancel: CancelToken) -> Member:
     def pieces() -> Iterator[bytes]:
         verifier = Verifier(diff_id, what=f"layer {layer.digest} uncompressed")
-        packed = verified(layer, content)
+        packed = read(layer)
         for piece in decompressed(packed, kind, what=f"layer {layer.digest}") if kind else packed:
             cancel.check()
             verifier.update(piece)
             yield piece
         verifier.finish()
 
-    with content.open(layer.digest) as blob:
-        head = blob.read(8)
     # By the bytes: labels on layers are wrong now and then.
-    kind = compression_of(head)
+    with contextlib.closing(read(layer)) as beginning:
+        kind = compression_of(next(beginning, b"")[:8])
     size = sum(len(piece) for piece in pieces()) if kind else layer.size
     return Member(name, size, FILE_MODE, pieces, layer)

@@ -20,11 +20,12 @@ from imagestore.store import leases, record_lookup
 from imagestore.store.archive import docker_export, oci_export
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.store.archive.index_survey import ExportedImage, survey
+from imagestore.store.archive.oci_export import verified
 from imagestore.store.archive.writing import write_folder, write_tar
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Generator, Iterable, Sequence
 
     from imagestore.content.local import LocalContentStore
     from imagestore.metadata.api import MetadataStore
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from imagestore.platforms import Matcher, Platform
     from imagestore.registry.events import Observer
     from imagestore.store.archive.index_survey import Found
-    from imagestore.store.archive.writing import Member
+    from imagestore.store.archive.oci_export import Read
     from imagestore.store.leases import HeldLease
     from imagestore.util.cancel import CancelToken
 
@@ -115,6 +116,40 @@ def find_records(
     return {reference: list(each.values()) for reference, each in sorted(found.items())}
 
 
+def write_archive(
+    path: str,
+    form: ArchiveFormat,
+    images: Sequence[ExportedImage],
+    read: Read,
+    *,
+    observer: Observer,
+    cancel: CancelToken,
+) -> int:
+    """Write images as an archive or a folder.
+
+    Args:
+        path: where; ``-`` for standard output.
+        form: of the archive.
+        images: what is in it.
+        read: gives the bytes of blobs and documents.
+        observer: hears of progress.
+        cancel: ends the writing.
+
+    Returns:
+        Bytes written.
+
+    Raises:
+        InvalidInputError, PreconditionError, AlreadyExistsError: the place can't be written; nothing stays.
+        ImageStoreError: from read().
+    """
+    if form is ArchiveFormat.DOCKER_ARCHIVE:
+        members = docker_export.members(images, read, cancel=cancel)
+    else:
+        members = oci_export.members(images, read)
+    write = write_folder if form is ArchiveFormat.OCI_FOLDER else write_tar
+    return write(path, members, observer=observer, cancel=cancel)
+
+
 @dataclass(frozen=True, slots=True)
 class ExportWork:
     """One export.
@@ -149,16 +184,23 @@ class ExportWork:
             StoreError, OperationCancelledError.
         """
         with leases.held_to_read(self.metadata, purpose="export") as held:
-            images = tuple(self._image(Reference.parse(name), found, held) for name, found in self.records.items())
-            members = self._members(images)
-            write = write_folder if self.options.format is ArchiveFormat.OCI_FOLDER else write_tar
-            size = write(self.path, members, observer=self.observer, cancel=self.cancel)
+            images = self.images(held)
+
+            def read(descriptor: Descriptor) -> Generator[bytes]:
+                return verified(descriptor, self.content)
+
+            size = write_archive(
+                self.path, self.options.format, images, read, observer=self.observer, cancel=self.cancel
+            )
         return ExportReport(images, size)
 
-    def _members(self, images: Sequence[ExportedImage]) -> list[Member]:
-        if self.options.format is ArchiveFormat.DOCKER_ARCHIVE:
-            return docker_export.members(images, self.content, cancel=self.cancel)
-        return oci_export.members(images, self.content)
+    def images(self, held: HeldLease) -> tuple[ExportedImage, ...]:
+        """What is exported, put under a lease.
+
+        Raises:
+            ImageStoreError: as run().
+        """
+        return tuple(self._image(Reference.parse(name), found, held) for name, found in self.records.items())
 
     def _image(self, reference: Reference, records: Sequence[ImageRecord], held: HeldLease) -> ExportedImage:
         documents = Documents(self.content, None, None, self.cancel)

@@ -55,7 +55,7 @@ def assign(
         ImageNotFoundError: the archive has no image of that name.
         InvalidInputError: a name is missing, or there are several images for one.
     """
-    wanted = _picked(images, list(only), what)
+    wanted = picked(images, list(only), what)
     if not wanted:
         raise ImageNotFoundError(f"{what}: holds no image", hint=left_out[0] if left_out else "")
     if name:
@@ -140,7 +140,18 @@ def _content(record: ImageRecord) -> tuple[object, object]:
     return record.target.digest, record.manifest.digest
 
 
-def _picked(images: Sequence[ArchiveImage], only: list[str], what: str) -> list[ArchiveImage]:
+def picked(images: Sequence[ArchiveImage], only: list[str], what: str) -> list[ArchiveImage]:
+    """The images of an archive that are wanted.
+
+    Args:
+        images: those of the archive.
+        only: names in it, full or as it labels them; empty means all.
+        what: names the archive in errors.
+
+    Raises:
+        InvalidReferenceError: a name can't be read.
+        ImageNotFoundError: the archive has no image of that name.
+    """
     if not only:
         return list(images)
     picked: list[ArchiveImage] = []

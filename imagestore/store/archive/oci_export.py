@@ -12,21 +12,24 @@ from imagestore.store.archive import layout
 from imagestore.store.archive.writing import BLOB_MODE, Member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.digest import Digest
     from imagestore.store.archive.index_survey import ExportedImage, Found
 
+    #: Gives the bytes behind a descriptor in pieces; their end is an error if they aren't what it says.
+    Read = Callable[[Descriptor], Generator[bytes]]
+
 _PIECE: Final = 1024 * 1024
 
 
-def members(images: Sequence[ExportedImage], content: ContentStore) -> list[Member]:
+def members(images: Sequence[ExportedImage], read: Read) -> list[Member]:
     """Everything that the archive has, each blob once.
 
     Args:
         images: what was chosen.
-        content: where the blobs are; they are hashed again when they are copied.
+        read: gives a blob's bytes, verified by their end.
     """
     blobs: dict[Digest, Descriptor] = {}
     for image in images:
@@ -34,7 +37,7 @@ def members(images: Sequence[ExportedImage], content: ContentStore) -> list[Memb
         for found in image.manifests:
             chain = found.chain if image.target.kind is Kind.INDEX else ()
             blobs.update((each.digest, each) for each in (*chain, *found.descriptors))
-    files = [blob_member(layout.blob_name(each.digest), each, content) for each in blobs.values()]
+    files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
     entries = sorted((_entry(image) for image in images), key=lambda entry: entry.annotations[layout.NAME_KEY])
     files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, layout.render_index(entries))]
     saved = _saved(images)
@@ -43,12 +46,12 @@ def members(images: Sequence[ExportedImage], content: ContentStore) -> list[Memb
     return files
 
 
-def blob_member(name: str, descriptor: Descriptor, content: ContentStore) -> Member:
+def blob_member(name: str, descriptor: Descriptor, read: Read) -> Member:
     """A blob as a file."""
-    return Member(name, descriptor.size, BLOB_MODE, lambda: verified(descriptor, content), descriptor)
+    return Member(name, descriptor.size, BLOB_MODE, lambda: read(descriptor), descriptor)
 
 
-def verified(descriptor: Descriptor, content: ContentStore) -> Iterator[bytes]:
+def verified(descriptor: Descriptor, content: ContentStore) -> Generator[bytes]:
     """A blob's bytes in pieces of at most 1 MiB.
 
     Raises:

@@ -53,6 +53,7 @@ LINES: Final = (
     "backup copy.db # backup",
     "check # check",
     "repair # repair",
+    "copy python:3 oci:copied # copy",
     "export python.tar python:3 --all-handlers # export",
     "import python.tar # import",
     "fsinfo # fsinfo",
@@ -81,8 +82,8 @@ LINES: Final = (
     f"{REMOTE} rmi python:3 # rmi",
     "check --rebuild --force # check",
 )
-#: What needs another registry that takes uploads, or runs until it is stopped: tests/integration.
-NOT_RUN: Final = {"tape push", "tape fetch", "tape serve"}
+#: What needs a registry that takes uploads, or runs until it is stopped: tests/integration.
+NOT_RUN: Final = {"push", "tape push", "tape fetch", "tape serve"}
 CONFIG: Final = """
 version = 3
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.hyperv]

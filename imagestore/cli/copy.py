@@ -1,0 +1,191 @@
+"""``imagestore copy`` and ``imagestore push``."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore.cli import complete, render
+from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.options import access_options, duration_option, handlers_option, lookup, progress_option
+from imagestore.cli.progress import observer as observer_for
+from imagestore.cli.signals import cancelled_by_signals
+from imagestore.util.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.store.copy.options import CopyReport
+
+
+def _copying(function: Callable[..., None]) -> Any:
+    """The options that both commands have."""
+
+    @handlers_option(
+        "Copy this handler's manifest; may be repeated, and then the index goes along. "
+        "Default: the configured default handler."
+    )
+    @click.option("--all-handlers", is_flag=True, help="The manifests of every handler, with their index.")
+    @click.option("--platform", metavar="P", default="", help="This platform's manifest, instead of a handler's.")
+    @click.option("--all-platforms", is_flag=True, help="Every manifest that the source has, with their index.")
+    @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be sent.")
+    @duration_option("--deadline", help="Give up after this time, for example 90s.")
+    @click.option("--quiet", "-q", is_flag=True, help="Print the digest alone, and no progress.")
+    @progress_option()
+    @access_options
+    @output_option
+    @pass_app
+    @functools.wraps(function)
+    def command(app: App, /, **given: Any) -> None:
+        function(app, **given)
+
+    return command
+
+
+@click.command()
+@click.argument("source", shell_complete=complete.images)
+@click.argument("destination")
+@click.option("--referrers", is_flag=True, help="Also what refers to the image: signatures, bills of materials.")
+@click.option("--image", metavar="NAME", default="", help="Which image of the source's archive.")
+@click.option("--name", metavar="REF", default="", help="What the image is called in the destination's archive.")
+@click.option("--replace", is_flag=True, help="Move a name of the store that leads to other content.")
+@_copying
+def copy(
+    app: App,
+    source: str,
+    destination: str,
+    referrers: bool,
+    image: str,
+    name: str,
+    replace: bool,
+    **given: Any,
+) -> None:
+    """Copy an image from SOURCE to DESTINATION; bytes are verified on both sides.
+
+    A reference means its registry. The store is store:NAME, an OCI layout oci:FOLDER, an archive oci-archive:FILE or
+    docker-archive:FILE.
+
+    Of a multi-platform image the manifest goes that the handler's sandbox can run; the index goes along, with the same
+    digest, for --all-handlers and --all-platforms. Registries that want every manifest of an index refuse one that
+    lacks some.
+
+    \b
+    imagestore copy python:3 registry.example/python:3 --all-platforms
+    imagestore copy store:python:3 oci:layout --runtime-handler kata
+    imagestore copy oci-archive:python.tar registry.example/python:3
+    """
+    _run(
+        app,
+        source,
+        destination,
+        host=_host(source, destination),
+        more={"has_referrers": referrers, "image": image, "name": name, "may_replace": replace},
+        **given,
+    )
+
+
+@click.command()
+@click.argument("name", shell_complete=complete.images)
+@click.argument("destination", required=False, default="")
+@_copying
+def push(app: App, name: str, destination: str, **given: Any) -> None:
+    """Copy the image NAME of the store into a registry, as DESTINATION or under its own name.
+
+    The default handler's manifest goes alone; with --all-handlers the index goes along.
+
+    \b
+    imagestore push python:3 registry.example/python:3
+    """
+    app.missing = "refuse"
+    if not destination:
+        destination = app.store.get(name).reference
+    _run(app, f"store:{name}", destination, host=_host(destination), more={}, **given)
+
+
+def _run(
+    app: App,
+    source: str,
+    destination: str,
+    *,
+    host: str,
+    more: dict[str, Any],
+    handlers: tuple[str, ...],
+    all_handlers: bool,
+    platform: str,
+    all_platforms: bool,
+    dry_run: bool,
+    deadline: float | None,
+    quiet: bool,
+    progress: str,
+    creds_stdin: bool,
+    anonymous: bool,
+    output: str,
+) -> None:
+    from imagestore.store.copy.options import CopyOptions
+
+    if bool(handlers) + all_handlers + bool(platform) + all_platforms > 1:
+        raise click.UsageError("--runtime-handler, --all-handlers, --platform and --all-platforms exclude each other")
+    if quiet and output == "json":
+        raise click.UsageError("--quiet and --output json exclude each other")
+    app.missing = "refuse" if source.startswith("store:") else "make" if destination.startswith("store:") else "empty"
+    options = CopyOptions(handlers, all_handlers, platform, all_platforms, is_dry_run=dry_run, **more)
+    credentials = lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
+    with (
+        cancelled_by_signals(deadline_seconds=deadline) as token,
+        observer_for("none" if quiet else progress) as observer,
+    ):
+        report = app.store.copy(
+            source, destination, options=options, credentials=credentials, observer=observer, cancel=token
+        )
+    if quiet:
+        print(report.target.digest)
+    elif output == "json":
+        render.dump_json(_members(report))
+    else:
+        _show(report)
+
+
+def _host(*places: str) -> str:
+    """The registry that credentials from standard input are for: that of the last place that has one."""
+    from imagestore.oci.reference import Reference
+    from imagestore.store.copy.locations import ImageLocation, LocationKind
+
+    found = [each for each in map(ImageLocation.parse, places) if each.kind is LocationKind.REGISTRY]
+    return Reference.parse(found[-1].name).host if found else ""
+
+
+def _show(report: CopyReport) -> None:
+    verb = "would copy" if report.is_dry_run else "copied"
+    shown = ", ".join(map(render.printable, report.platforms))
+    print(f"{verb} {shown} to {render.printable(report.destination)}: {report.target.digest}")
+    if report.left_out:
+        print(f"left out: {', '.join(map(render.printable, report.left_out))}")
+    if report.referrers:
+        print(f"with {counted(report.referrers, 'referrer')}")
+    if report.blobs:
+        sent = [blob for blob in report.blobs if blob.sent]
+        mounted = sum(bool(blob.mounted_from) for blob in report.blobs)
+        there = len(report.blobs) - len(sent) - mounted
+        did = "to send" if report.is_dry_run else "sent"
+        print(
+            f"{counted(len(sent), 'blob')} {did} ({render.size(report.sent)}), {mounted} mounted, {there} there already"
+        )
+
+
+def _members(report: CopyReport) -> dict[str, object]:
+    return {
+        "destination": report.destination,
+        "target": report.target.members(),
+        "platforms": list(report.platforms),
+        "leftOut": list(report.left_out),
+        "blobs": [
+            {"digest": str(each.descriptor.digest), "size": each.descriptor.size, "sent": each.sent}
+            | ({"mountedFrom": each.mounted_from} if each.mounted_from else {})
+            for each in report.blobs
+        ],
+        "sent": report.sent,
+        "referrers": report.referrers,
+        "dryRun": report.is_dry_run,
+    }

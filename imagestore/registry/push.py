@@ -1,0 +1,178 @@
+"""Writing to a repository: blobs, manifests and indexes (OCI distribution specification 1.1, "Push").
+
+Only the first host that may be pushed to (``capabilities`` in ``hosts.toml``) is written to: a writer, unlike a reader,
+must not go on at another host. Uploads of one client share its connections, logins, limits and retries with its pulls.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import AccessDeniedError, DigestMismatchError, PreconditionError
+from imagestore.oci import media_types
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.oci.digest import Digest
+from imagestore.registry.endpoints import PUSH
+from imagestore.registry.errors_body import failure
+from imagestore.registry.listing import fallback_tag
+from imagestore.registry.manifests import announced_digest
+from imagestore.registry.session import Call, Content
+from imagestore.registry.uploads import BlobUpload, is_there
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.reference import Reference
+    from imagestore.registry.endpoints import Endpoint
+    from imagestore.registry.events import BlobUploaded
+    from imagestore.registry.limits import TransferSlots
+    from imagestore.registry.session import Session
+    from imagestore.registry.transport.messages import Response
+    from imagestore.registry.uploads import Opener
+
+_SUBJECT: Final = "OCI-Subject"
+
+
+def writable(endpoints: Sequence[Endpoint], host: str) -> Endpoint:
+    """The host that a registry's images are pushed to.
+
+    Raises:
+        PreconditionError: the configuration lets none of them be pushed to.
+    """
+    for endpoint in endpoints:
+        if PUSH in endpoint.capabilities:
+            return endpoint
+    raise PreconditionError(
+        f"{host}: none of its hosts may be pushed to",
+        hint='add "push" to the capabilities of one of them in its hosts.toml; imagestore hosts shows them',
+    )
+
+
+class RepositoryWriter:
+    """One repository that is written to; thread-safe.
+
+    Args:
+        session: the host.
+        reference: names the repository.
+        slots: how many transfers the host serves at once.
+    """
+
+    def __init__(self, session: Session, reference: Reference, slots: TransferSlots) -> None:
+        self._session = session
+        self._reference = reference
+        self._slots = slots
+
+    @property
+    def host(self) -> str:
+        """The host that is written to, with its port when that isn't the scheme's default."""
+        return self._session.endpoint.host
+
+    def blob(self, descriptor: Descriptor, opener: Opener, *, mount_from: str = "") -> BlobUploaded:
+        """Bring a blob into the repository, unless it is there.
+
+        Args:
+            descriptor: of the blob.
+            opener: opens its bytes at an offset, or before it; called again for each try.
+            mount_from: path of a repository of this registry that has it; empty if there is none.
+
+        Raises:
+            RegistryError: refused, unreachable, or no sensible protocol; of either side.
+            IntegrityError: the source's bytes aren't the descriptor's, or the registry has others.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        slot = self._slots.take(self._session.endpoint.origin, cancel=self._session.cancel)
+        try:
+            upload = BlobUpload(self._session, self._reference.path, descriptor, opener, mount_from)
+            done = upload.run()
+        finally:
+            slot.give_back()
+        self._session.shared.observer(done)
+        return done
+
+    def has(self, descriptor: Descriptor) -> bool:
+        """Whether a blob, a manifest or an index is in the repository.
+
+        Raises:
+            RegistryError: refused, unreachable, or no sensible protocol.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        return is_there(self._session, self._reference.path, descriptor)
+
+    def manifest(self, descriptor: Descriptor, raw: bytes, *, tag: str = "", subject: Digest | None = None) -> None:
+        """Write a manifest or an index; all that it needs must be there.
+
+        Args:
+            descriptor: of it.
+            raw: its bytes.
+            tag: the name that it gets; empty for its digest alone.
+            subject: digest of what it refers to. A registry without lists of referrers gets the list under a tag.
+
+        Raises:
+            RegistryError: refused, unreachable, or no sensible protocol.
+            DigestMismatchError: the registry says that it has other bytes.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        what = self._what(descriptor)
+
+        def judged(response: Response) -> bool:
+            with response:
+                if response.status not in {200, 201, 202}:
+                    raise failure(response, what=what)
+                claimed, is_listed = announced_digest(response.headers), _SUBJECT in response.headers
+            if (
+                claimed is not None
+                and claimed.algorithm == descriptor.digest.algorithm
+                and claimed != descriptor.digest
+            ):
+                raise DigestMismatchError(
+                    f"{what} at {self.host}", expected=str(descriptor.digest), actual=str(claimed)
+                )
+            return is_listed
+
+        content = Content(descriptor.media_type, len(raw), lambda: (raw,))
+        call = Call("PUT", self._reference.path, f"manifests/{tag or descriptor.digest}", what, content=content)
+        try:
+            is_listed = self._session.call(call, judged)
+        except AccessDeniedError as error:
+            error.hint = error.hint or "the login may lack the right to push"
+            raise
+        if subject is not None and not is_listed:
+            self._list_by_tag(descriptor, raw, subject)
+
+    def _list_by_tag(self, descriptor: Descriptor, raw: bytes, subject: Digest) -> None:
+        """Add a referrer to the index under the tag that its subject's digest makes ("Referrers Tag Schema")."""
+        tag = fallback_tag(subject)
+        what = f"{self._reference.name}:{tag}"
+
+        def judged(response: Response) -> list[Any]:
+            with response:
+                if response.status == 404:
+                    return []
+                if response.status != 200:
+                    raise failure(response, what=what)
+                listed = decode(response.read(MAX_DOCUMENT_BYTES), what).get("manifests")
+                return listed if isinstance(listed, list) else []
+
+        call = Call("GET", self._reference.path, f"manifests/{tag}", what, accept=(media_types.OCI_INDEX,))
+        listed = self._session.call(call, judged)
+        if any(isinstance(each, dict) and each.get("digest") == str(descriptor.digest) for each in listed):
+            return
+        document = decode(raw, what)
+        entry: dict[str, Any] = descriptor.members()
+        config = document.get("config")
+        artifact_type = document.get("artifactType") or (config.get("mediaType") if isinstance(config, dict) else None)
+        entry |= {
+            key: value
+            for key, value in (("artifactType", artifact_type), ("annotations", document.get("annotations")))
+            if value
+        }
+        listing = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": [*listed, entry]}
+        index = json.dumps(listing, separators=(",", ":")).encode()
+        target = replace(descriptor, media_type=media_types.OCI_INDEX, digest=Digest.of(index), size=len(index))
+        self.manifest(target, index, tag=tag)
+
+    def _what(self, descriptor: Descriptor) -> str:
+        return f"{descriptor.kind.value} {descriptor.digest} of {self._reference.name}"

@@ -1,0 +1,1 @@
+"""Copies of images between registries, the store, OCI layouts and archives."""

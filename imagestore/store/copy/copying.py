@@ -1,0 +1,171 @@
+"""A copy from one place to another: opens the source, chooses, and writes to the destination."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from imagestore.errors import ImageNotFoundError, InvalidInputError
+from imagestore.oci.media_types import Kind
+from imagestore.oci.reference import Reference
+from imagestore.store import leases
+from imagestore.store.archive import exporting, importing, source
+from imagestore.store.archive.import_names import picked
+from imagestore.store.archive.oci_layout import descriptions
+from imagestore.store.copy.locations import ImageLocation, LocationKind
+from imagestore.store.copy.options import CopiedBlob, CopyReport
+from imagestore.store.copy.registry_target import RegistryTarget
+from imagestore.store.copy.sources import Chooser, CopySource, StoreOrigin
+from imagestore.store.pull.sources import Documents
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from imagestore.config import Config
+    from imagestore.content.local import LocalContentStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.platforms import Platform
+    from imagestore.registry.client import RegistryClient
+    from imagestore.registry.events import Observer
+    from imagestore.store.copy.options import CopyOptions
+    from imagestore.util.cancel import CancelToken
+
+#: For images of archives that say no name; it appears in messages only.
+_NAMELESS = "archive.invalid/image"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWork:
+    """One copy; its destination is a registry, a layout or an archive.
+
+    Attributes:
+        options: what to copy.
+        config: whose handlers' platforms count.
+        host: the node's platform.
+        platform: instead of the handlers' own, or None.
+        content: of the store.
+        metadata: of the store.
+        client: of registries.
+        scratch: folder of a temporary file for archives that can't be read at any place.
+        observer: hears of progress.
+        cancel: ends the work.
+    """
+
+    options: CopyOptions
+    config: Config
+    host: Platform
+    platform: Platform | None
+    content: LocalContentStore
+    metadata: MetadataStore
+    client: RegistryClient
+    scratch: Path
+    observer: Observer
+    cancel: CancelToken
+
+    def run(self, origin: ImageLocation, destination: ImageLocation) -> CopyReport:
+        """Copy.
+
+        Raises:
+            ImageNotFoundError: the source has no such image.
+            NoMatchingManifestError: it has nothing for a handler's platform.
+            InvalidInputError: source and destination don't go together, or an option doesn't go with them.
+            ImageStoreError: as :meth:`imagestore.store.copy.registry_target.RegistryTarget.run` and write_archive().
+        """
+        with self._opened(origin) as opened:
+            if destination.is_archive:
+                return self._write_archive(opened, destination)
+            reference = Reference.parse(destination.name)
+            return RegistryTarget(self.client, reference, self.options, self.observer, self.cancel).run(opened)
+
+    def _opened(self, origin: ImageLocation) -> AbstractContextManager[CopySource]:
+        if origin.kind is LocationKind.STORE:
+            return self._of_store(origin.name)
+        if origin.is_archive:
+            return self._of_archive(origin)
+        return contextlib.nullcontext(self._chooser().from_registry(self.client, Reference.parse(origin.name)))
+
+    def _chooser(self) -> Chooser:
+        wanted = importing.ImportOptions(self.options.runtime_handlers, self.options.has_all_handlers)
+        handlers = importing.handlers_for(self.config, wanted, host=self.host, platform=self.platform)
+        return Chooser(handlers, self.options, self.observer, self.cancel)
+
+    @contextlib.contextmanager
+    def _of_store(self, name: str) -> Iterator[CopySource]:
+        shape = exporting.ExportShape.INDEX if self.options.keeps_index else exporting.ExportShape.MANIFEST
+        options = exporting.ExportOptions(
+            self.options.runtime_handlers,
+            self.options.has_all_handlers,
+            self.options.platform,
+            self.options.has_all_platforms,
+            shape=shape,
+        )
+        default = self.config.default_handler
+        records = exporting.find_records(self.metadata, [name], options, default_handler=default)
+        if len(records) > 1:
+            raise InvalidInputError(
+                f"{name}: has {len(records)} names in the store", hint=f"say which: {', '.join(records)}"
+            )
+        wanted = None
+        if self.platform is not None:
+            explicit = self.config.handler_platform(default, host=self.host, explicit=self.platform)
+            wanted = self.platform, explicit.matcher
+        with leases.held_to_read(self.metadata, purpose="copy") as held:
+            work = exporting.ExportWork(
+                records, "", options, wanted, self.content, self.metadata, self.observer, self.cancel
+            )
+            image = work.images(held)[0]
+            documents = Documents(self.content, None, None, self.cancel)
+            yield CopySource(image, documents, StoreOrigin(self.content))
+
+    @contextlib.contextmanager
+    def _of_archive(self, origin: ImageLocation) -> Iterator[CopySource]:
+        room = self.content.free_bytes() // 2
+        with source.opened(origin.name, scratch=self.scratch, limit_bytes=room, cancel=self.cancel) as files:
+            contents = descriptions(files)[0](files, self.cancel)
+            found = picked(contents.images, [self.options.image] if self.options.image else [], files.what)
+            if len(found) != 1:
+                names = ", ".join(str(each) for each in found[:10])
+                raise ImageNotFoundError(
+                    f"{files.what}: has {len(found)} images, and one is copied", hint=f"say which with --image: {names}"
+                )
+            image = found[0]
+            entry = self._entry(image.entries)
+            yield self._chooser().from_archive(contents, image.name or Reference.parse(_NAMELESS), entry)
+
+    def _entry(self, entries: tuple[Descriptor, ...]) -> Descriptor:
+        if len(entries) > 1:
+            raise InvalidInputError(
+                "the archive has several manifests under this name, without an index",
+                hint="import it into the store, whose handlers choose, and copy from there",
+            )
+        bare = entries[0]
+        return replace(bare, platform=None, annotations={}) if bare.kind is Kind.INDEX else bare
+
+    def _write_archive(self, opened: CopySource, destination: ImageLocation) -> CopyReport:
+        image = opened.image
+        if self.options.has_referrers:
+            raise InvalidInputError(f"{destination}: referrers are copied between registries only")
+        name = Reference.parse(self.options.name) if self.options.name else image.reference
+        if name.host == Reference.parse(_NAMELESS).host:
+            raise InvalidInputError(f"{destination}: the image needs a name there", hint="give it one with --name")
+        image = replace(image, reference=name)
+        wanted = {child.digest: child for found in image.manifests for child in found.descriptors[1:]}
+        if not self.options.is_dry_run:
+
+            def read(descriptor: Descriptor) -> Generator[bytes]:
+                return opened.pieces(descriptor, cancel=self.cancel)
+
+            form = destination.archive_format
+            exporting.write_archive(destination.name, form, (image,), read, observer=self.observer, cancel=self.cancel)
+        return CopyReport(
+            str(destination),
+            image.target,
+            image.platforms,
+            image.left_out,
+            tuple(CopiedBlob(each, each.size) for each in wanted.values()),
+            is_dry_run=self.options.is_dry_run,
+        )

@@ -1,0 +1,195 @@
+"""Copies an image into a repository: blobs side by side, then manifests, then indexes, then the name.
+
+So a registry never has a document that leads to something it lacks, and a copy that ends early has left nothing under
+the name. What it sent stays, and needs not be sent again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import DigestMismatchError, DocumentError, InvalidDigestError, InvalidInputError, RegistryError
+from imagestore.oci.decode import decode
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.digest import Digest
+from imagestore.oci.media_types import Kind
+from imagestore.registry.events import Noticed
+from imagestore.store.copy.options import CopiedBlob, CopyReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from imagestore.oci.manifest import Manifest
+    from imagestore.oci.reference import Reference
+    from imagestore.registry.client import RegistryClient
+    from imagestore.registry.events import Observer
+    from imagestore.registry.push import RepositoryWriter
+    from imagestore.store.copy.options import CopyOptions
+    from imagestore.store.copy.sources import CopySource
+    from imagestore.util.cancel import CancelToken
+
+#: As many as containerd uploads side by side.
+_PARALLEL: Final = 3
+#: Documents that may refer to one image, those that refer to them included.
+_MAX_REFERRERS: Final = 1000
+#: How registries refuse an index of which they lack manifests.
+_REFUSALS: Final = frozenset({400, 404, 412, 422})
+
+
+@dataclass(frozen=True, slots=True)
+class _Referrer:
+    """A manifest that refers to the image, or to another referrer."""
+
+    descriptor: Descriptor
+    raw: bytes
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryTarget:
+    """A copy into a registry.
+
+    Attributes:
+        client: of registries.
+        reference: the name that the image gets.
+        options: what to copy.
+        observer: hears of progress.
+        cancel: ends the work.
+    """
+
+    client: RegistryClient
+    reference: Reference
+    options: CopyOptions
+    observer: Observer
+    cancel: CancelToken
+
+    def run(self, source: CopySource) -> CopyReport:
+        """Copy.
+
+        Raises:
+            PreconditionError: no host of the registry may be pushed to.
+            InvalidInputError: the registry doesn't take an index without all its manifests.
+            RegistryError, IntegrityError, DocumentError, OperationCancelledError.
+        """
+        image = source.image
+        wanted = self.reference.digest
+        if wanted is not None and wanted != image.target.digest:
+            raise DigestMismatchError(str(self.reference), expected=str(wanted), actual=str(image.target.digest))
+        referrers = tuple(self._referrers(source)) if self.options.has_referrers else ()
+        manifests = [found.manifest for found in image.manifests if found.manifest is not None]
+        with self.cancel.child() as token:
+            writer = self.client.writer(self.reference, cancel=token)
+            blobs = self._blobs(manifests, [each.manifest for each in referrers])
+            done = self._copied(source, writer, blobs, token)
+            if not self.options.is_dry_run:
+                self._write_documents(source, writer)
+                for each in referrers:
+                    writer.manifest(each.descriptor, each.raw, subject=_subject(each.raw, each.descriptor))
+        return CopyReport(
+            str(self.reference),
+            image.target,
+            image.platforms,
+            image.left_out,
+            done,
+            len(referrers),
+            self.options.is_dry_run,
+        )
+
+    def _blobs(self, manifests: Iterable[Manifest], others: Iterable[Manifest]) -> list[Descriptor]:
+        """Every blob once, the largest first; layers that no registry keeps stay where they are."""
+        wanted = {child.digest: child for manifest in (*manifests, *others) for child in manifest.children}
+        foreign = [each for each in wanted.values() if each.kind is Kind.FOREIGN_LAYER]
+        if foreign:
+            self.observer(Noticed(f"{len(foreign)} foreign layers stay at the addresses that the manifest has of them"))
+        kept = (each for each in wanted.values() if each.kind is not Kind.FOREIGN_LAYER)
+        return sorted(kept, key=lambda each: each.size, reverse=True)
+
+    def _copied(
+        self, source: CopySource, writer: RepositoryWriter, blobs: Sequence[Descriptor], token: CancelToken
+    ) -> tuple[CopiedBlob, ...]:
+        origin = source.image.reference
+        is_same = source.registry is not None and origin.host == self.reference.host
+        mount_from = origin.path if is_same and origin.path != self.reference.path else ""
+
+        def copy(blob: Descriptor) -> CopiedBlob:
+            if self.options.is_dry_run:
+                return CopiedBlob(blob, 0 if writer.has(blob) else blob.size)
+            done = writer.blob(blob, lambda offset: source.open(blob, offset, cancel=token), mount_from=mount_from)
+            return CopiedBlob(blob, done.sent, done.mounted_from)
+
+        with ThreadPoolExecutor(_PARALLEL, "imagestore-copy") as executor:
+            steps = [executor.submit(copy, blob) for blob in blobs]
+            try:
+                for step in as_completed(steps):
+                    step.result()
+            except BaseException:
+                token.cancel("another part of the copy failed")
+                executor.shutdown(cancel_futures=True)
+                raise
+            return tuple(step.result() for step in steps)
+
+    def _write_documents(self, source: CopySource, writer: RepositoryWriter) -> None:
+        image = source.image
+        chain = {index.digest: index for found in image.manifests for index in reversed(found.chain)}
+        below = {found.descriptor.digest: found.descriptor for found in image.manifests}
+        if self.options.keeps_index:
+            # Indexes that are listed by others come before these.
+            below |= chain
+        below.pop(image.target.digest, None)
+        for descriptor in below.values():
+            self._write(source, writer, descriptor, "")
+        self._write(source, writer, image.target, self.reference.tag if self.reference.digest is None else "")
+
+    def _write(self, source: CopySource, writer: RepositoryWriter, descriptor: Descriptor, tag: str) -> None:
+        raw = source.documents.raw(descriptor)
+        try:
+            writer.manifest(descriptor, raw, tag=tag, subject=_subject(raw, descriptor))
+        except RegistryError as error:
+            left_out = source.image.left_out
+            if descriptor.kind is not Kind.INDEX or not left_out or error.status not in _REFUSALS:
+                raise
+            raise InvalidInputError(
+                f"{self.reference}: {writer.host} doesn't take an index without all its manifests; {len(left_out)} are "
+                f"left out: {', '.join(left_out[:10])}",
+                hint="copy all of them with --all-platforms, or one manifest alone with --platform or one handler",
+            ) from error
+
+    def _referrers(self, source: CopySource) -> Iterator[_Referrer]:
+        """What refers to the image's documents, and to what refers to them, each once, subjects first."""
+        image, client = source.image, source.registry
+        if client is None:
+            raise InvalidInputError(
+                f"{image.reference}: only a registry says what refers to an image",
+                hint="copy it from its registry, or leave out --referrers",
+            )
+        targets = {image.target.digest, *(found.descriptor.digest for found in image.manifests)}
+        subjects, seen = deque(targets), set(targets)
+        while subjects:
+            listed = client.referrers(image.reference, subjects.popleft(), cancel=self.cancel)
+            for entry in listed.entries:
+                if entry.digest in seen:
+                    continue
+                seen.add(entry.digest)
+                subjects.append(entry.digest)
+                if len(seen) > _MAX_REFERRERS:
+                    raise DocumentError(str(image.reference), [f"more than {_MAX_REFERRERS} documents refer to it"])
+                if entry.kind is not Kind.MANIFEST:
+                    self.observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
+                    continue
+                bare = Descriptor(entry.media_type, entry.digest, entry.size)
+                raw = source.documents.raw(bare)
+                yield _Referrer(bare, raw, source.documents.manifest(bare))
+
+
+def _subject(raw: bytes, descriptor: Descriptor) -> Digest | None:
+    """What a document says that it refers to; None if it is nothing that can be read."""
+    subject = decode(raw, f"{descriptor.kind.value} {descriptor.digest}").get("subject")
+    if not isinstance(subject, dict):
+        return None
+    try:
+        return Digest.parse(str(subject.get("digest", "")))
+    except InvalidDigestError:
+        return None

@@ -1,0 +1,228 @@
+"""The image that is copied: which manifests of it, and where its bytes come from.
+
+A registry and an archive are asked as a pull and an import ask them: the handlers' matchers choose. In the store the
+records say what each handler has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import DocumentError, InvalidInputError, NoMatchingManifestError, SizeMismatchError
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+from imagestore.oci.digest import Verifier
+from imagestore.oci.media_types import Kind
+from imagestore.platforms import format_all
+from imagestore.registry.events import Noticed, Resolved
+from imagestore.store.archive.index_survey import ExportedImage, Found, survey
+from imagestore.store.pull.decision import Decider
+from imagestore.store.pull.sources import Documents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+    from types import TracebackType
+    from typing import BinaryIO, Self
+
+    from imagestore.config import HandlerPlatform
+    from imagestore.content.api import ContentStore
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
+    from imagestore.registry.blobs import Transfer
+    from imagestore.registry.client import RegistryClient
+    from imagestore.registry.events import Observer
+    from imagestore.store.archive.contents import ArchiveContents
+    from imagestore.store.copy.options import CopyOptions
+    from imagestore.store.pull.choice import Choice
+    from imagestore.store.pull.origin import Origin
+    from imagestore.util.cancel import CancelToken
+
+_PIECE_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """An image that is about to be copied.
+
+    Attributes:
+        image: what was chosen of it.
+        documents: reads its indexes, manifests and configs.
+        origin: gives their bytes.
+        registry: asked for what refers to it; None where it doesn't come from a registry.
+    """
+
+    image: ExportedImage
+    documents: Documents
+    origin: Origin
+    registry: RegistryClient | None = None
+
+    def open(self, descriptor: Descriptor, offset: int, *, cancel: CancelToken) -> Transfer:
+        """A blob's bytes from an offset on, or from its beginning; whoever reads them verifies them."""
+        return self.origin.blob(self.image.reference, descriptor, offset=offset, avoid=(), cancel=cancel)
+
+    def pieces(self, descriptor: Descriptor, *, cancel: CancelToken) -> Generator[bytes]:
+        """A blob's or a document's bytes in pieces of at most 1 MiB.
+
+        Raises:
+            ImageStoreError: they can't be had.
+            IntegrityError: at the end, if they aren't what the descriptor says.
+        """
+        if descriptor.kind in {Kind.INDEX, Kind.MANIFEST}:
+            yield self.documents.raw(descriptor)
+            return
+        verifier = Verifier(descriptor.digest, descriptor.size, what=f"{descriptor.kind.value} {descriptor.digest}")
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        with self.open(descriptor, 0, cancel=cancel) as transfer:
+            while count := transfer.readinto(buffer):
+                verifier.update(buffer[:count])
+                yield bytes(buffer[:count])
+        verifier.finish()
+
+
+class StoreOrigin:
+    """The store's content, asked as a registry is.
+
+    Args:
+        content: where blobs are.
+    """
+
+    def __init__(self, content: ContentStore) -> None:
+        self._content = content
+
+    def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
+        """See Origin."""
+        return self._content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+
+    def blob(
+        self, reference: Reference, descriptor: Descriptor, *, offset: int, avoid: Collection[str], cancel: CancelToken
+    ) -> Transfer:
+        """See Origin."""
+        return _StoredBlob(self._content.open(descriptor.digest), descriptor, offset)
+
+
+class _StoredBlob:
+    """The bytes of a blob of the store."""
+
+    def __init__(self, file: BinaryIO, descriptor: Descriptor, offset: int) -> None:
+        self.start = offset
+        self.hosts: tuple[str, ...] = ()
+        self._file = file
+        self._descriptor = descriptor
+        self._file.seek(offset)
+        self._at = offset
+
+    def readinto(self, buffer: memoryview) -> int:
+        count = self._file.readinto(buffer)  # type: ignore[attr-defined]
+        self._at += count
+        if not count and self._at < self._descriptor.size:
+            what = f"content {self._descriptor.digest} at rest"
+            raise SizeMismatchError(what, expected=self._descriptor.size, actual=self._at)
+        return int(count)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Chooses what is copied from a registry or an archive.
+
+    Attributes:
+        handlers: platforms by resolved handler name.
+        options: what to copy.
+        observer: hears what was chosen, and doubts.
+        cancel: ends the work.
+    """
+
+    handlers: Mapping[str, HandlerPlatform]
+    options: CopyOptions
+    observer: Observer
+    cancel: CancelToken
+
+    def from_registry(self, client: RegistryClient, reference: Reference) -> CopySource:
+        """An image of a registry.
+
+        Raises:
+            RegistryError, IntegrityError, DocumentError: it can't be had, or breaks its rules.
+            NoMatchingManifestError: it has nothing for a handler's platform; carries the explanation.
+        """
+        target, raw = client.resolve_whole(reference, cancel=self.cancel)
+        self.observer(Resolved(str(reference), target))
+        documents = Documents(None, client, reference, self.cancel)
+        if raw is not None:
+            documents.remember(target, raw)
+        image = self._image(reference, target, documents, lambda wanted: [each.digest for each in wanted])
+        return CopySource(image, documents, client, client)
+
+    def from_archive(self, contents: ArchiveContents, reference: Reference, entry: Descriptor) -> CopySource:
+        """An image of an archive or a layout.
+
+        Raises:
+            ContentNotFoundError, IntegrityError, DocumentError: the archive is damaged or partial.
+            NoMatchingManifestError: it has nothing for a handler's platform; carries the explanation.
+        """
+        origin = contents.origin
+        documents = Documents(None, origin, reference, self.cancel)
+        image = self._image(
+            reference, entry, documents, lambda wanted: [each.digest for each in wanted if origin.has(each.digest)]
+        )
+        return CopySource(image, documents, origin)
+
+    def _image(
+        self,
+        reference: Reference,
+        target: Descriptor,
+        documents: Documents,
+        look: Callable[[Collection[Descriptor]], Collection[Digest]],
+    ) -> ExportedImage:
+        if self.options.has_all_platforms:
+            everything = survey(target, documents, look)
+            found = [each for each in everything if each.is_complete]
+            left_out = tuple(each.label for each in everything if not each.is_complete)
+            if not found:
+                raise InvalidInputError(f"{reference}: the source has no platform of it whole")
+        else:
+            found = [_found(choice) for choice in self._choices(reference, target, documents)]
+            chosen = {each.descriptor.digest for each in found}
+            left_out = tuple(_labels(target, documents, chosen)) if target.kind is Kind.INDEX else ()
+        found = list({each.descriptor.digest: each for each in found}.values())
+        if not self.options.keeps_index:
+            if len(found) > 1:
+                raise DocumentError(str(reference), ["handlers choose several manifests, and one can go alone"])
+            target = found[0].descriptor
+        return ExportedImage(reference, target, tuple(found), tuple(each.label for each in found), left_out)
+
+    def _choices(self, reference: Reference, target: Descriptor, documents: Documents) -> Iterator[Choice]:
+        refusals: list[NoMatchingManifestError] = []
+        is_served = False
+        for handler, wanted in self.handlers.items():
+            decider = Decider(str(reference), handler, wanted, self.observer)
+            try:
+                choice = decider.complete(decider.choose(target, documents), documents)
+            except NoMatchingManifestError as error:
+                if not self.options.has_all_handlers:
+                    raise
+                refusals.append(error)
+                self.observer(Noticed(f"left out for {handler}: {error}"))
+            else:
+                is_served = True
+                yield choice
+        if not is_served:
+            raise refusals[0]
+
+
+def _found(choice: Choice) -> Found:
+    return Found(choice.chosen, choice.chain, choice.manifest, choice.platform, ())
+
+
+def _labels(target: Descriptor, documents: Documents, chosen: Collection[object]) -> Iterator[str]:
+    """What the entries of an index are called that aren't chosen; nested indexes count as one."""
+    for entry in documents.index(target).manifests:
+        if entry.digest not in chosen and not entry.is_attestation:
+            yield format_all(entry.platform) if entry.platform is not None else str(entry.digest)
