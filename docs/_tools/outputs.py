@@ -276,6 +276,7 @@ OUTPUTS: Final[dict[str, Any]] = {
         ],
         "remarks": [str],
     },
+    "catalog": {"registry": str, "repositories": [str]},
     "tags": {"repository": str, "tags": [str]},
     "referrers": {
         "reference": str,

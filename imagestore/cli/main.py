@@ -54,6 +54,7 @@ SECTIONS: Final[Mapping[str, Table]] = {
         "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
         "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
         "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
+        "catalog": ("imagestore.cli.tags", "catalog", "List the repositories of a registry."),
         "tags": ("imagestore.cli.tags", "tags", "List the tags of a repository in its registry."),
         "referrers": (
             "imagestore.cli.referrers",

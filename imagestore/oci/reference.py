@@ -27,9 +27,10 @@ MAX_PATH: Final = 255
 # A name, a tag and a digest, with room for the longest there is.
 _MAX_TEXT: Final = 1024
 
-#: The parts of the grammar: of a host's name, of a path, and a tag.
+#: The parts of the grammar: of a host's name and of a path, a whole path, and a tag.
 LABEL: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?")
 COMPONENT: Final = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
+PATH: Final = re.compile(rf"(?=.{{1,{MAX_PATH}}}\Z){COMPONENT.pattern}(?:/{COMPONENT.pattern})*")
 TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}")
 _MAX_TAG: Final = 128
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_.:/@+=\[\]-]*")

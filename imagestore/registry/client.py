@@ -20,7 +20,7 @@ from imagestore.registry.blobs import BlobStream, ByteRange
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.events import ignore
 from imagestore.registry.limits import TransferSlots
-from imagestore.registry.listing import Referrers, list_referrers, list_tags
+from imagestore.registry.listing import Referrers, list_referrers, list_repositories, list_tags
 from imagestore.registry.manifests import ask_head, confirm_by_digest, read_document, read_verified
 from imagestore.registry.mirrors import Breaker, first_served
 from imagestore.registry.operation import Operations
@@ -162,7 +162,7 @@ class RegistryClient:
             return target, body
 
         needed = {PULL} if wanted is not None else {PULL, RESOLVE}
-        return self._first(reference, needed, ask, what=what, cancel=cancel)
+        return self._first(reference.host, needed, ask, what=what, cancel=cancel)
 
     def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
         """Fetch an index, a manifest or a config, at most 4 MiB, verified against size and digest.
@@ -191,7 +191,7 @@ class RegistryClient:
         def fetch(session: Session) -> bytes:
             return session.call(call, lambda response: read_verified(response, descriptor, what))
 
-        return self._first(reference, {PULL}, fetch, what=what, cancel=cancel)
+        return self._first(reference.host, {PULL}, fetch, what=what, cancel=cancel)
 
     def blob(
         self,
@@ -235,7 +235,7 @@ class RegistryClient:
 
                 hosts = {*avoid, *suspects}
                 try:
-                    return self._first(reference, {PULL}, ask, what=what, cancel=token, avoid=hosts)
+                    return self._first(reference.host, {PULL}, ask, what=what, cancel=token, avoid=hosts)
                 except ReferenceNotFoundError:
                     found = self._foreign(asked, descriptor, offset, token)
                     if found is None:
@@ -262,10 +262,30 @@ class RegistryClient:
             OperationCancelledError: cancelled, or past the deadline.
         """
         return self._first(
-            reference,
+            reference.host,
             {PULL, RESOLVE},
             lambda session: list_tags(session, reference),
             what=f"tags of {reference.name}",
+            cancel=cancel,
+        )
+
+    def repositories(self, host: str, *, cancel: CancelToken) -> tuple[str, ...]:
+        """The paths of a registry's repositories, in its order, where it lists them.
+
+        Args:
+            host: the registry, as references name it.
+            cancel: ends it.
+
+        Raises:
+            RegistryError: no list, no access, or no sensible answer.
+            DocumentError: a page is no list.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        return self._first(
+            host,
+            {PULL, RESOLVE},
+            lambda session: list_repositories(session, host),
+            what=f"repositories of {host}",
             cancel=cancel,
         )
 
@@ -286,7 +306,7 @@ class RegistryClient:
             OperationCancelledError: cancelled, or past the deadline.
         """
         return self._first(
-            reference,
+            reference.host,
             {PULL, REFERRERS},
             lambda session: list_referrers(session, reference, digest, artifact_type),
             what=f"referrers of {reference.name}@{digest}",
@@ -338,7 +358,7 @@ class RegistryClient:
 
     def _first(
         self,
-        reference: Reference,
+        host: str,
         needed: AbstractSet[str],
         ask: Callable[[Session], T],
         *,
@@ -346,9 +366,9 @@ class RegistryClient:
         cancel: CancelToken,
         avoid: Collection[str] = (),
     ) -> T:
-        """Ask the reference's endpoints in order."""
+        """Ask a registry host's endpoints in order."""
         operation = self._operations.of(cancel)
-        able = [one for one in operation.endpoints(reference.host, self._endpoints) if needed <= one.capabilities]
+        able = [one for one in operation.endpoints(host, self._endpoints) if needed <= one.capabilities]
         if avoid:
             # If the registry finished what a mirror began, the mirror is more likely at fault.
             able.sort(

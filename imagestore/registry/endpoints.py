@@ -59,10 +59,11 @@ class Endpoint:
         return urls.host_port(self.origin)
 
     def url(self, repository: str, path: str, query: str = "") -> str:
-        """Absolute URL of something in a repository; tells a mirror which registry is meant."""
+        """Absolute URL of something in a repository, or without one of the registry's; a mirror is told which it is."""
         named = "" if self._serves_own_namespace else f"ns={quote(self.namespace, safe='')}"
         joined = "&".join(part for part in (query, named) if part)
-        return f"{self.base}/{repository}/{path}" + (f"?{joined}" if joined else "")
+        place = f"{repository}/{path}" if repository else path
+        return f"{self.base}/{place}" + (f"?{joined}" if joined else "")
 
     @property
     def _serves_own_namespace(self) -> bool:

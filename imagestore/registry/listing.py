@@ -1,5 +1,5 @@
-"""Lists that a registry keeps: the tags of a repository, and the documents that refer to another one (OCI distribution
-specification 1.1, "Listing Tags" and "Listing Referrers").
+"""Lists that a registry keeps: its repositories, the tags of one, and the documents that refer to another one (OCI
+distribution specification 1.1, "Listing Tags" and "Listing Referrers").
 
 Pages are followed through ``Link`` headers (RFC 8288 section 3), always to the same place with another query: with a
 link, a registry must not send the client to another host or repository. Pages, items and bytes are bounded, and a page
@@ -18,7 +18,7 @@ from imagestore.oci import digest as digests
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.oci.index import Index
-from imagestore.oci.reference import TAG
+from imagestore.oci.reference import PATH, TAG
 from imagestore.registry.content_coding import read_decoded
 from imagestore.registry.errors_body import failure
 from imagestore.registry.manifests import stated_type
@@ -88,16 +88,33 @@ def list_tags(session: Session, reference: Reference) -> tuple[str, ...]:
         RegistryError: no such repository, no access, or no sensible answer.
         DocumentError: a page is no tag list.
     """
-    what = f"tags of {reference.name}"
+    return _listed(session, reference.path, "tags/list", f"tags of {reference.name}", "tags", TAG)
+
+
+def list_repositories(session: Session, host: str) -> tuple[str, ...]:
+    """The paths of a registry's repositories, in its order; names that are no paths are left out.
+
+    The list is an extension of the specification's that many registries have (``/v2/_catalog``).
+
+    Raises:
+        RegistryError: no list, no access, or no sensible answer.
+        DocumentError: a page is no list.
+    """
+    return _listed(session, "", "_catalog", f"repositories of {host}", "repositories", PATH)
+
+
+def _listed(
+    session: Session, repository: str, path: str, what: str, member: str, grammar: re.Pattern[str]
+) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    call = Call("GET", reference.path, "tags/list", what, query=f"n={_PAGE_SIZE}", accept=("application/json",))
+    call = Call("GET", repository, path, what, query=f"n={_PAGE_SIZE}", accept=("application/json",))
     seen = _Seen()
     while True:
         last = len(found)
         names: list[str] = []
         for page in _pages(session, call, seen=seen):
-            names = _names(page.body, what)
-            found.update(dict.fromkeys(name for name in names if TAG.fullmatch(name)))
+            names = _names(page.body, member, what)
+            found.update(dict.fromkeys(name for name in names if grammar.fullmatch(name)))
             _bound(len(found), what)
         # Some old registries send full pages without a link and expect the last name instead.
         if len(names) < _PAGE_SIZE or len(found) == last:
@@ -279,14 +296,14 @@ def _is_index(page: _Page) -> bool:
         return False
 
 
-def _names(body: bytes, what: str) -> list[str]:
-    tags: Any = decode(body, what).get("tags")
+def _names(body: bytes, member: str, what: str) -> list[str]:
+    names: Any = decode(body, what).get(member)
     # null is how some registries say that there are none.
-    if tags is None:
+    if names is None:
         return []
-    if not isinstance(tags, list) or not all(isinstance(name, str) for name in tags):
-        raise DocumentError(what, ["$.tags: expected a list of names"])
-    return tags
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DocumentError(what, [f"$.{member}: expected a list of names"])
+    return names
 
 
 def _bound(count: int, what: str) -> None:

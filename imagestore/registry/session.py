@@ -93,7 +93,7 @@ class Call:
 
     Attributes:
         method: GET or HEAD; in an upload also POST, PATCH, PUT or DELETE.
-        repository: a reference's path.
+        repository: a reference's path; empty for what is the registry's own.
         path: below the repository, for example ``blobs/sha256:…``.
         what: names the thing in errors.
         query: encoded, without ``?``.

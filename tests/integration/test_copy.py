@@ -177,29 +177,36 @@ def test_a_copy_into_the_store_has_the_name_alone(one: DockerRegistry, store: Im
     assert [image.id for image in store.list()] == [other.manifests[0].config.digest]
 
 
-def test_referrers_go_along(one: DockerRegistry, two: DockerRegistry, store: ImageStore) -> None:
-    subject = IMAGE.manifests[0].descriptor
-    artifact = build_artifact("application/vnd.example.signature", {"a": b"signed"}, subject=subject)
-    one.push("team/app", str(artifact.target.digest), artifact)
-    # This registry has no list of referrers: whoever pushes keeps it under a tag.
-    listing: dict[str, Any] = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json"}
-    entry = {**artifact.target.members(), "artifactType": "application/vnd.example.signature"}
-    tag = str(subject.digest).replace(":", "-")
+SUBJECT: Final = IMAGE.manifests[0].descriptor
+SIGNATURE: Final = build_artifact("application/vnd.example.signature", {"a": b"signed"}, subject=SUBJECT)
+#: docker-registry has no list of referrers: whoever pushes keeps it under a tag.
+TAG: Final = str(SUBJECT.digest).replace(":", "-")
+
+
+def sign(registry: DockerRegistry) -> None:
+    """Put a signature of the first manifest into the registry."""
+    registry.push("team/app", str(SIGNATURE.target.digest), SIGNATURE)
+    kind = "application/vnd.oci.image.index.v1+json"
+    entry = {**SIGNATURE.target.members(), "artifactType": SIGNATURE.target.artifact_type}
     put = httpx.put(
-        f"http://{one.address}/v2/team/app/manifests/{tag}",
-        content=json.dumps({**listing, "manifests": [entry]}),
-        headers={"Content-Type": listing["mediaType"]},
+        f"http://{registry.address}/v2/team/app/manifests/{TAG}",
+        content=json.dumps({"schemaVersion": 2, "mediaType": kind, "manifests": [entry]}),
+        headers={"Content-Type": kind},
     )
     assert put.status_code == 201
+
+
+def test_referrers_go_along(one: DockerRegistry, two: DockerRegistry, store: ImageStore) -> None:
+    sign(one)
     report = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(has_referrers=True))
     assert report.referrers == 1
-    listed = inspected(two, f"app:{tag}")["manifests"]
+    listed = inspected(two, f"app:{TAG}")["manifests"]
     assert [(each["digest"], each["artifactType"]) for each in listed] == [
-        (str(artifact.target.digest), "application/vnd.example.signature")
+        (str(SIGNATURE.target.digest), SIGNATURE.target.artifact_type)
     ]
     again = store.copy(f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(has_referrers=True))
     assert again.sent == 0
-    assert len(inspected(two, f"app:{tag}")["manifests"]) == 1
+    assert len(inspected(two, f"app:{TAG}")["manifests"]) == 1
 
 
 def test_a_registry_with_passwords_and_a_private_authority(one: DockerRegistry, tmp_path: Path) -> None:
@@ -294,3 +301,24 @@ def test_the_command_line(
     assert main([*root, "copy", "docker://python", destination]) == 2
     assert "leave out docker://" in capsys.readouterr().err
     assert main([*root, "push", "nothing:1", destination]) == 3
+
+
+def test_catalogs_list_repositories(one: DockerRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one.push("another/app", "1", IMAGE)
+    assert main(["--root", str(tmp_path / "root"), "catalog", one.address]) == 0
+    assert capsys.readouterr().out.split() == [f"{one.address}/another/app", f"{one.address}/team/app"]
+
+
+def test_referrers_are_fetched_as_a_layout(
+    one: DockerRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sign(one)
+    name, folder = f"{one.address}/team/app@{SUBJECT.digest}", str(tmp_path / "fetched")
+    command = ["--root", str(tmp_path / "root"), "referrers", name, "--fetch", folder, "--progress", "none"]
+    assert main(command) == 0
+    assert str(SIGNATURE.target.digest) in capsys.readouterr().out
+    read = subprocess.run([need("skopeo"), "inspect", "--raw", f"oci:{folder}"], capture_output=True, timeout=60)
+    assert read.stdout == SIGNATURE.documents[SIGNATURE.target.digest].data, read.stderr
+    index = json.loads((tmp_path / "fetched/index.json").read_text())
+    assert [each["artifactType"] for each in index["manifests"]] == [SIGNATURE.target.artifact_type]
+    assert main(command) == 1  # the folder is there

@@ -6,18 +6,18 @@ the name. What it sent stays, and needs not be sent again.
 
 from __future__ import annotations
 
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DigestMismatchError, DocumentError, InvalidDigestError, InvalidInputError, RegistryError
+from imagestore.errors import DigestMismatchError, InvalidDigestError, InvalidInputError, RegistryError
 from imagestore.oci.decode import decode
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
 from imagestore.registry.events import Noticed
 from imagestore.store.copy.options import CopiedBlob, CopyReport
+from imagestore.store.copy.referrers import find_referrers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,24 +28,14 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.registry.push import RepositoryWriter
     from imagestore.store.copy.options import CopyOptions
+    from imagestore.store.copy.referrers import Referrer
     from imagestore.store.copy.sources import CopySource
     from imagestore.util.cancel import CancelToken
 
 #: As many as containerd uploads side by side.
 _PARALLEL: Final = 3
-#: Documents that may refer to one image, those that refer to them included.
-_MAX_REFERRERS: Final = 1000
 #: How registries refuse an index of which they lack manifests.
 _REFUSALS: Final = frozenset({400, 404, 412, 422})
-
-
-@dataclass(frozen=True, slots=True)
-class _Referrer:
-    """A manifest that refers to the image, or to another referrer."""
-
-    descriptor: Descriptor
-    raw: bytes
-    manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,31 +147,18 @@ class RegistryTarget:
                 hint="copy all of them with --all-platforms, or one manifest alone with --platform or one handler",
             ) from error
 
-    def _referrers(self, source: CopySource) -> Iterator[_Referrer]:
-        """What refers to the image's documents, and to what refers to them, each once, subjects first."""
+    def _referrers(self, source: CopySource) -> Iterator[Referrer]:
+        """What refers to the image's documents."""
         image, client = source.image, source.registry
         if client is None:
             raise InvalidInputError(
                 f"{image.reference}: only a registry says what refers to an image",
                 hint="copy it from its registry, or leave out --referrers",
             )
-        targets = {image.target.digest, *(found.descriptor.digest for found in image.manifests)}
-        subjects, seen = deque(targets), set(targets)
-        while subjects:
-            listed = client.referrers(image.reference, subjects.popleft(), cancel=self.cancel)
-            for entry in listed.entries:
-                if entry.digest in seen:
-                    continue
-                seen.add(entry.digest)
-                subjects.append(entry.digest)
-                if len(seen) > _MAX_REFERRERS:
-                    raise DocumentError(str(image.reference), [f"more than {_MAX_REFERRERS} documents refer to it"])
-                if entry.kind is not Kind.MANIFEST:
-                    self.observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
-                    continue
-                bare = Descriptor(entry.media_type, entry.digest, entry.size)
-                raw = source.documents.raw(bare)
-                yield _Referrer(bare, raw, source.documents.manifest(bare))
+        subjects = (image.target.digest, *(found.descriptor.digest for found in image.manifests))
+        return find_referrers(
+            client, image.reference, subjects, source.documents, observer=self.observer, cancel=self.cancel
+        )
 
 
 def _subject(raw: bytes, descriptor: Descriptor) -> Digest | None:

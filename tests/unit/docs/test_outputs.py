@@ -28,6 +28,7 @@ LINES: Final = (
     "hosts python:3 # hosts",
     "auth explain python:3 # auth explain",
     "tags python # tags",
+    "catalog registry.example # catalog",
     "referrers python:3 # referrers",
     "pull python:3 --dry-run # pull --dry-run",
     "pull python:3 --runtime-handler runc --runtime-handler hyperv # pull",

@@ -1,0 +1,310 @@
+"""Uploads against a registry in memory that keeps, loses, limits and lies as it is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import httpx
+import pytest
+
+from imagestore import BlobUploaded, CancelToken, Descriptor, Digest, Event, Reference
+from imagestore.errors import (
+    AccessDeniedError,
+    DigestMismatchError,
+    ImageStoreError,
+    OperationCancelledError,
+    ProtocolError,
+    RegistryUnavailableError,
+)
+from imagestore.registry import connect
+from imagestore.registry.blobs import Transfer
+from imagestore.registry.client import RegistryClient
+from imagestore.registry.retry import Timing
+from imagestore.registry.transport.messages import StreamReader
+
+TARGET: Final = Reference.parse("registry.example/team/app:1")
+SMALL: Final = b"small"
+LARGE: Final = bytes(range(256)) * (3 << 12)  # 3 MiB
+_PLACE: Final = re.compile(r"/v2/(?P<name>.+)/(?P<kind>blobs/uploads|blobs|manifests)/(?P<rest>.*)")
+
+
+class Source(StreamReader):
+    """A blob's bytes from an offset on."""
+
+    hosts = ()
+
+    def __init__(self, data: bytes, start: int = 0) -> None:
+        super().__init__([data[start : start + (1 << 19)] for start in range(start, len(data), 1 << 19)])
+        self.start = start
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@dataclass
+class Registry(httpx.BaseTransport):
+    """A registry; ``breaks`` uploads after so many bytes each, ``faults`` come before what it would answer."""
+
+    blobs: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    manifests: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    uploads: dict[str, bytearray] = field(default_factory=dict)
+    breaks: list[int] = field(default_factory=list)
+    faults: list[tuple[str, httpx.Response]] = field(default_factory=list)
+    resumes: bool = True
+    location: str = "/v2/team/app/blobs/uploads/{}"
+    received: int = 0
+    log: list[str] = field(default_factory=list)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.log.append(f"{request.method} {request.url.raw_path.decode()}")
+        if self.faults and self.faults[0][0] == request.method:
+            request.read()
+            return self.faults.pop(0)[1]
+        found = _PLACE.fullmatch(request.url.path)
+        assert found is not None, request.url
+        handlers: dict[str, Callable[[httpx.Request, str, str], httpx.Response]] = {
+            "blobs": self._blob,
+            "blobs/uploads": self._upload,
+            "manifests": self._manifest,
+        }
+        return handlers[found["kind"]](request, found["name"], found["rest"])
+
+    def _blob(self, request: httpx.Request, name: str, digest: str) -> httpx.Response:
+        found = self.blobs.get((name, digest))
+        return (
+            httpx.Response(404) if found is None else httpx.Response(200, headers={"Content-Length": str(len(found))})
+        )
+
+    def _upload(self, request: httpx.Request, name: str, upload: str) -> httpx.Response:
+        if request.method == "POST":
+            params = request.url.params
+            there = self.blobs.get((params.get("from", ""), params.get("mount", "")))
+            if there is not None:
+                self.blobs[name, params["mount"]] = there
+                return httpx.Response(201)
+            upload = f"u{len(self.uploads)}"
+            self.uploads[upload] = bytearray()
+            return httpx.Response(202, headers={"Location": self.location.format(upload)})
+        if upload not in self.uploads:
+            return httpx.Response(404)
+        kept = self.uploads[upload]
+        place = {"Location": self.location.format(upload), "Range": f"0-{max(0, len(kept) - 1)}"}
+        if request.method == "GET":
+            return httpx.Response(204, headers=place) if self.resumes else httpx.Response(404)
+        if request.method == "DELETE":
+            del self.uploads[upload]
+            return httpx.Response(204)
+        first = request.headers.get("Content-Range", f"{len(kept)}-").partition("-")[0]
+        if int(first) != len(kept):
+            return httpx.Response(416)
+        self._take(request, kept)
+        if request.method == "PATCH":
+            return httpx.Response(202, headers=place)
+        wanted = request.url.params["digest"]
+        if str(Digest.of(bytes(kept))) != wanted:
+            return httpx.Response(400, json={"errors": [{"code": "DIGEST_INVALID"}]})
+        self.blobs[name, wanted] = bytes(self.uploads.pop(upload))
+        return httpx.Response(201, headers={"Docker-Content-Digest": wanted})
+
+    def _take(self, request: httpx.Request, kept: bytearray) -> None:
+        assert isinstance(request.stream, httpx.SyncByteStream)
+        came = 0
+        for piece in request.stream:
+            kept += piece
+            came += len(piece)
+            self.received += len(piece)
+            if self.breaks and came >= self.breaks[0]:
+                self.breaks.pop(0)
+                raise httpx.WriteError("the connection broke")
+        assert came == int(request.headers["Content-Length"])
+
+    def _manifest(self, request: httpx.Request, name: str, tag: str) -> httpx.Response:
+        if request.method in {"GET", "HEAD"}:
+            found = self.manifests.get((name, tag))
+            kind = {"Content-Type": "application/vnd.oci.image.index.v1+json"}
+            return httpx.Response(404) if found is None else httpx.Response(200, content=found, headers=kind)
+        self.manifests[name, tag] = request.read()
+        return httpx.Response(201)
+
+
+def client_of(registry: Registry) -> RegistryClient:
+    return connect(transport=registry, timing=Timing(sleep=lambda cancel, seconds: cancel.check(), random=lambda: 0.0))
+
+
+def described(data: bytes) -> Descriptor:
+    return Descriptor("application/vnd.oci.image.layer.v1.tar", Digest.of(data), len(data))
+
+
+def upload(
+    registry: Registry,
+    data: bytes,
+    *,
+    source: bytes | None = None,
+    mount_from: str = "",
+    cancel: CancelToken | None = None,
+) -> BlobUploaded:
+    def opener(offset: int) -> Transfer:
+        return Source(data if source is None else source, offset)
+
+    with client_of(registry) as client:
+        writer = client.writer(TARGET, cancel=cancel or CancelToken())
+        return writer.blob(described(data), opener, mount_from=mount_from)
+
+
+def key(data: bytes, name: str = "team/app") -> tuple[str, str]:
+    return name, str(Digest.of(data))
+
+
+@pytest.mark.parametrize("data", [b"", SMALL, LARGE, LARGE + b"x"])
+def test_a_blob_arrives_whole(data: bytes) -> None:
+    registry = Registry()
+    assert upload(registry, data).sent == len(data)
+    assert registry.blobs == {key(data): data}
+    assert registry.uploads == {}
+
+
+def test_what_is_there_is_not_sent() -> None:
+    registry = Registry(blobs={key(LARGE): LARGE})
+    assert upload(registry, LARGE).sent == 0
+    assert [line.partition(" ")[0] for line in registry.log] == ["HEAD"]
+
+
+def test_a_blob_is_mounted() -> None:
+    registry = Registry(blobs={key(LARGE, "other"): LARGE})
+    done = upload(registry, LARGE, mount_from="other")
+    assert (done.sent, done.mounted_from) == (0, "other")
+    assert key(LARGE) in registry.blobs
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 405])
+def test_a_mount_that_is_refused_is_an_upload(status: int) -> None:
+    registry = Registry(faults=[("POST", httpx.Response(status))] * (2 if status == 403 else 1))
+    if status == 403:
+        # A refusal is looked into once, then it stands.
+        registry.faults = registry.faults[:1]
+    done = upload(registry, LARGE, mount_from="other")
+    assert (done.sent, done.mounted_from) == (len(LARGE), "")
+
+
+def test_a_mount_that_is_ignored_is_an_upload() -> None:
+    registry = Registry()
+    assert upload(registry, LARGE, mount_from="other").sent == len(LARGE)
+    assert sum(line.startswith("POST") for line in registry.log) == 1
+
+
+def test_an_upload_goes_on_where_it_broke() -> None:
+    registry = Registry(breaks=[1 << 20, 1 << 20])
+    assert upload(registry, LARGE).sent == len(LARGE)
+    assert registry.received == len(LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+def test_an_upload_begins_anew_where_nothing_was_kept() -> None:
+    registry = Registry(breaks=[1 << 20], resumes=False)
+    assert upload(registry, LARGE).sent == len(LARGE)
+    assert registry.received == len(LARGE) + (1 << 20)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+def test_tries_end() -> None:
+    registry = Registry(breaks=[1] * 20, resumes=False)
+    with pytest.raises(RegistryUnavailableError):
+        upload(registry, LARGE)
+    assert registry.blobs == {}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+def test_a_passing_fault_is_retried(method: str) -> None:
+    registry = Registry(faults=[(method, httpx.Response(503))])
+    assert upload(registry, LARGE).sent >= 0
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+def test_a_refusal_is_an_error_with_its_reason() -> None:
+    denied = httpx.Response(403, json={"errors": [{"code": "DENIED", "message": "read only"}]})
+    registry = Registry(faults=[("POST", denied), ("GET", httpx.Response(200))])
+    with pytest.raises(AccessDeniedError, match="read only"):
+        upload(registry, LARGE)
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE])
+def test_a_source_with_other_bytes_commits_nothing(data: bytes) -> None:
+    registry = Registry()
+    with pytest.raises(DigestMismatchError):
+        upload(registry, data, source=data[:-1] + b"!")
+    assert registry.blobs == {}
+    assert registry.uploads == {}  # given up, not left to the registry
+
+
+def test_a_source_that_fails_is_not_the_registrys_fault() -> None:
+    registry = Registry()
+
+    def opener(offset: int) -> Transfer:
+        raise ProtocolError("source.example: broke", host="source.example")
+
+    with client_of(registry) as client, pytest.raises(ProtocolError, match=r"source\.example"):
+        client.writer(TARGET, cancel=CancelToken()).blob(described(LARGE), opener)
+    assert sum(line.startswith("POST") for line in registry.log) == 1
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("", "names no Location"),
+        ("https://elsewhere.example/{}", "names another place for the upload: https://elsewhere.example/u0"),
+        ("http://registry.example/{}", "names another place"),
+        ("https://user:secret@registry.example/{}", "user information"),
+    ],
+)
+def test_logins_go_to_the_registry_alone(location: str, said: str) -> None:
+    with pytest.raises(ImageStoreError, match=said) as caught:
+        upload(Registry(location=location), LARGE)
+    assert "secret" not in str(caught.value) + caught.value.hint
+
+
+def test_a_registry_that_keeps_other_bytes_is_found_out() -> None:
+    answer = httpx.Response(201, headers={"Docker-Content-Digest": str(Digest.of(b"other"))})
+    with pytest.raises(DigestMismatchError):
+        upload(Registry(faults=[("PUT", answer)]), LARGE)
+
+
+def test_a_cancelled_upload_ends() -> None:
+    token = CancelToken()
+    registry = Registry()
+
+    def opener(offset: int) -> Transfer:
+        token.cancel("enough")
+        return Source(LARGE, offset)
+
+    with client_of(registry) as client, pytest.raises(OperationCancelledError):
+        client.writer(TARGET, cancel=token).blob(described(LARGE), opener)
+    assert registry.blobs == {}
+
+
+def test_events_tell_how_far_it_is() -> None:
+    events: list[Event] = []
+    with client_of(Registry()).observed_by(events.append) as client:
+        client.writer(TARGET, cancel=CancelToken()).blob(described(LARGE), lambda offset: Source(LARGE, offset))
+    assert [type(event).__name__ for event in events][-1] == "BlobUploaded"
+    sent = [event.sent for event in events if hasattr(event, "sent")]
+    assert sent == sorted(sent)
+
+
+def test_referrers_are_listed_under_a_tag_once() -> None:
+    registry = Registry()
+    subject = Digest.of(b"subject")
+    tag = str(subject).replace(":", "-")
+    with client_of(registry) as client:
+        writer = client.writer(TARGET, cancel=CancelToken())
+        for text in (b'{"artifactType":"a/b","config":{}}', b'{"config":{"mediaType":"c/d"}}', b'{"config":{}}'):
+            for _ in range(2):
+                kind = "application/vnd.oci.image.manifest.v1+json"
+                writer.manifest(Descriptor(kind, Digest.of(text), len(text)), text, subject=subject)
+    listed = httpx.Response(200, content=registry.manifests["team/app", tag]).json()["manifests"]
+    assert [each.get("artifactType") for each in listed] == ["a/b", "c/d", None]
