@@ -131,7 +131,7 @@ def _run(
         raise click.UsageError("--quiet and --output json exclude each other")
     app.missing = "refuse" if source.startswith("store:") else "make" if destination.startswith("store:") else "empty"
     options = CopyOptions(handlers, all_handlers, platform, all_platforms, is_dry_run=dry_run, **more)
-    credentials = lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
+    credentials = lookup(host, creds_stdin=creds_stdin, anonymous=anonymous, has_others=True)
     with (
         cancelled_by_signals(deadline_seconds=deadline) as token,
         observer_for("none" if quiet else progress) as observer,

@@ -144,13 +144,14 @@ def access_options(function: F) -> F:
     return function
 
 
-def lookup(host: str, *, creds_stdin: bool, anonymous: bool) -> CredentialLookup | None:
+def lookup(host: str, *, creds_stdin: bool, anonymous: bool, has_others: bool = False) -> CredentialLookup | None:
     """What the options ask for; None means the stored logins.
 
     Args:
         host: the registry that credentials from standard input are for.
         creds_stdin: read them.
         anonymous: use none.
+        has_others: other registries are asked too, with the stored logins.
 
     Raises:
         InvalidInputError: standard input has no ``user:password``.
@@ -164,7 +165,8 @@ def lookup(host: str, *, creds_stdin: bool, anonymous: bool) -> CredentialLookup
 
     if anonymous:
         return Anonymous()
-    return CredentialResolver([Explicit(Found(read_stdin(), "standard input"), host)])
+    given = Explicit(Found(read_stdin(), "standard input"), host)
+    return CredentialResolver.standard(given) if has_others else CredentialResolver([given])
 
 
 def read_line(what: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,7 +28,7 @@ from imagestore.errors import (
 )
 from imagestore.testing import build_artifact, build_image, build_index, layer, synthetic_layer
 from tests.integration.test_registry_peers import Alice, make_certificate, write_hosts
-from tests.support.logins import HTPASSWD, TokenService, token_service
+from tests.support.logins import HTPASSWD, PASSWORD, TokenService, token_service
 from tests.support.peers import DockerRegistry, docker_registry, need
 
 pytestmark = pytest.mark.integration
@@ -322,3 +324,38 @@ def test_referrers_are_fetched_as_a_layout(
     index = json.loads((tmp_path / "fetched/index.json").read_text())
     assert [each["artifactType"] for each in index["manifests"]] == [SIGNATURE.target.artifact_type]
     assert main(command) == 1  # the folder is there
+
+
+def test_a_login_on_standard_input_is_for_the_destination(tmp_path: Path) -> None:
+    """The source's own login is looked up where it is stored."""
+    places = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "htpasswd").write_text(HTPASSWD)
+        guard = f"auth: {{htpasswd: {{realm: here, path: {folder}/htpasswd}}}}"
+        places.append((folder, guard))
+    with docker_registry(places[0][0]) as plain:
+        plain.push("app", "1", build_image("linux/amd64", layers=[layer("guarded")]))
+    with (
+        docker_registry(places[0][0], more=places[0][1]) as one,
+        docker_registry(places[1][0], more=places[1][1]) as two,
+    ):
+        login = base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
+        logins = tmp_path / "auth.json"
+        logins.write_text(json.dumps({"auths": {one.address: {"auth": login}}}))
+        command = [sys.executable, "-m", "imagestore", "copy", f"{one.address}/app:1", f"{two.address}/app:1", "-q"]
+        environment = {**os.environ, "REGISTRY_AUTH_FILE": str(logins), "IMAGESTORE_ROOT": str(tmp_path / "root")}
+        done = subprocess.run(
+            [*command, "--creds-stdin"],
+            input=f"alice:{PASSWORD}",
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 5, done.stderr
+        assert PASSWORD not in done.stderr
