@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.rows import again, distant, match, pulls, start, store, unpack
+from benchmarks.rows import again, copy, distant, match, pulls, start, store, unpack
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.figures import Findings
 
@@ -39,6 +39,7 @@ ROWS: Final[dict[str, Row]] = {
     "UNCHANGED": again.unchanged_tag,
     "RANGES": distant.ranges,
     "FAR": distant.images,
+    "COPY": copy.measure,
     "UNPACK": unpack.measure,
     "START": start.measure,
     "MATCH": match.measure,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
@@ -70,6 +71,7 @@ class BlobUpload:
     opener: Opener
     mount_from: str = ""
     _sent: int = field(default=0, init=False)
+    _reading: Generator[bytes] | None = field(default=None, init=False)
     # Over what was read so far, of which a part may be sent again.
     _verifier: Verifier = field(init=False)
 
@@ -84,6 +86,12 @@ class BlobUpload:
             IntegrityError: the source's bytes aren't the descriptor's, or the registry has others.
             OperationCancelledError: cancelled, or past the deadline.
         """
+        try:
+            return self._run()
+        finally:
+            self._close_source()
+
+    def _run(self) -> BlobUploaded:
         if self._is_there():
             return BlobUploaded(self.descriptor, 0)
         attempt, location = 0, ""
@@ -143,7 +151,7 @@ class BlobUpload:
 
     def _send(self, location: str) -> None:
         if self.descriptor.size <= _SMALL_BYTES:
-            data = b"".join(self._pieces(0))
+            data = b"".join(self._opened(0))
             self._commit(location, Content(_OCTETS, len(data), lambda: (data,)))
             self._sent = len(data)
             return
@@ -153,7 +161,7 @@ class BlobUpload:
             location, start = (location, kept) if kept is not None else (self._begin(), 0)
         if start < self.descriptor.size:
             place = f"{start}-{self.descriptor.size - 1}" if start else ""
-            content = Content(_OCTETS, self.descriptor.size - start, lambda: self._pieces(start), place)
+            content = Content(_OCTETS, self.descriptor.size - start, lambda: self._opened(start), place)
             location = self._at(location, "PATCH", content, self._next_location)
         self._commit(location, Content(_OCTETS, 0, tuple))
 
@@ -219,8 +227,18 @@ class BlobUpload:
             raise ProtocolError(message, host=host, hint=hint)
         return location
 
-    def _pieces(self, start: int) -> Iterator[bytes]:
-        """The blob's bytes from an offset on, verified as far as they come from its beginning.
+    def _opened(self, start: int) -> Iterator[bytes]:
+        """Pieces for one try; the source of the try before, which its error may still know, is closed."""
+        self._close_source()
+        self._reading = self._pieces(start)
+        return self._reading
+
+    def _close_source(self) -> None:
+        if self._reading is not None:
+            self._reading.close()
+
+    def _pieces(self, start: int) -> Generator[bytes]:
+        """The blob's bytes from an offset on; while one piece is sent, the next is read.
 
         Raises:
             _SourceError: they can't be had, or aren't the descriptor's.
@@ -230,23 +248,30 @@ class BlobUpload:
         self._sent = start
         observer = self.session.shared.observer
         observer(BlobUploading(self.descriptor, start))
-        buffer = memoryview(bytearray(_PIECE_BYTES))
         try:
-            with self.opener(start) as source:
-                at = source.start
-                while count := source.readinto(buffer):
-                    self.session.cancel.check()
-                    piece, at = buffer[:count], at + count
-                    if at > self._verifier.received:
-                        self._verifier.update(piece[max(0, self._verifier.received - (at - count)) :])
-                    if at <= start:
-                        continue
-                    yield bytes(piece[max(0, start - (at - count)) :])
-                    self._sent = at
-                    observer(BlobUploading(self.descriptor, at))
+            with self.opener(start) as source, ThreadPoolExecutor(1, "imagestore-read") as reader:
+                pieces = self._read(source, start)
+                coming = reader.submit(next, pieces, b"")
+                while piece := coming.result():
+                    coming = reader.submit(next, pieces, b"")
+                    yield piece
+                    self._sent += len(piece)
+                    observer(BlobUploading(self.descriptor, self._sent))
             self._verifier.finish()
         except ImageStoreError as error:
             raise _SourceError(error) from error
+
+    def _read(self, source: Transfer, start: int) -> Iterator[bytes]:
+        """Pieces from an offset on, verified as far as they come from the blob's beginning, each byte once."""
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        at = source.start
+        while count := source.readinto(buffer):
+            self.session.cancel.check()
+            piece, first, at = buffer[:count], at, at + count
+            if at > self._verifier.received:
+                self._verifier.update(piece[max(0, self._verifier.received - first) :])
+            if at > start:
+                yield bytes(piece[max(0, start - first) :])
 
     def _new_verifier(self) -> Verifier:
         return Verifier(self.descriptor.digest, self.descriptor.size, what=self._what)

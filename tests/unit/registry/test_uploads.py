@@ -212,6 +212,24 @@ def test_an_upload_begins_anew_where_nothing_was_kept() -> None:
     assert registry.blobs == {key(LARGE): LARGE}
 
 
+def test_sources_are_closed_whatever_happens() -> None:
+    is_open: list[bool] = []
+
+    class Counted(Source):
+        def __enter__(self) -> Source:
+            is_open.append(True)
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            is_open.pop()
+
+    registry = Registry(breaks=[1 << 20] * 9, resumes=False)
+    with client_of(registry) as client, pytest.raises(RegistryUnavailableError):
+        writer = client.writer(TARGET, cancel=CancelToken())
+        writer.blob(described(LARGE), lambda offset: Counted(LARGE, offset))
+    assert is_open == []
+
+
 def test_tries_end() -> None:
     registry = Registry(breaks=[1] * 20, resumes=False)
     with pytest.raises(RegistryUnavailableError):
