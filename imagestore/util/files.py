@@ -20,6 +20,8 @@ from imagestore.errors import AlreadyExistsError, InvalidInputError, Preconditio
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from imagestore.errors import ImageStoreError
 
     StrPath = str | os.PathLike[str]
@@ -224,3 +226,23 @@ def write_refusal(path: str | os.PathLike[str], error: OSError) -> ImageStoreErr
     if error.errno in _OF_PATHS:
         return InvalidInputError(message, hint="choose another place")
     return PreconditionError(message, hint=FULL_HINT if error.errno in _FULL else "choose another place")
+
+
+class StreamReader:
+    """A stream that comes in pieces, read into buffers."""
+
+    def __init__(self, stream: Iterable[bytes]) -> None:
+        self._pieces = iter(stream)
+        self._left = memoryview(b"")
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes into a buffer; 0 only at the end."""
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._left = memoryview(piece)
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count

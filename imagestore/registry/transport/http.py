@@ -30,9 +30,10 @@ from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.connection import BODY, SizedBody
 from imagestore.registry.transport.direct import DirectTransport
 from imagestore.registry.transport.errors import FAULTS, translated
-from imagestore.registry.transport.messages import Response, Sender, StreamReader, check_head, parse_length
+from imagestore.registry.transport.messages import Response, Sender, check_head, parse_length
 from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
 from imagestore.registry.transport.proxy import ProxiedTransport, ProxyRules
+from imagestore.util.files import StreamReader
 
 if TYPE_CHECKING:
     import ssl

@@ -10,6 +10,7 @@ import httpx
 from imagestore._version import __version__
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import urls
+from imagestore.util.files import StreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -82,26 +83,6 @@ def check_head(answer: httpx.Response, host: str) -> None:
             host=host,
             status=answer.status_code,
         )
-
-
-class StreamReader:
-    """A stream's bytes, as they come off the wire and never decoded, read into buffers."""
-
-    def __init__(self, stream: Iterable[bytes]) -> None:
-        self._pieces = iter(stream)
-        self._left = memoryview(b"")
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Put the next bytes into a buffer; 0 only at the end."""
-        while not self._left:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
-            self._left = memoryview(piece)
-        count = min(len(buffer), len(self._left))
-        buffer[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
 
 
 class Response:

@@ -14,6 +14,7 @@ from imagestore.platforms import format_all
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import decompressed
 from imagestore.store.archive.source import link_above, other_above, read, size_of
+from imagestore.util.files import StreamReader
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
@@ -141,26 +142,14 @@ class ArchiveOrigin:
         return f"{self.source.what}: {descriptor.kind.value} {descriptor.digest}{platform}"
 
 
-class ArchiveTransfer:
+class ArchiveTransfer(StreamReader):
     """The bytes of a blob from ``start`` on."""
 
     def __init__(self, pieces: Iterator[bytes], start: int) -> None:
+        super().__init__(pieces)
         self.start = start
         self.hosts: Collection[str] = ()
-        self._pieces = pieces
-        self._left = memoryview(b"")
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Put the next bytes into a buffer; 0 at the end."""
-        while not self._left:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
-            self._left = memoryview(piece)
-        count = min(len(buffer), len(self._left))
-        buffer[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
+        self._source = pieces
 
     def __enter__(self) -> Self:
         return self
@@ -168,8 +157,8 @@ class ArchiveTransfer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if hasattr(self._pieces, "close"):
-            self._pieces.close()
+        if hasattr(self._source, "close"):
+            self._source.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import httpx
 import pytest
@@ -23,7 +23,7 @@ from imagestore.registry import connect
 from imagestore.registry.blobs import Transfer
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.retry import Timing
-from imagestore.registry.transport.messages import StreamReader
+from imagestore.util.files import StreamReader
 
 TARGET: Final = Reference.parse("registry.example/team/app:1")
 SMALL: Final = b"small"
@@ -40,7 +40,7 @@ class Source(StreamReader):
         super().__init__([data[start : start + (1 << 19)] for start in range(start, len(data), 1 << 19)])
         self.start = start
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -216,7 +216,7 @@ def test_sources_are_closed_whatever_happens() -> None:
     is_open: list[bool] = []
 
     class Counted(Source):
-        def __enter__(self) -> Source:
+        def __enter__(self) -> Self:
             is_open.append(True)
             return self
 
@@ -224,9 +224,10 @@ def test_sources_are_closed_whatever_happens() -> None:
             is_open.pop()
 
     registry = Registry(breaks=[1 << 20] * 9, resumes=False)
-    with client_of(registry) as client, pytest.raises(RegistryUnavailableError):
+    with client_of(registry) as client:
         writer = client.writer(TARGET, cancel=CancelToken())
-        writer.blob(described(LARGE), lambda offset: Counted(LARGE, offset))
+        with pytest.raises(RegistryUnavailableError):
+            writer.blob(described(LARGE), lambda offset: Counted(LARGE, offset))
     assert is_open == []
 
 
