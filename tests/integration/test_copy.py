@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import oras.client
 import pytest
 
 from imagestore import BlobUploaded, CopyOptions, ImageStore, config, platforms
@@ -27,11 +28,13 @@ from imagestore.errors import (
     PreconditionError,
 )
 from imagestore.testing import build_artifact, build_image, build_index, layer, synthetic_layer
+from tests.integration.test_archives import Containerd, containerd, running
 from tests.integration.test_registry_peers import Alice, make_certificate, write_hosts
 from tests.support.logins import HTPASSWD, PASSWORD, TokenService, token_service
 from tests.support.peers import DockerRegistry, docker_registry, need
 
 pytestmark = pytest.mark.integration
+__all__ = ["containerd", "running"]  # fixtures
 
 LINUX: Final = platforms.parse("linux/amd64")
 IMAGE: Final = build_index(
@@ -359,3 +362,27 @@ def test_a_login_on_standard_input_is_for_the_destination(tmp_path: Path) -> Non
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 5, done.stderr
         assert PASSWORD not in done.stderr
+
+
+def test_ctr_fetches_what_was_copied(
+    one: DockerRegistry, two: DockerRegistry, store: ImageStore, containerd: Containerd
+) -> None:
+    report = store.copy(
+        f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(has_all_platforms=True)
+    )
+    containerd.ctr("content", "fetch", "--plain-http", "--all-platforms", f"{two.address}/app:1")
+    listed = containerd.ctr("content", "ls", "-q").split()
+    assert {str(report.target.digest), *(str(blob.descriptor.digest) for blob in report.blobs)} <= set(listed)
+
+
+def test_oras_pulls_an_artifact_that_was_copied(two: DockerRegistry, store: ImageStore, tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    artifact = build_artifact("application/vnd.example.readings", {"readings.txt": b"12 13 14"})
+    with docker_registry(folder) as source:
+        source.push("readings", "1", artifact)
+        report = store.copy(f"{source.address}/readings:1", f"{two.address}/readings:1")
+    assert report.target.digest == artifact.target.digest
+    client = oras.client.OrasClient(insecure=True)
+    (pulled,) = client.pull(f"{two.address}/readings:1", outdir=str(tmp_path / "pulled"))
+    assert Path(pulled).read_bytes() == b"12 13 14"
