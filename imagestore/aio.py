@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Event, Observer
     from imagestore.store.archive.exporting import ExportOptions, ExportReport
     from imagestore.store.archive.importing import ImportOptions, ImportReport
+    from imagestore.store.copy.options import CopyOptions, CopyReport
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image import Image
     from imagestore.store.image_store import ImageStore
@@ -195,6 +196,34 @@ class AsyncImageStore:
     ) -> ImportReport:
         """Bring images in from an archive; see ImageStore.import_images()."""
         work = partial(self.store.import_images, archive, options=options, observer=observer)
+        return await self._transfer(lambda token: work(cancel=token))
+
+    async def copy(
+        self,
+        source: str,
+        destination: str,
+        *,
+        options: CopyOptions | None = None,
+        credentials: CredentialLookup | None = None,
+        observer: Observer | None = None,
+    ) -> CopyReport:
+        """Copy an image between registries, the store, layouts and archives; see ImageStore.copy()."""
+        work = partial(
+            self.store.copy, source, destination, options=options, credentials=credentials, observer=observer
+        )
+        return await self._transfer(lambda token: work(cancel=token))
+
+    async def push(
+        self,
+        name: str,
+        destination: str = "",
+        *,
+        options: CopyOptions | None = None,
+        credentials: CredentialLookup | None = None,
+        observer: Observer | None = None,
+    ) -> CopyReport:
+        """Copy an image of the store into a registry; see ImageStore.push()."""
+        work = partial(self.store.push, name, destination, options=options, credentials=credentials, observer=observer)
         return await self._transfer(lambda token: work(cancel=token))
 
     async def unpack(

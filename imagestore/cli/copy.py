@@ -157,6 +157,8 @@ def _host(*places: str) -> str:
 
 
 def _show(report: CopyReport) -> None:
+    from imagestore.store.archive.contents import ArchiveFormat
+
     verb = "would copy" if report.is_dry_run else "copied"
     shown = ", ".join(map(render.printable, report.platforms))
     print(f"{verb} {shown} to {render.printable(report.destination)}: {report.target.digest}")
@@ -168,10 +170,11 @@ def _show(report: CopyReport) -> None:
         sent = [blob for blob in report.blobs if blob.sent]
         mounted = sum(bool(blob.mounted_from) for blob in report.blobs)
         there = len(report.blobs) - len(sent) - mounted
-        did = "to send" if report.is_dry_run else "sent"
-        print(
-            f"{counted(len(sent), 'blob')} {did} ({render.size(report.sent)}), {mounted} mounted, {there} there already"
-        )
+        is_written = report.destination.partition(":")[0] in {form.value for form in ArchiveFormat}
+        did = "write" if is_written else "send"
+        did = f"to {did}" if report.is_dry_run else "written" if is_written else "sent"
+        already = "" if is_written else f", {mounted} mounted, {there} there already"
+        print(f"{counted(len(sent), 'blob')} {did} ({render.size(report.sent)}){already}")
 
 
 def _members(report: CopyReport) -> dict[str, object]:

@@ -75,6 +75,8 @@ async def test_archives_and_trees_are_made(tmp_path: Path, server: RegistryServe
         assert report.size > 2 * MIB
         await store.remove(reference)
         assert len((await store.import_images(tmp_path / "a.tar")).images) == 1
+        copied = await store.copy(f"oci-archive:{tmp_path / 'a.tar'}", f"oci:{tmp_path / 'layout'}")
+        assert copied.sent > 2 * MIB
 
 
 @pytest.mark.anyio
