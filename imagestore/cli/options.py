@@ -161,11 +161,11 @@ def lookup(host: str, *, creds_stdin: bool, anonymous: bool, has_others: bool = 
     if not creds_stdin and not anonymous:
         return None
     from imagestore.registry.credentials.lookup import CredentialResolver
-    from imagestore.registry.credentials.model import Anonymous, Explicit, Found
+    from imagestore.registry.credentials.model import Anonymous, Explicit, FoundCredential
 
     if anonymous:
         return Anonymous()
-    given = Explicit(Found(read_stdin(), "standard input"), host)
+    given = Explicit(FoundCredential(read_stdin(), "standard input"), host)
     return CredentialResolver.standard(given) if has_others else CredentialResolver([given])
 
 

@@ -13,7 +13,7 @@ from imagestore.containerd._proto.content_pb2_grpc import ContentServicer
 from imagestore.containerd.calls import lease_of, namespace_of, once_unlocked
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.upload import Piece, Upload
+from imagestore.containerd.upload import Upload, UploadPart
 from imagestore.containerd.wire import changed_map, checked_mask, timestamp
 from imagestore.content.blob_files import damage_named
 from imagestore.content.disk import translated
@@ -234,7 +234,7 @@ def _stage(
     upload: Upload, request: wire.WriteContentRequest, answer: wire.WriteContentResponse, *, is_first: bool
 ) -> Stage:
     """One message's work, and its answer."""
-    piece = Piece(request.ref, request.total, request.expected, request.offset, request.data)
+    piece = UploadPart(request.ref, request.total, request.expected, request.offset, request.data)
 
     def stage(store: ImageStore, token: CancelToken) -> None:
         if is_first:

@@ -42,7 +42,7 @@ _DEFAULT_ALGORITHM: Final = "sha256"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class UploadPart:
     """One message of a write.
 
     Attributes:
@@ -108,7 +108,7 @@ class Upload:
                 moment = 0.0
             return IngestStatus(self.ref, self.offset, self.offset, moment, moment)
 
-    def open(self, store: ImageStore, piece: Piece) -> None:
+    def open(self, store: ImageStore, piece: UploadPart) -> None:
         """Take the first message's name, and lock the ingest.
 
         Raises:
@@ -142,7 +142,7 @@ class Upload:
         self._writer = store.content.try_writer(on_disk, algorithm=algorithm, total=self.total)
         store.metadata.put_ingest(self._space.owner, on_disk, expected=self.expected, lease=self._lease)
 
-    def check(self, store: ImageStore, piece: Piece) -> None:
+    def check(self, store: ImageStore, piece: UploadPart) -> None:
         """Take what a message says of the whole.
 
         Raises:
@@ -154,7 +154,7 @@ class Upload:
                 self._note(piece)
                 self._refuse_known(store)
 
-    def _note(self, piece: Piece) -> None:
+    def _note(self, piece: UploadPart) -> None:
         if piece.total < 0:
             raise InvalidInputError(f"write {self.ref!r}: total {piece.total} is negative")
         if piece.total:
@@ -170,7 +170,7 @@ class Upload:
         self._drop(store)
         raise AlreadyExistsError(f"content {self.expected} exists already")
 
-    def write(self, store: ImageStore, piece: Piece, cancel: CancelToken) -> None:
+    def write(self, store: ImageStore, piece: UploadPart, cancel: CancelToken) -> None:
         """Append a message's data.
 
         Raises:

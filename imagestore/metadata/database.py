@@ -20,9 +20,9 @@ from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, Sto
 from imagestore.metadata import location, schema
 from imagestore.metadata.change_numbers import Numbering
 from imagestore.metadata.failures import CORRUPT_HINT, Translated, closed
-from imagestore.metadata.fairness import Turns, use_log
+from imagestore.metadata.fairness import WriteQueue, use_log
 from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.opening import LOG_PAGES, Opened, Way, connect, migrate, tune
+from imagestore.metadata.opening import LOG_PAGES, DatabaseAccess, Opened, connect, migrate, tune
 from imagestore.util.disk_reserve import Ballast
 from imagestore.util.failpoint import reach
 
@@ -81,7 +81,7 @@ class Database:
         self._writer = 0
         self._changes_in_log = 0
         self._opened = Opened(path)
-        self._turns = Turns(path.with_name("waiting"))
+        self._turns = WriteQueue(path.with_name("waiting"))
         self._after_commit: list[Callable[[], None]] = []
         self._is_synced = True
         self._put_number = 0
@@ -90,7 +90,7 @@ class Database:
         location.refuse_network(path, file_system(path.parent))
         #: Space for removals.
         self.ballast = Ballast(path.with_name("ballast"))
-        self._way = Way(path)
+        self._way = DatabaseAccess(path)
         try:
             self._open(is_rebuilding=is_rebuilding)
         except StoreFullError:

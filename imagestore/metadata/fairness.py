@@ -36,7 +36,7 @@ _LOOK_SECONDS: Final = 0.0005
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-class Turns:
+class WriteQueue:
     """Who waits for one database.
 
     Args:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOG_PAGES: Final = 6000
 
 
-class Way:
+class DatabaseAccess:
     """How a database is reached: to be written, or only to be read where its disk is read-only or full.
 
     Args:

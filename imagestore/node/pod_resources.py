@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.platforms.platform import Platform
     from imagestore.resources.cgroup import WeightFormula
-    from imagestore.resources.explain import Line
+    from imagestore.resources.explain import ExplainedValue
     from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
     from imagestore.resources.oci_spec import CpuConflict, Json
     from imagestore.resources.pod import Container, Pod
@@ -86,7 +86,7 @@ class ContainerPlan:
     oci: Json
     oom_score_adj: int | None
     cgroup_files: Mapping[str, str] = field(default_factory=dict, hash=False)
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ExplainedValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from imagestore.registry.client_factory import connect as connect
     from imagestore.registry.credentials.model import Credential as Credential
     from imagestore.registry.credentials.model import CredentialLookup as CredentialLookup
-    from imagestore.registry.credentials.model import Found as Found
+    from imagestore.registry.credentials.model import FoundCredential as FoundCredential
     from imagestore.registry.credentials.model import GivenCredentials as GivenCredentials
     from imagestore.registry.credentials.model import Target as Target
     from imagestore.registry.listing import Referrers as Referrers
@@ -26,7 +26,7 @@ __all__ = [
     "AuthPolicy",
     "Credential",
     "CredentialLookup",
-    "Found",
+    "FoundCredential",
     "GivenCredentials",
     "Referrers",
     "RegistryClient",
@@ -39,7 +39,7 @@ _HOMES = {
     "AuthPolicy": "imagestore.registry.policy",
     "Credential": "imagestore.registry.credentials.model",
     "CredentialLookup": "imagestore.registry.credentials.model",
-    "Found": "imagestore.registry.credentials.model",
+    "FoundCredential": "imagestore.registry.credentials.model",
     "GivenCredentials": "imagestore.registry.credentials.model",
     "Referrers": "imagestore.registry.listing",
     "RegistryClient": "imagestore.registry.client",

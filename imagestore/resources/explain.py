@@ -43,7 +43,7 @@ _ORIGINS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ExplainedValue:
     """One number.
 
     Attributes:
@@ -65,7 +65,7 @@ class Line:
 
 def linux(
     pod: Pod, container: Container, resources: LinuxContainerResources, *, node: Node, settings: KubeletSettings
-) -> Iterator[Line]:
+) -> Iterator[ExplainedValue]:
     """The lines for a container's message that was computed from the same arguments.
 
     Raises:
@@ -77,16 +77,20 @@ def linux(
     shares = f"max({milli} * 1024 // 1000, {cpu.MINIMUM_SHARES})"
     if settings.mapping is Rules.KUBELET:
         shares = f"min({shares}, {cpu.MAXIMUM_SHARES})"
-    yield Line("cpu_shares", str(resources.cpu_shares), shares, _given(name, quantity))
+    yield ExplainedValue("cpu_shares", str(resources.cpu_shares), shares, _given(name, quantity))
     yield from _quota(pod, container, resources)
     memory_limit = _given(*limit_source(pod, container, MEMORY))
-    yield Line("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", memory_limit)
+    yield ExplainedValue("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", memory_limit)
     if resources.memory_swap_limit_in_bytes:
         value = str(resources.memory_swap_limit_in_bytes)
-        yield Line("memory_swap_limit_in_bytes", value, str(resources.memory_limit_in_bytes), "NoSwap on cgroup v1")
+        yield ExplainedValue(
+            "memory_swap_limit_in_bytes", value, str(resources.memory_limit_in_bytes), "NoSwap on cgroup v1"
+        )
     yield _oom_score(pod, container, resources, node)
     for each in resources.hugepage_limits:
-        yield Line(f"hugepage_limits[{each.page_size}]", str(each.limit), "", "limits.hugepages-<size>; 0 when absent")
+        yield ExplainedValue(
+            f"hugepage_limits[{each.page_size}]", str(each.limit), "", "limits.hugepages-<size>; 0 when absent"
+        )
     for key, text in resources.unified.items():
         yield _unified(key, text, pod, container, node=node, settings=settings)
 
@@ -98,7 +102,7 @@ def windows(
     node: Node,
     settings: KubeletSettings,
     isolation: Isolation,
-) -> Iterator[Line]:
+) -> Iterator[ExplainedValue]:
     """The lines for a container's message that was computed from the same arguments.
 
     Raises:
@@ -110,18 +114,20 @@ def windows(
     source = _given("limits.cpu", limit)
     if settings.mapping is Rules.KUBELET:
         maximum = f"min(max(10 * {milli} // {processors}, 1), {MAXIMUM})" if milli else ""
-        yield Line("cpu_count", "0", "", "never set by the kubelet")
-        yield Line("cpu_shares", "0", "", "never set by the kubelet")
-        yield Line("cpu_maximum", str(resources.cpu_maximum), maximum, f"{source}; node processors {processors}")
+        yield ExplainedValue("cpu_count", "0", "", "never set by the kubelet")
+        yield ExplainedValue("cpu_shares", "0", "", "never set by the kubelet")
+        yield ExplainedValue(
+            "cpu_maximum", str(resources.cpu_maximum), maximum, f"{source}; node processors {processors}"
+        )
     else:
         yield from _proposed(container, resources, processors=processors, isolation=isolation)
     memory_limit = _given("limits.memory", container.resources.limit(MEMORY))
-    yield Line("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", memory_limit)
+    yield ExplainedValue("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", memory_limit)
 
 
 def windows_oci(
     resources: WindowsContainerResources, written: Mapping[str, object], conflict: CpuConflict
-) -> Iterator[Line]:
+) -> Iterator[ExplainedValue]:
     """The lines for what OCI resources say where the message sets more than one CPU control; else none.
 
     Args:
@@ -134,10 +140,12 @@ def windows_oci(
         return
     for field in both:
         name = field.removeprefix("cpu_")
-        yield Line(f"oci cpu.{name}", str(cpu.get(name, "-")), "", f"{field}; conflict: {conflict.value}")
+        yield ExplainedValue(f"oci cpu.{name}", str(cpu.get(name, "-")), "", f"{field}; conflict: {conflict.value}")
 
 
-def files(contents: Mapping[str, str], resources: LinuxContainerResources, formula: WeightFormula) -> Iterator[Line]:
+def files(
+    contents: Mapping[str, str], resources: LinuxContainerResources, formula: WeightFormula
+) -> Iterator[ExplainedValue]:
     """The lines for what a runtime writes into the control group of a container.
 
     Args:
@@ -149,12 +157,14 @@ def files(contents: Mapping[str, str], resources: LinuxContainerResources, formu
         if name in resources.unified:
             continue  # told with the message
         if name == "cpu.weight":
-            yield Line(name, value, _weight(resources.cpu_shares, formula), f"cpu_shares, formula {formula.value}")
+            yield ExplainedValue(
+                name, value, _weight(resources.cpu_shares, formula), f"cpu_shares, formula {formula.value}"
+            )
         elif name == "memory.swap.max":
             difference = f"{resources.memory_swap_limit_in_bytes} - {resources.memory_limit_in_bytes}"
-            yield Line(name, value, difference, "memory_swap_limit_in_bytes, memory_limit_in_bytes")
+            yield ExplainedValue(name, value, difference, "memory_swap_limit_in_bytes, memory_limit_in_bytes")
         else:
-            yield Line(name, value, "", _ORIGINS.get(name, "hugepage_limits"))
+            yield ExplainedValue(name, value, "", _ORIGINS.get(name, "hugepage_limits"))
 
 
 def _weight(shares: int, formula: WeightFormula) -> str:
@@ -166,29 +176,29 @@ def _weight(shares: int, formula: WeightFormula) -> str:
     return "1" if shares <= cpu.MINIMUM_SHARES else str(MAXIMUM_WEIGHT)
 
 
-def _quota(pod: Pod, container: Container, resources: LinuxContainerResources) -> Iterator[Line]:
+def _quota(pod: Pod, container: Container, resources: LinuxContainerResources) -> Iterator[ExplainedValue]:
     quota, period = resources.cpu_quota, resources.cpu_period
     name, limit = limit_source(pod, container, CPU)
     if not period:
-        yield Line("cpu_quota", str(quota), "", "cpuCFSQuota is off: limits of CPU are not enforced")
+        yield ExplainedValue("cpu_quota", str(quota), "", "cpuCFSQuota is off: limits of CPU are not enforced")
         return
     formula = f"max({milli_cpu(limit, 'cpu limit')} * {period} // 1000, {cpu.MINIMUM_QUOTA})" if quota > 0 else ""
     source = "exclusive processors: no quota" if quota < 0 else _given(name, limit)
-    yield Line("cpu_quota", str(quota), formula, source)
-    yield Line("cpu_period", str(period), "", "the kubelet's cpuCFSQuotaPeriod, in microseconds")
+    yield ExplainedValue("cpu_quota", str(quota), formula, source)
+    yield ExplainedValue("cpu_period", str(period), "", "the kubelet's cpuCFSQuotaPeriod, in microseconds")
 
 
-def _oom_score(pod: Pod, container: Container, resources: LinuxContainerResources, node: Node) -> Line:
+def _oom_score(pod: Pod, container: Container, resources: LinuxContainerResources, node: Node) -> ExplainedValue:
     value = str(resources.oom_score_adj)
     if pod.is_node_critical:
-        return Line("oom_score_adj", value, "", "priority class system-node-critical")
+        return ExplainedValue("oom_score_adj", value, "", "priority class system-node-critical")
     qos = qos_class(pod)
     if qos is not QosClass.BURSTABLE:
-        return Line("oom_score_adj", value, "", f"QoS class {qos.value}")
+        return ExplainedValue("oom_score_adj", value, "", f"QoS class {qos.value}")
     request = burstable_request(pod, container)
     formula = f"min(max(1000 - 1000 * {request} // {node.memory_bytes}, 3), 999)"
     source = f"QoS class Burstable; {_score_source(pod, container)}; node memory {node.memory_bytes}"
-    return Line("oom_score_adj", value, formula, source)
+    return ExplainedValue("oom_score_adj", value, formula, source)
 
 
 def _score_source(pod: Pod, container: Container) -> str:
@@ -203,7 +213,9 @@ def _score_source(pod: Pod, container: Container) -> str:
     return source
 
 
-def _unified(key: str, value: str, pod: Pod, container: Container, *, node: Node, settings: KubeletSettings) -> Line:
+def _unified(
+    key: str, value: str, pod: Pod, container: Container, *, node: Node, settings: KubeletSettings
+) -> ExplainedValue:
     asked = container.resources.request(MEMORY)
     field, source, formula = f"unified[{key}]", _given("requests.memory", asked), ""
     if key == memory.MEMORY_OOM_GROUP:
@@ -220,25 +232,25 @@ def _unified(key: str, value: str, pod: Pod, container: Container, *, node: Node
         formula = f"floor(({request} + ({upper} - {request}) * {factor}) / {page}) * {page}"
     elif value == "0":
         source = f"memoryReservationPolicy {settings.memory_reservation.value}, or no request"
-    return Line(field, value, formula, source)
+    return ExplainedValue(field, value, formula, source)
 
 
 def _proposed(
     container: Container, resources: WindowsContainerResources, *, processors: int, isolation: Isolation
-) -> Iterator[Line]:
+) -> Iterator[ExplainedValue]:
     limit = container.resources.limit(CPU)
     milli, source = limit.milli_value(), _given("limits.cpu", limit)
-    yield Line("cpu_count", str(resources.cpu_count), f"({milli} + 1000) // 1000" if milli else "", source)
+    yield ExplainedValue("cpu_count", str(resources.cpu_count), f"({milli} + 1000) // 1000" if milli else "", source)
     asked = container.resources.request(CPU)
     weighed, low = milli or milli_cpu(asked, "cpu request"), MINIMUM_SHARES[isolation]
     shares = f"min(max({weighed} * ({MAXIMUM} - {low}) // {processors} // 1000, {low}), {MAXIMUM})" if weighed else ""
     from_field = source if milli else _given("requests.cpu", asked)
-    yield Line("cpu_shares", str(resources.cpu_shares), shares, f"{from_field}; {isolation.value} isolation")
+    yield ExplainedValue("cpu_shares", str(resources.cpu_shares), shares, f"{from_field}; {isolation.value} isolation")
     is_guest = isolation is Isolation.HYPERVISOR and resources.cpu_count
     divisor = resources.cpu_count if is_guest else processors
     maximum = f"min(max({MAXIMUM} * {milli} // ({divisor} * 1000), 1), {MAXIMUM})" if milli else ""
     of = f"cpu_count {divisor}" if is_guest else f"node processors {divisor}"
-    yield Line("cpu_maximum", str(resources.cpu_maximum), maximum, f"{source}; {of}")
+    yield ExplainedValue("cpu_maximum", str(resources.cpu_maximum), maximum, f"{source}; {of}")
 
 
 def _given(name: str, quantity: Quantity) -> str:

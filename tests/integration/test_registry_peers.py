@@ -28,7 +28,7 @@ from imagestore import (
     platforms,
 )
 from imagestore.errors import AuthenticationError, RegistryUnavailableError
-from imagestore.registry.credentials.model import Found, Target
+from imagestore.registry.credentials.model import FoundCredential, Target
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
 from imagestore.testing.faults import Drip
 from tests.support.logins import HTPASSWD, PASSWORD, TokenService, token_service
@@ -44,9 +44,9 @@ class Alice:
     """Her login, at every registry, right or wrong."""
 
     def __init__(self, password: str = PASSWORD) -> None:
-        self.found = Found(Credential("alice", Secret(password)), "a test")
+        self.found = FoundCredential(Credential("alice", Secret(password)), "a test")
 
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         return self.found
 
 

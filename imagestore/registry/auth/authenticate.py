@@ -20,7 +20,7 @@ from imagestore.registry.auth.realm import Realm, check_address, is_same_party
 from imagestore.registry.auth.scope import parse_scopes, wanted_scopes
 from imagestore.registry.auth.token_service import TokenService, basic_header
 from imagestore.registry.auth.tokens import Renewal, TokenCache, TokenKey, TokenReply
-from imagestore.registry.credentials.model import HUB_NAMES, Anonymous, Found, Target
+from imagestore.registry.credentials.model import HUB_NAMES, Anonymous, FoundCredential, Target
 from imagestore.registry.policy import AuthPolicy, RealmTrust
 from imagestore.registry.transport import addresses, urls
 from imagestore.util.secret import Secret
@@ -149,7 +149,7 @@ class RegistryAuthenticator:
         found = self._lookup(target_of(origin, repository), cancel)
         return found.provenance if found is not None else ""
 
-    def _lookup(self, target: Target, cancel: CancelToken) -> Found | None:
+    def _lookup(self, target: Target, cancel: CancelToken) -> FoundCredential | None:
         host = self._policy.credential_hosts.get(target.host, target.host)
         return self._credentials.lookup(Target(host, target.repository), cancel=cancel)
 
@@ -187,7 +187,7 @@ class RegistryAuthenticator:
             _put(self._known, (origin, repository), known)
         return header
 
-    def _basic(self, origin: Origin, target: Target, found: Found | None) -> tuple[_Known, str]:
+    def _basic(self, origin: Origin, target: Target, found: FoundCredential | None) -> tuple[_Known, str]:
         if found is None:
             hint = f"{self._remedy(target, found)}; 'imagestore auth explain' shows the places that are searched"
             raise _error(target, f"{target.shown}: needs credentials for {target.host}; {self._absence}", hint)
@@ -203,7 +203,7 @@ class RegistryAuthenticator:
         origin: Origin,
         target: Target,
         challenge: Challenge,
-        found: Found | None,
+        found: FoundCredential | None,
         attempt: _Attempt,
         cancel: CancelToken,
     ) -> tuple[_Known, str]:
@@ -228,7 +228,9 @@ class RegistryAuthenticator:
             attempt.fresh.add(key)
         return _Known(token.value, key), f"Bearer {token.value.reveal()}"
 
-    def _exchange(self, service: TokenService, key: TokenKey, found: Found | None, cancel: CancelToken) -> TokenReply:
+    def _exchange(
+        self, service: TokenService, key: TokenKey, found: FoundCredential | None, cancel: CancelToken
+    ) -> TokenReply:
         def fetch(refresh: Secret | None) -> TokenReply:
             return service.fetch(key.scopes, found, refresh, cancel=cancel)
 
@@ -251,7 +253,7 @@ class RegistryAuthenticator:
         with self._lock:
             return _put(self._renewals, login, self._renewals.get(login) or Renewal())
 
-    def _refused(self, target: Target, challenge: Challenge, found: Found | None) -> AuthenticationError:
+    def _refused(self, target: Target, challenge: Challenge, found: FoundCredential | None) -> AuthenticationError:
         # Private and missing repositories are alike on many services.
         missing = "does not exist, or " if target.repository else ""
         remedy = self._remedy(target, found)
@@ -268,7 +270,7 @@ class RegistryAuthenticator:
         is_wanted = isinstance(self._credentials, Anonymous)
         return "access was anonymous, as was asked" if is_wanted else "access was anonymous, none were found"
 
-    def _remedy(self, target: Target, found: Found | None) -> str:
+    def _remedy(self, target: Target, found: FoundCredential | None) -> str:
         """What to do about credentials that are missing or refused."""
         if isinstance(self._credentials, Anonymous):
             return "try without --anonymous, with a stored login"
@@ -277,7 +279,7 @@ class RegistryAuthenticator:
         login = f"'imagestore login {target.host}'"
         return f"run {login}" if found is None else f"log in again with {login}"
 
-    def _trusted_realm(self, origin: Origin, challenge: Challenge, found: Found | None) -> Realm:
+    def _trusted_realm(self, origin: Origin, challenge: Challenge, found: FoundCredential | None) -> Realm:
         try:
             realm = Realm.parse(challenge.get("realm"))
         except AuthenticationError as error:

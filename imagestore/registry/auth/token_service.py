@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import httpx
 
     from imagestore.registry.auth.scope import Scope
-    from imagestore.registry.credentials.model import Credential, Found
+    from imagestore.registry.credentials.model import Credential, FoundCredential
     from imagestore.registry.transport.messages import Response, Sender
     from imagestore.util.cancel import CancelToken
     from imagestore.util.secret import Secret
@@ -68,7 +68,7 @@ class TokenService:
         self._where = f"token service {realm.origin} of {registry}"
 
     def fetch(
-        self, scopes: tuple[Scope, ...], found: Found | None, refresh: Secret | None, *, cancel: CancelToken
+        self, scopes: tuple[Scope, ...], found: FoundCredential | None, refresh: Secret | None, *, cancel: CancelToken
     ) -> TokenReply:
         """Get a token; ``refresh`` is the newest refresh token, if the service has replaced the identity token.
 
@@ -93,7 +93,7 @@ class TokenService:
         form = {"grant_type": "password", "username": credential.username, "password": password}
         return self._post(scopes, form, found, cancel)
 
-    def _get(self, scopes: tuple[Scope, ...], found: Found | None, cancel: CancelToken) -> TokenReply:
+    def _get(self, scopes: tuple[Scope, ...], found: FoundCredential | None, cancel: CancelToken) -> TokenReply:
         query = [("service", self._service)] if self._service else []
         query += [("scope", str(scope)) for scope in scopes]
         query.append(("client_id", CLIENT_ID))
@@ -103,7 +103,9 @@ class TokenService:
             headers += (("Authorization", basic_header(found.credential)),)
         return self._exchange(make_request("GET", self._realm.url(urlencode(query)), headers), found, cancel)
 
-    def _post(self, scopes: tuple[Scope, ...], grant: dict[str, str], found: Found, cancel: CancelToken) -> TokenReply:
+    def _post(
+        self, scopes: tuple[Scope, ...], grant: dict[str, str], found: FoundCredential, cancel: CancelToken
+    ) -> TokenReply:
         form = {**grant, "client_id": CLIENT_ID}
         if self._service:
             form["service"] = self._service
@@ -113,7 +115,7 @@ class TokenService:
         request = make_request("POST", self._realm.url(), headers, urlencode(form).encode("ascii"))
         return self._exchange(request, found, cancel)
 
-    def _exchange(self, request: httpx.Request, found: Found | None, cancel: CancelToken) -> TokenReply:
+    def _exchange(self, request: httpx.Request, found: FoundCredential | None, cancel: CancelToken) -> TokenReply:
         allowed = _GET_REDIRECTS if request.method == "GET" else _ANY_METHOD_REDIRECTS
         for _ in range(MAX_REDIRECTS + 1):
             with self._sender.send(request, cancel=cancel) as response:
@@ -137,7 +139,7 @@ class TokenService:
         raise AuthenticationError(message, host=self._registry)
 
     def _failure(
-        self, response: Response, found: Found | None
+        self, response: Response, found: FoundCredential | None
     ) -> AuthenticationError | RateLimitedError | RegistryUnavailableError:
         word = _error_code(response)
         code = f" ({word})" if word else ""

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials import files
-from imagestore.registry.credentials.model import NO_SECRET, Credential, Explicit, Findings, Found, Outcome, Step
+from imagestore.registry.credentials.model import (
+    NO_SECRET,
+    Credential,
+    Explicit,
+    Findings,
+    FoundCredential,
+    Outcome,
+    Step,
+)
 from imagestore.registry.credentials.sources import host_of
 from imagestore.util.secret import Secret
 
@@ -41,7 +49,7 @@ class _Unreadable(Explicit):
 
     def __init__(self, error: InvalidInputError, given: Credential, host: str) -> None:
         # For the fingerprint only.
-        super().__init__(Found(given, _PROVENANCE), host)
+        super().__init__(FoundCredential(given, _PROVENANCE), host)
         self._error = error
 
     def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
@@ -70,4 +78,4 @@ def explicit_source(config: AuthConfig, registry: str) -> Explicit | None:
         secrets = config.password, config.identity_token, config.registry_token
         given = Credential(f"{config.username} {config.auth.reveal()}", *secrets)
         return _Unreadable(InvalidInputError(str(error)), given, host)
-    return Explicit(Found(credential, _PROVENANCE), host) if credential else None
+    return Explicit(FoundCredential(credential, _PROVENANCE), host) if credential else None

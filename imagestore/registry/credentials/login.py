@@ -22,7 +22,7 @@ from imagestore.registry.credentials import files
 from imagestore.registry.credentials.files import spellings
 from imagestore.registry.credentials.helper import servers
 from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, CredentialResolver, docker_config_path
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Target
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, FoundCredential, Target
 from imagestore.registry.credentials.sources import containers_keys, docker_keys, helper_for
 from imagestore.registry.errors_body import read_some, tls_hint
 from imagestore.registry.transport.messages import make_request
@@ -74,7 +74,7 @@ def check_login(
         RegistryUnavailableError: no answer, or one that asks to try later.
     """
     host, origin = endpoint.host, endpoint.origin
-    lookup = CredentialResolver((Explicit(Found(credential, "this login"), target_of(origin, "").host),))
+    lookup = CredentialResolver((Explicit(FoundCredential(credential, "this login"), target_of(origin, "").host),))
     authenticator = RegistryAuthenticator(sender, lookup, policy=policy)
     header = authenticator.authorization(origin, "")
     while True:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.registry.credentials.helper import HelperPool
-from imagestore.registry.credentials.model import Found, Outcome, Source, Step, Target
+from imagestore.registry.credentials.model import FoundCredential, Outcome, Source, Step, Target
 from imagestore.registry.credentials.sources import AuthFileSource
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class CredentialResolver:
         sources = standard_sources(where, HelperPool(where.variables), auth_file=auth_file)
         return cls((*explicit, *sources))
 
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         """See CredentialLookup. Stops at the first credentials and at the first failure."""
         for source in self._sources:
             findings = source.find(target, is_shadowed=False, cancel=cancel)
@@ -134,7 +134,7 @@ class CredentialResolver:
         """
         target = Target(reference.host, reference.path)
         steps: list[Step] = []
-        found: Found | None = None
+        found: FoundCredential | None = None
         failure: ConfigError | InvalidInputError | None = None
         for source in self._sources:
             is_over = found is not None or failure is not None

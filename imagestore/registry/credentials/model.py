@@ -96,7 +96,7 @@ def checked(credential: Credential, what: str) -> Credential:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCredential:
     """A credential and where it was found; the provenance is fit for messages.
 
     Attributes:
@@ -169,7 +169,7 @@ class Step:
 class Findings:
     """What one source has for a target: a credential or none, the places, and a failure that ends the search."""
 
-    found: Found | None
+    found: FoundCredential | None
     steps: tuple[Step, ...]
     failure: ConfigError | InvalidInputError | None = None
 
@@ -184,7 +184,7 @@ class Source(Protocol):
 class CredentialLookup(Protocol):
     """Where authentication gets credentials from."""
 
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         """The credentials to use, or None for anonymous access.
 
         Args:
@@ -212,11 +212,13 @@ class GivenCredentials:
 
     def __init__(self, by_host: Mapping[str, Credential]) -> None:
         self._found = {
-            host.lower(): Found(checked(credential, f"credentials for {host}"), "given by the program", is_given=True)
+            host.lower(): FoundCredential(
+                checked(credential, f"credentials for {host}"), "given by the program", is_given=True
+            )
             for host, credential in by_host.items()
         }
 
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         """The credential of the target's registry, under any of its names; else anonymous access."""
         names = set(target.names)
         return next((found for host, found in self._found.items() if names.intersection(Target(host).names)), None)
@@ -225,7 +227,7 @@ class GivenCredentials:
 class Anonymous:
     """Never gives credentials; for ``--anonymous`` and for hosts that must not see any."""
 
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         """See CredentialLookup."""
         return None
 
@@ -238,7 +240,7 @@ class Explicit:
         host: the registry they are for, as in a reference.
     """
 
-    def __init__(self, found: Found, host: str) -> None:
+    def __init__(self, found: FoundCredential, host: str) -> None:
         self._found = replace(found, is_given=True)
         self._target = Target(host.lower())
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.helper import servers
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Findings, Found, Outcome, Step
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Findings, FoundCredential, Outcome, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,7 +119,7 @@ class AuthFileSource:
                     return Findings(None, (Step(self.path, program, Outcome.FAILED, str(error)),), error)
                 if credential is not None:
                     step = Step(self.path, program, Outcome.USED, _noted("the helper has an entry", file))
-                    found = Found(credential, f"docker-credential-{suffix}, named by {member} of {self.path}")
+                    found = FoundCredential(credential, f"docker-credential-{suffix}, named by {member} of {self.path}")
                     return Findings(found, (step,))
                 reason = f"the helper has no entry for {target.host}"
                 steps.append(Step(self.path, program, Outcome.NO_ENTRY, reason))
@@ -158,7 +158,7 @@ class AuthFileSource:
             after = " (the helper had none)" if any(step.outcome is Outcome.NO_ENTRY for step in steps) else ""
             reason = _noted(f"the entry fits {target.shown}{after}", file)
             steps.append(Step(self.path, member, Outcome.USED, reason))
-            return Findings(Found(credential, f"{self.path}, member {member}{after}"), tuple(steps))
+            return Findings(FoundCredential(credential, f"{self.path}, member {member}{after}"), tuple(steps))
         if not steps:
             steps.append(Step(self.path, "", Outcome.NO_ENTRY, _noted(f"no entry fits {target.shown}", file)))
         return Findings(None, tuple(steps))

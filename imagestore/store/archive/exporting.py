@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.platforms import Matcher, Platform
     from imagestore.registry.events import Observer
-    from imagestore.store.archive.index_survey import Found
+    from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.archive.oci_export import Read
     from imagestore.store.leases import HeldLease
     from imagestore.util.cancel import CancelToken
@@ -204,7 +204,7 @@ class ExportWork:
 
     def _image(self, reference: Reference, records: Sequence[ImageRecord], held: HeldLease) -> ExportedImage:
         documents = Documents(self.content, None, None, self.cancel)
-        surveys: dict[Digest, tuple[Found, ...]] = {}
+        surveys: dict[Digest, tuple[SurveyedManifest, ...]] = {}
         for record in records:
             if record.target.digest not in surveys:
                 surveys[record.target.digest] = survey(
@@ -232,8 +232,8 @@ class ExportWork:
         )
 
     def _chosen(
-        self, reference: Reference, records: Sequence[ImageRecord], surveys: dict[Digest, tuple[Found, ...]]
-    ) -> list[Found]:
+        self, reference: Reference, records: Sequence[ImageRecord], surveys: dict[Digest, tuple[SurveyedManifest, ...]]
+    ) -> list[SurveyedManifest]:
         everything = [found for each in surveys.values() for found in each]
         whole = [found for found in everything if found.is_complete]
         if self.platform is not None:
@@ -248,7 +248,9 @@ class ExportWork:
             return whole
         return [found for found in whole if found.descriptor.digest in wanted]
 
-    def _best(self, reference: Reference, whole: Sequence[Found], wanted: tuple[Platform, Matcher]) -> Found:
+    def _best(
+        self, reference: Reference, whole: Sequence[SurveyedManifest], wanted: tuple[Platform, Matcher]
+    ) -> SurveyedManifest:
         platform, matcher = wanted
         known = [(found, found.platform) for found in whole if found.platform is not None]
         fitting = [(found, has) for found, has in known if matcher.match(has)]

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.registry.events import Observer
     from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
-    from imagestore.store.archive.index_survey import Found
+    from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.archive.source import Source
     from imagestore.store.pull.choice import Choice
     from imagestore.store.pull.verify import ImageVerifier
@@ -134,14 +134,19 @@ class _Plan:
     reference: Reference
     choice: Choice
     record: ImageRecord
-    others: tuple[Found, ...]
+    others: tuple[SurveyedManifest, ...]
     reader: Documents
     documents: tuple[Descriptor, ...]
     blobs: tuple[Descriptor, ...]
 
     @classmethod
     def of(
-        cls, reference: Reference, choice: Choice, record: ImageRecord, others: tuple[Found, ...], reader: Documents
+        cls,
+        reference: Reference,
+        choice: Choice,
+        record: ImageRecord,
+        others: tuple[SurveyedManifest, ...],
+        reader: Documents,
     ) -> _Plan:
         """With each document and each other blob once."""
         pointing = [each for found in others for each in (*found.chain, found.descriptor)]
@@ -322,7 +327,7 @@ class ImportWork:
         self._check_content(plan, origin)
         return plan
 
-    def _others(self, choice: Choice, documents: Documents, origin: ArchiveOrigin) -> tuple[Found, ...]:
+    def _others(self, choice: Choice, documents: Documents, origin: ArchiveOrigin) -> tuple[SurveyedManifest, ...]:
         """The manifests that weren't chosen, but are wholly there."""
         found = survey(choice.target, documents, lambda wanted: self._at_hand(wanted, origin))
         for each in found:

@@ -38,13 +38,13 @@ class ExportedImage:
 
     reference: Reference
     target: Descriptor
-    manifests: tuple[Found, ...]
+    manifests: tuple[SurveyedManifest, ...]
     platforms: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SurveyedManifest:
     """An entry of an index (or the single manifest).
 
     Attributes:
@@ -77,7 +77,7 @@ class Found:
         return (self.descriptor, *(self.manifest.children if self.manifest is not None else ()))
 
 
-def survey(target: Descriptor, documents: Documents, look: Look) -> tuple[Found, ...]:
+def survey(target: Descriptor, documents: Documents, look: Look) -> tuple[SurveyedManifest, ...]:
     """Look at every manifest below a target, in index order.
 
     Args:
@@ -132,12 +132,12 @@ def _judged(
     manifest: Manifest | None,
     here: Collection[Digest],
     documents: Documents,
-) -> Found:
+) -> SurveyedManifest:
     if manifest is None:
-        return Found(entry, chain, None, entry.platform, (entry.digest,))
+        return SurveyedManifest(entry, chain, None, entry.platform, (entry.digest,))
     missing = tuple(child.digest for child in manifest.children if child.digest not in here)
     platform = entry.platform
     if platform is None and manifest.config.digest in here:
         config = documents.config(manifest)
         platform = None if config is None else config.platform
-    return Found(entry, chain, manifest, platform, missing)
+    return SurveyedManifest(entry, chain, manifest, platform, missing)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from imagestore.content.api import ContentStore
     from imagestore.oci.digest import Digest
-    from imagestore.store.archive.index_survey import ExportedImage, Found
+    from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest
 
     #: Gives the bytes behind a descriptor in pieces; their end is an error if they aren't what it says.
     Read = Callable[[Descriptor], Generator[bytes]]
@@ -77,7 +77,7 @@ def _entry(image: ExportedImage) -> Descriptor:
 
 def _saved(images: Sequence[ExportedImage]) -> list[dict[str, Any]]:
     """Docker's list: one manifest for each name, each manifest once; artifacts are nothing to Docker."""
-    found: dict[Digest, tuple[Found, list[str]]] = {}
+    found: dict[Digest, tuple[SurveyedManifest, list[str]]] = {}
     for image in images:
         first = next((each for each in image.manifests if each.manifest is not None and each.manifest.is_image), None)
         if first is None or first.descriptor.is_attestation:
@@ -88,7 +88,7 @@ def _saved(images: Sequence[ExportedImage]) -> list[dict[str, Any]]:
     return [_saved_image(each, sorted(tags)) for _, (each, tags) in sorted(found.items())]
 
 
-def _saved_image(found: Found, tags: list[str]) -> dict[str, Any]:
+def _saved_image(found: SurveyedManifest, tags: list[str]) -> dict[str, Any]:
     assert found.manifest is not None
     return {
         "Config": layout.blob_name(found.manifest.config.digest),

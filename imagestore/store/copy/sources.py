@@ -15,7 +15,7 @@ from imagestore.oci.digest import Verifier
 from imagestore.oci.media_types import Kind
 from imagestore.platforms import format_all
 from imagestore.registry.events import Noticed, Resolved
-from imagestore.store.archive.index_survey import ExportedImage, Found, survey
+from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest, survey
 from imagestore.store.pull.decision import Decider
 from imagestore.store.pull.sources import Documents
 
@@ -217,8 +217,8 @@ class Chooser:
             raise refusals[0]
 
 
-def _found(choice: Choice) -> Found:
-    return Found(choice.chosen, choice.chain, choice.manifest, choice.platform, ())
+def _found(choice: Choice) -> SurveyedManifest:
+    return SurveyedManifest(choice.chosen, choice.chain, choice.manifest, choice.platform, ())
 
 
 def _labels(target: Descriptor, documents: Documents, chosen: Collection[object]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from imagestore import CancelToken, Credential, Descriptor, Digest, Reference, S
 from imagestore.errors import ImageStoreError
 from imagestore.oci import media_types
 from imagestore.registry.client_factory import connect
-from imagestore.registry.credentials.model import Found, Target
+from imagestore.registry.credentials.model import FoundCredential, Target
 from imagestore.registry.retry import Timing
 from tests.support.streams import drain
 
@@ -114,8 +114,8 @@ def answers(draw: st.DrawFn) -> Callable[[], httpx.Response]:
 
 
 class Alice:
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found:
-        return Found(Credential("alice", Secret(PASSWORD)), "a test")
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential:
+        return FoundCredential(Credential("alice", Secret(PASSWORD)), "a test")
 
 
 @settings(max_examples=150)

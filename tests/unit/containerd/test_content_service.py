@@ -24,7 +24,7 @@ from imagestore import CancelToken, Digest, ImageStore, platforms
 from imagestore.containerd import content
 from imagestore.containerd._proto import content_pb2
 from imagestore.containerd.content_view import content_view_of
-from imagestore.containerd.upload import Piece, Upload
+from imagestore.containerd.upload import Upload, UploadPart
 from imagestore.errors import PreconditionError
 from tests.support.collector import without_collector
 from tests.support.containerd_client import (
@@ -203,9 +203,9 @@ def test_a_write_that_is_closed_before_its_first_message_is_worked_on_locks_noth
     gone = Upload(content_view_of("default"), "")
     gone.close()
     with pytest.raises(PreconditionError):
-        gone.open(store, Piece("r"))
+        gone.open(store, UploadPart("r"))
     next_one = Upload(content_view_of("default"), "")
-    next_one.open(store, Piece("r"))
+    next_one.open(store, UploadPart("r"))
     next_one.close()
 
 
@@ -321,7 +321,7 @@ def test_a_refused_write_leaves_no_message_to_the_garbage_collector(client: Clie
             with refused(PRECONDITION):
                 client.write(message(COMMIT, "r2", data=b"hello", total=3))
         for _ in range(100):
-            if not any(isinstance(each, Piece) for each in gc.get_objects()):
+            if not any(isinstance(each, UploadPart) for each in gc.get_objects()):
                 return
             time.sleep(0.02)
         raise AssertionError("messages are still there")

@@ -22,7 +22,7 @@ import pytest
 import imagestore
 from imagestore.errors import StoreError
 from imagestore.metadata import journal as journal_module
-from imagestore.metadata.fairness import Turns
+from imagestore.metadata.fairness import WriteQueue
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.metadata.summaries import read_summaries
@@ -51,7 +51,7 @@ def child() -> Iterator[Child]:
 
 
 def test_a_child_forked_while_its_parent_waits_does_not_go_on_waiting(tmp_path: Path, child: Child) -> None:
-    turns = Turns(tmp_path / "waiting")
+    turns = WriteQueue(tmp_path / "waiting")
     with turns.waiting_process():
         child.fork()
     assert not turns.is_wanted()

@@ -26,7 +26,7 @@ from imagestore.errors import (
 )
 from imagestore.metadata import location
 from imagestore.metadata.failures import Translated
-from imagestore.metadata.opening import Way
+from imagestore.metadata.opening import DatabaseAccess
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.schema import CURRENT
 from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -457,7 +457,7 @@ def test_a_second_opening_without_space_drops_no_lock_of_the_first(tmp_path: Pat
     with contextlib.closing(SqliteMetadataStore(path)) as metadata:
         metadata.find_images()
         before = locks_on(tmp_path)
-        Way(path).do_without_space()
+        DatabaseAccess(path).do_without_space()
         assert locks_on(tmp_path) == before
         assert "metadata.db-shm" in before
 
@@ -468,7 +468,7 @@ def test_who_looks_at_anothers_store_without_space_leaves_it_its_owners(tmp_path
     path = tmp_path / "metadata.db"
     SqliteMetadataStore(path).close()
     os.chown(path, 12345, 23456)
-    Way(path).do_without_space()
+    DatabaseAccess(path).do_without_space()
     for end in ("-wal", "-shm"):
         status = os.stat(f"{path}{end}")
         assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (12345, 23456, path.stat().st_mode & 0o777)

@@ -17,7 +17,7 @@ import pytest
 from imagestore import Digest
 from imagestore.errors import LeaseNotFoundError
 from imagestore.metadata import database
-from imagestore.metadata.fairness import Turns
+from imagestore.metadata.fairness import WriteQueue
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from tests.unit.metadata.keeping import record
 
@@ -61,7 +61,7 @@ def test_another_process_that_waits_writes_before_the_next_batch(tmp_path: Path,
 
 
 def test_a_thread_that_waits_goes_first(tmp_path: Path) -> None:
-    turns = Turns(tmp_path / "waiting")
+    turns = WriteQueue(tmp_path / "waiting")
     is_waiting, went = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -79,7 +79,7 @@ def test_a_thread_that_waits_goes_first(tmp_path: Path) -> None:
 
 
 def test_a_waiter_that_was_stopped_does_not_stop_the_others(tmp_path: Path) -> None:
-    one, other = Turns(tmp_path / "waiting"), Turns(tmp_path / "waiting")
+    one, other = WriteQueue(tmp_path / "waiting"), WriteQueue(tmp_path / "waiting")
     with one.waiting_process():
         assert is_locked(tmp_path / "waiting")
         other.give_way()
@@ -87,7 +87,7 @@ def test_a_waiter_that_was_stopped_does_not_stop_the_others(tmp_path: Path) -> N
 
 
 def test_giving_way_inside_a_transaction_waits_for_nobody(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    with Turns(tmp_path / "waiting").waiting_process(), store.exclusive():
+    with WriteQueue(tmp_path / "waiting").waiting_process(), store.exclusive():
         started = time.monotonic()
         store.give_way()
         assert time.monotonic() - started < 0.2, "who holds the lock can let nobody in"

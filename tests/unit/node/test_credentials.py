@@ -25,7 +25,7 @@ from imagestore.node.credentials import (
     with_secrets,
 )
 from imagestore.registry.credentials.cri import AuthConfig
-from imagestore.registry.credentials.model import Found, Target
+from imagestore.registry.credentials.model import FoundCredential, Target
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_the_hash_is_that_of_the_credentials_json() -> None:
 
 
 class Lookup:
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         if target.host != "registry.example":
             return None
-        return Found(Credential("node", Secret("n")), "here")
+        return FoundCredential(Credential("node", Secret("n")), "here")
 
 
 def test_secrets_come_before_the_nodes_own() -> None:
@@ -206,9 +206,9 @@ def test_the_nodes_logins_are_looked_up_by_host_and_path() -> None:
     asked: list[Target] = []
 
     class Noted(Lookup):
-        def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+        def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
             asked.append(target)
-            return Found(Credential("node", Secret("n")), "here")
+            return FoundCredential(Credential("node", Secret("n")), "here")
 
     (found,) = NodeKeyring(Noted()).lookup("registry.example:5000/team/app")
     assert asked == [Target("registry.example:5000", "team/app")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagestore import CancelToken, Credential, ImageStore, Secret, config, platforms
 from imagestore.registry.client_factory import connect
-from imagestore.registry.credentials.model import Found
+from imagestore.registry.credentials.model import FoundCredential
 from imagestore.registry.retry import Timing
 from imagestore.testing import FaultRule, Registry, TokenAuth, Where, build_image
 
@@ -44,10 +44,10 @@ class Logins:
     hosts: frozenset[str] = frozenset({"registry.example"})
     asked: list[str] = field(default_factory=list)
 
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         """See CredentialLookup."""
         self.asked.append(target.host)
-        return Found(Credential("alice", Secret(PASSWORD)), "a test") if target.host in self.hosts else None
+        return FoundCredential(Credential("alice", Secret(PASSWORD)), "a test") if target.host in self.hosts else None
 
 
 class Bench(ExitStack):

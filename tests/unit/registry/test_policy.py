@@ -14,7 +14,7 @@ from imagestore.config.known import REGISTRY_PLUGIN_SECTION
 from imagestore.config.model import RegistrySettings
 from imagestore.errors import AuthenticationError, ConfigError, ReferenceNotFoundError
 from imagestore.registry.client_factory import connect
-from imagestore.registry.credentials.model import Found, Target
+from imagestore.registry.credentials.model import FoundCredential, Target
 from imagestore.registry.policy import RealmTrust, auth_policy, transfer_policy
 from imagestore.testing import Registry, TokenAuth, build_image
 
@@ -105,9 +105,9 @@ class Logins:
         self.host = host
         self.asked: list[str] = []
 
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         self.asked.append(target.host)
-        return Found(Credential("alice", Secret("s3cret")), "a test") if target.host == self.host else None
+        return FoundCredential(Credential("alice", Secret("s3cret")), "a test") if target.host == self.host else None
 
 
 def pull_through_mirror(tmp_path: Path, more: str) -> tuple[Registry, Logins, Any]:

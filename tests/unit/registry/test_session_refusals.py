@@ -18,7 +18,7 @@ from imagestore.errors import AccessDeniedError, AuthenticationError, ConfigErro
 from imagestore.oci.media_types import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST
 from imagestore.registry.auth.token_service import basic_header
 from imagestore.registry.client_factory import connect
-from imagestore.registry.credentials.model import Found, Target
+from imagestore.registry.credentials.model import FoundCredential, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,13 +41,13 @@ class Logins:
     lookups: int = 0
     failure: ConfigError | None = None
 
-    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         self.lookups += 1
         if self.failure is not None:
             raise self.failure
         if self.identity_token:
-            return Found(Credential(identity_token=Secret(self.identity_token)), PLACE)
-        return Found(Credential("u", Secret(self.password)), PLACE) if self.password else None
+            return FoundCredential(Credential(identity_token=Secret(self.identity_token)), PLACE)
+        return FoundCredential(Credential("u", Secret(self.password)), PLACE) if self.password else None
 
 
 @dataclass

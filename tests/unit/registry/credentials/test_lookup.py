@@ -15,7 +15,7 @@ from imagestore import CancelToken, Credential, Reference, Secret
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import sources
 from imagestore.registry.credentials.lookup import CredentialResolver, Explanation, UserEnvironment
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Outcome, Target
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, FoundCredential, Outcome, Target
 
 HOST = "registry.example"
 
@@ -344,7 +344,7 @@ def test_wide_permissions_are_noted(machine: Machine) -> None:
 
 def test_explicit_credentials_come_first_and_stay_with_their_registry(machine: Machine) -> None:
     machine.write(DOCKER, {"auths": {HOST: entry("file"), "mirror.example": entry("mirror")}})
-    given = Explicit(Found(Credential("given", Secret("CANARY-given")), "option --creds"), HOST)
+    given = Explicit(FoundCredential(Credential("given", Secret("CANARY-given")), "option --creds"), HOST)
     explanation = machine.explain(f"{HOST}/a", given)
     assert explanation.provenance == "option --creds"
     assert [step.outcome for step in explanation.steps][:4:3] == [Outcome.USED, Outcome.SHADOWED]
