@@ -275,7 +275,7 @@ class AsyncImageStore:
 class Pulling:
     """A pull in progress: an asynchronous iterator of its events, and its result.
 
-    An event that says how far a blob is gives way to a later one of that blob, if nobody has taken it; all others are
+    An event that says how far a blob is gives way to a later one of that blob, if it wasn't taken; all others are
     kept. So a slow reader holds nothing up and misses nothing that matters.
     """
 

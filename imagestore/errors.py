@@ -455,7 +455,7 @@ class StoreReadOnlyError(StoreError):
 
     #: What helps when it is the user who may not write; who only reads takes part in the store's locks too.
     HINT: ClassVar = "run as the store's owner, ask its server with --endpoint, or choose your own folder with --root"
-    #: What helps when nobody may, since the disk is mounted so.
+    #: What helps when the disk is mounted read-only.
     MOUNTED_HINT: ClassVar = "mount it writable, or choose another folder with --root"
 
 

@@ -1,6 +1,6 @@
 """What shells complete besides commands and options: runtime handlers of the configuration, images of the local store.
 
-Whoever presses the key is in the middle of a line: nothing is made, asked of a server, or complained of; what can't be
+The key is pressed in the middle of a line: nothing is made, asked of a server, or complained of; what can't be
 read completes nothing.
 """
 

@@ -43,7 +43,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("file")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete.images)
 @_shared_options
-@click.option("--all-platforms", is_flag=True, help="Every manifest that the store has whole, whoever pulled it.")
+@click.option("--all-platforms", is_flag=True, help="Every manifest that the store has whole, for any handler.")
 @click.option(
     "--format",
     "form",

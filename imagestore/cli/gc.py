@@ -23,7 +23,7 @@ _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", 
 @click.command()
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be removed and freed.")
 @click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Spare the newest N of each repository.")
-@duration_option("--unused-for", help="Remove images that nobody pulled or used for so long, for example 7d.")
+@duration_option("--unused-for", help="Remove images that weren't pulled or used for so long, for example 7d.")
 @click.option("--high", type=click.FloatRange(0, 100), metavar="PERCENT", help="Remove when the disk is fuller.")
 @click.option(
     "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Then go on down to this [default: high]."
@@ -117,7 +117,7 @@ def _policy(
     from imagestore.store.maintenance.eviction import EvictionPolicy
 
     if handler:
-        # Refuses a handler that nobody knows, which would let everything stay.
+        # Refuses an unknown handler, which would let everything stay.
         app.store.list(runtime_handler=handler)
     return EvictionPolicy(
         keep_last=keep_last,

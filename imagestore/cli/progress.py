@@ -95,7 +95,7 @@ def sentence(event: Event) -> str:
         case Selected():
             return f"{event.handler} wants {event.platform}: manifest {event.manifest.digest} ({event.reason})"
         case BlobAwaited():
-            return f"{_label(event.descriptor)}: waiting for whoever fetches it already"
+            return f"{_label(event.descriptor)}: waiting for the pull that fetches it already"
         case BlobStarted() if event.offset:
             return f"{_label(event.descriptor)}: going on at {size(event.offset)} of {size(event.descriptor.size)}"
         case BlobDone() if event.fetched_bytes:

@@ -180,7 +180,7 @@ def _pull_remotely(
     deadline: float | None,
     output: str,
 ) -> None:
-    """No stored login is sent anywhere: the server may be somebody else's."""
+    """No stored login is sent anywhere: the server may belong to other people."""
     from imagestore.cli.remote import images as remote
     from imagestore.registry.credentials.cri import AuthConfig
 

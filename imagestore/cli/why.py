@@ -89,7 +89,7 @@ def _found(app: App, what: str) -> list[tuple[Image | None, _Reasons]]:
 
 
 def _digest(what: str) -> Digest | None:
-    """None for a name: ``python:3`` has the form of a digest too, of an algorithm that nobody knows."""
+    """None for a name: ``python:3`` has the form of a digest too, of an unknown algorithm."""
     try:
         found = Digest.parse(what)
     except InvalidDigestError:

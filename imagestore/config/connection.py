@@ -70,7 +70,7 @@ class RegistryHosts:
         mirrors: in the order to try them.
         server: the registry itself, tried last.
         folder: the folder that was found; empty when there is none.
-        remarks: warnings of members that nobody knows.
+        remarks: warnings of unknown members.
     """
 
     mirrors: tuple[HostConfig, ...] = ()

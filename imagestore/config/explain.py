@@ -145,7 +145,7 @@ def _on_node(wanted: ResolvedPlatform, host: int, builds: list[int]) -> str:
 
 
 def _on_some_node(wanted: ResolvedPlatform, build: int) -> str:
-    """For a node that isn't Windows, or whose build nobody knows: only what holds of any node."""
+    """For a node that isn't Windows, or whose build is unknown: only what holds of any node."""
     if wanted.handler.isolation is Isolation.HYPERVISOR:
         where = f"a Windows node of build {build} or newer"
         return f"build {describe(build)} runs under Hyper-V isolation on {where}: {_declare_build(wanted, build)}"

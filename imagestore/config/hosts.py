@@ -48,7 +48,7 @@ def find_folder(host: str, folders: Sequence[str]) -> str:
     """The folder that holds a host's configuration; empty when there is none.
 
     Raises:
-        ConfigError: there may be one, but it can't be looked into. Of the folders that nobody configured, those closed
+        ConfigError: there may be one, but it can't be looked into. Of the folders that weren't configured, those closed
             to this user are passed over: they are the system's runtimes'.
     """
     for root in folders:

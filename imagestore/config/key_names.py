@@ -2,7 +2,7 @@
 
 containerd decodes tables into records whose keys compare without case, so ``Snapshotter`` of an import overrides the
 main file's ``snapshotter``. Names that people give (plugins, handlers, hosts) are told apart by case and stay as they
-are, and so do keys that nobody here knows.
+are, and so do unknown keys.
 """
 
 from __future__ import annotations

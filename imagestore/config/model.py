@@ -37,7 +37,7 @@ class RegistrySettings:
     """What the operator allows and limits about registries; the plugin table ``io.imagestore.registry.v1``.
 
     Attributes:
-        mirror_credentials: host of a mirror to the registry whose credentials it is shown; nobody else is shown any.
+        mirror_credentials: host of a mirror to the registry whose credentials it is shown; other hosts are shown none.
         foreign_layer_hosts: hosts that a layer's own addresses may lead to.
         trusted_realms: pairs (registry host, token service host) that belong together.
         is_realm_strict: credentials don't go to token services outside the registry's domain.

@@ -2,7 +2,7 @@
 
 Three things tell a secret: the name that it stands under, be that a key, an option of a command, or a variable; its
 place before the ``@`` of an address; and what it looks like, for private keys. A name that is known to mean something
-else is none, so whoever knows a table's keys judges those first.
+else is none, so the readers of known tables judge those first.
 """
 
 from __future__ import annotations

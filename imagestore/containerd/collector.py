@@ -1,7 +1,7 @@
 """Collection on behalf of clients: soon after something was removed, or at once for who waits for it.
 
 As containerd's scheduler: removals that come together share one collection, and collecting takes at most a fiftieth of
-the time. Everybody who waits gets the next run that starts after they asked.
+the time. All who wait get the next run that starts after they asked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Collector:
 
     Args:
         workers: whose store is collected.
-        follows_removals: collect soon after each; not where somebody else does.
+        follows_removals: collect soon after each; not where another process does.
     """
 
     def __init__(self, workers: StoreWorkers, *, follows_removals: bool = True) -> None:

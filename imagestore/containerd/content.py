@@ -181,7 +181,7 @@ class ContentService(ContentServicer):
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
             on_disk = space.ref_on_disk(request.ref)
             if store.content.status(on_disk) is None and space.ref_of(request.ref) == request.ref:
-                on_disk = request.ref  # a pull's, and nobody else's
+                on_disk = request.ref  # a pull's, and no client's
             if not store.content.abort(on_disk):
                 raise IngestLockedError(f"write {request.ref!r} is going on", hint="end it first")
             store.metadata.forget_ingest(space.owner, on_disk)

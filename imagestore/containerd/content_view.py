@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.store.image_store import ImageStore
 
-#: Somebody's ingest on disk; what doesn't look like it is a pull's.
+#: A client's ingest on disk; what doesn't look like it is a pull's.
 _OWNED_REF: Final = re.compile(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.DOTALL)
 
 
@@ -122,7 +122,7 @@ class HomeContentView(ContentView):
         )
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
-        """A blob that isn't only somebody else's."""
+        """A blob that isn't only another namespace's."""
         try:
             info = store.content.info(digest)
         except ContentNotFoundError:
@@ -132,7 +132,7 @@ class HomeContentView(ContentView):
         return self._record(store, digest, info.size, info.modified_at)
 
     def all(self, store: ImageStore) -> list[ContentRecord]:
-        """Every blob that isn't only somebody else's."""
+        """Every blob that isn't only another namespace's."""
         foreign = store.metadata.foreign_content()
         found = sorted(store.content.walk(), key=lambda info: info.digest)
         return [
@@ -207,7 +207,7 @@ class ProxyContentView(ContentView):
 
 
 def _is_there(store: ImageStore, digest: Digest) -> bool:
-    """Of a list, one file that the disk can't even look at hides no other; whoever reads it is told."""
+    """Of a list, one file that the disk can't even look at hides no other; reading it is an error."""
     try:
         return store.content.exists(digest)
     except IntegrityError:

@@ -8,7 +8,7 @@
 
 All quotes are as those of Go's strings: ``/\\d/`` has to be written ``/\\\\d/``.
 
-A field that isn't there differs from every value, and is empty text to a regular expression. A field nobody has heard
+A field that isn't there differs from every value, and is empty text to a regular expression. A field that is unknown
 of is only absent. A regular expression that can't be read fits nothing, as in containerd, and is logged; one that
 containerd could use and that is too big for us is refused. ``expressions`` has the bounds.
 """

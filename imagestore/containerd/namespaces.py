@@ -32,7 +32,7 @@ class NamespacesService(NamespacesServicer):
         self._workers = workers
 
     async def Get(self, request: wire.GetNamespaceRequest, context: Context) -> wire.GetNamespaceResponse:  # noqa: N802
-        """One namespace; nobody's has no labels."""
+        """One namespace; an unknown one has no labels."""
 
         def work(store: ImageStore) -> wire.GetNamespaceResponse:
             labels = store.metadata.namespaces().get(checked_namespace(request.name), {})

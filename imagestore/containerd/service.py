@@ -49,7 +49,7 @@ def add_containerd(
     Args:
         server: gets the services; its messages may be 16 MiB long (the caller's options).
         workers: the store.
-        collects_after_removals: false where somebody else collects; a client that waits for a collection gets it still.
+        collects_after_removals: false where another process collects; clients that wait for one get it still.
 
     Returns:
         Full names of the services, for reflection and health.

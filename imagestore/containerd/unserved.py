@@ -76,7 +76,7 @@ def no_containers() -> grpc.GenericRpcHandler:
 
 
 def absent_services() -> AbsentMethods:
-    """Answers every call to a service of containerd's that nobody else answers."""
+    """Answers every call to a service of containerd's that has no other answer."""
     return AbsentMethods(_PREFIX, _missing, ends_in_class=True)
 
 

@@ -2,7 +2,7 @@
 
 A *source* is a folder with ``blobs/<algorithm>/<hex>``, as containerd's content store and OCI image layouts have it. It
 is only read. Whatever is adopted is hashed first, and takes the cheapest of three ways: a reflink (shares the disk
-blocks, not the file), a hard link to a file that nobody may write, a copy.
+blocks, not the file), a hard link to a file that no user may write, a copy.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _chunks(descriptor: int, most_bytes: int, cancel: CancelToken) -> Iterator[b
 
 
 def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool:
-    """Give an open, verified file that nobody may write a second name in our folder; say whether that was possible.
+    """Give an open, verified file that no user may write a second name in our folder; say whether that was possible.
 
     Args:
         descriptor: the open file.
@@ -193,7 +193,7 @@ def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool
     # Linked under another name first: the name a blob has must never lead to a file that was swapped meanwhile.
     try:
         os.fsync(descriptor)
-        # Somebody may have died between the two names.
+        # A process may have died between the two names.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(waiting)
         reach("adopt-link")

@@ -89,7 +89,7 @@ class IngestWriter(Protocol):
             expected: what the bytes must hash to; under another algorithm than the writer's they are read again. None:
                 whatever they hash to names the blob.
             size: how many bytes there must be; None: as many as there are.
-            has_durable_name: sync the folder too. Without, whoever refers to the blob calls make_durable() first,
+            has_durable_name: sync the folder too. Without, make_durable() is called before anything refers to the blob,
                 once for many.
 
         Returns:

@@ -28,7 +28,7 @@ LOST: Final = {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EIL
 
 
 def open_blob(path: str, digest: Digest) -> BinaryIO:
-    """Open a blob's file, buffered; no link is followed, since a link is nobody's verified bytes.
+    """Open a blob's file, buffered; no link is followed, since the bytes behind a link weren't verified.
 
     Raises:
         ContentUnreadableError: the disk can't read what is needed for that.
@@ -72,7 +72,7 @@ class _BlobFile(io.FileIO):
 
 
 def _without_links(path: str, flags: int) -> int:
-    # Not to wait for the other end of a pipe that somebody put in a blob's place.
+    # Not to wait for the other end of a pipe that was put in a blob's place.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

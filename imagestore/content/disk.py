@@ -101,7 +101,7 @@ _NAME: Final = re.compile(
 
 
 def clear(root: Path, *, before: float) -> None:
-    """Remove what nobody has changed for long.
+    """Remove what wasn't changed for long.
 
     Args:
         root: the store's folder.

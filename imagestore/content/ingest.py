@@ -263,7 +263,7 @@ class LocalIngestWriter:
         notes = {"startedat": now, "updatedat": now, "total": str(total) if total > 0 else ""}
         for name, text in notes.items():
             if text:
-                # Without a ref it is no ingest yet, so a half written note misleads nobody.
+                # Without a ref it is no ingest yet, so a half written note is never read.
                 reach("note-write")
                 (self.directory / name).write_text(text, "utf-8")
         replace(self.directory / "ref", self._ref.encode(), mode=None)

@@ -1,4 +1,4 @@
-"""The folder of ingests: which there are, who holds them, and how those that nobody needs go away."""
+"""The folder of ingests: which there are, which process holds them, and how stale ones are removed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Ingests:
         return self._abort_folder(ingest_name(ref))
 
     def stale_ingests(self, before: float, *, beyond: float = float("inf")) -> Iterator[IngestStatus]:
-        """Ingests that nobody touched since ``before``, or only ``beyond``, by a clock that was set back since.
+        """Ingests that weren't touched since ``before``, or only ``beyond``, by a clock that was set back since.
 
         Both in seconds since 1970.
 
@@ -86,7 +86,7 @@ class Ingests:
         """Remove lock files that killed processes left behind."""
         with translated("list", self._locks), os.scandir(self._locks) as entries:
             for entry in entries:
-                # One that stays is in nobody's way but of who wants just that lock, and is told then.
+                # One that stays only stops a writer that wants this lock, which then reports it.
                 if entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(StoreError), FileLock(entry.path) as lock:
                         lock.try_acquire()

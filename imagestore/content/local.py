@@ -92,7 +92,7 @@ class LocalContentStore(Ingests):
         # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
             try:
-                status = os.lstat(path)  # a link is nobody's verified bytes
+                status = os.lstat(path)  # the bytes behind a link weren't verified
             except (FileNotFoundError, NotADirectoryError):
                 return None
             except OSError:
@@ -149,7 +149,7 @@ class LocalContentStore(Ingests):
                 if error.errno not in LOST:
                     with translated("look at", entry.path):
                         raise
-                # One broken file hides none of the others, and whoever reads it is told that it is damaged.
+                # One broken file hides none of the others, and reading it is an error.
                 yield ContentInfo(Digest(algorithm, entry.name), 0, 0.0)
                 continue
             if stat.S_ISREG(status.st_mode):
@@ -179,7 +179,7 @@ class LocalContentStore(Ingests):
     def delete_damaged(self, digest: Digest) -> bool:
         """Hash a blob and remove it where it is damaged; say whether a whole one was found.
 
-        What somebody else has put in its place meanwhile stays: a damaged blob is mended by another file.
+        What another process has put in its place since stays: a damaged blob is repaired by a new file.
 
         Raises:
             StoreError: it can't be read for want of permission, or not be removed.
@@ -298,7 +298,7 @@ class LocalContentStore(Ingests):
         )
 
     def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
-        """Open an ingest whose content nobody knows yet, unless another writer holds it.
+        """Open an ingest whose digest isn't known yet, unless another writer holds it.
 
         Args:
             ref: name of the ingest.

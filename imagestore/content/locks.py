@@ -77,7 +77,7 @@ class FileLock:
         with translated("unlock", self._path):
             try:
                 reach("lock-unlink")
-                # A file that stays is in nobody's way; a lock that stays is in everybody's.
+                # A file that stays does no harm; a lock that stays stops all others.
                 with contextlib.suppress(OSError):
                     os.unlink(self._path)
                 reach("lock-release")
@@ -105,7 +105,7 @@ class SharedLock:
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """Take a share; waits for whoever holds all of it."""
+        """Take a share; waits for the process that holds all of it."""
         with translated("lock", self._path):
             while self._descriptor < 0:
                 descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)

@@ -3,7 +3,7 @@
 Edges say which content points at which (manifest to config and layers). What can be reached from records and unexpired
 leases along edges is never collected.
 
-An index is held as a root and has no edges: its other manifests belong to other handlers' records, or to nobody.
+An index is held as a root and has no edges: its other manifests belong to other handlers' records, or to none.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MetadataStore(Protocol):
 
     @property
     def is_unchanging(self) -> bool:
-        """Whether nobody can change anything: the disk is read-only. To be asked where a change was refused."""
+        """Whether no process can change anything: the disk is read-only. To be asked where a change was refused."""
 
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""
@@ -218,7 +218,7 @@ class MetadataStore(Protocol):
         """Drop content records that nothing in their namespace keeps; names the unfinished writes that are over."""
 
     def kept_ingests(self) -> frozenset[str]:
-        """Names of unfinished writes that stay however long nobody touched them."""
+        """Names of unfinished writes that stay however long ago they were touched."""
 
     def tidy(self) -> None:
         """Upkeep that a collection does: shorten what only grew."""
@@ -236,7 +236,7 @@ class MetadataStore(Protocol):
         """
 
     def is_awaited(self) -> bool:
-        """Whether somebody waits to write, or for this process's connection; then a batch should end soon."""
+        """Whether a writer waits, or a thread waits for this process's connection; then a batch should end soon."""
 
     def transient(self) -> AbstractContextManager[None]:
         """As exclusive(), for what only running work needs: a loss of power, which ends the work, may undo it."""

@@ -41,7 +41,7 @@ def copy_to(connection: sqlite3.Connection, target: Path) -> None:
             copy = sqlite3.connect(temporary, isolation_level=None)
             try:
                 connection.backup(copy)
-                # Whoever opens it as a store finds a journal beside it that knows more than it does.
+                # Opened as a store, it would have a newer journal in its folder.
                 copy.execute("INSERT INTO counter VALUES (?, 1)", (COPIED,))
                 # One file that can be copied anywhere; opening it as a store turns the log on again.
                 copy.execute("PRAGMA journal_mode = DELETE")

@@ -37,7 +37,7 @@ class Numbering:
     def overtaken(self, db: sqlite3.Connection) -> str:
         """Why the database can't be the one that the journal goes with: it ends before what was committed to it.
 
-        Somebody put an older file in its place. A backup isn't meant: it is marked, and counts (see copying).
+        An older file was put in its place. A backup isn't meant: it is marked, and counts (see copying).
 
         Returns:
             The reason; empty when database and journal agree.

@@ -2,7 +2,7 @@
 
 SQLite's ``data_version`` moves with every commit of another connection, whichever process it belongs to; only then is
 the number of the last change of records read. So leases of running work, edges and times of use, which change all the
-time, look like no change, and nobody waits behind the store's own connection.
+time, look like no change, and no caller waits for the store's own connection.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ChangeWatch:
                     # A commit between the two reads moves the version again, and the next call sees it.
                     self._data_version = version
             except sqlite3.Error:
-                # Closed, busy with recovery, or damaged; whoever needs the records themselves finds out which.
+                # Closed, busy with recovery, or damaged; the next read of the records says which.
                 self._data_version = None
                 return None
             return self._generation

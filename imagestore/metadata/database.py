@@ -2,7 +2,7 @@
 
 Write-ahead log, full sync. Every read-then-write begins with BEGIN IMMEDIATE: a plain BEGIN that later writes fails at
 once when another process wrote in between. One connection serves all threads of a process, one call at a time; calls
-take microseconds. Reads of the whole store have a connection and a snapshot of their own, so nobody waits for them;
+take microseconds. Reads of the whole store have a connection and a snapshot of their own, so no writer waits for them;
 long work that writes does so in batches and steps aside between them (see ``turns``).
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# So many rows may batches change before the log is brought home; a fraction of it while somebody waits, who would
+# So many rows may batches change before the log is brought home; a fraction of it while a writer waits, which would
 # have to do it at his commit otherwise. Each row costs two pages or more in a large database.
 _LOG_CHANGES: Final = 2000
 _LOG_CHANGES_AWAITED: Final = 250
@@ -137,7 +137,7 @@ class Database:
             except BaseException:
                 self._own.close()
                 raise
-            # A store that nobody closed is closed when it goes away, at the latest at the program's end.
+            # A store that wasn't closed is closed when it goes away, at the latest at the program's end.
             weakref.finalize(self, self._own.close)
 
     def _address(self, *, mode: str = "rwc") -> str:
@@ -179,7 +179,7 @@ class Database:
             self._shorten_log()
 
     def is_awaited(self) -> bool:
-        """Whether somebody waits to write, or for this process's connection; then a batch should end soon."""
+        """Whether a writer waits, or a thread waits for this process's connection; then a batch should end soon."""
         return self._turns.is_wanted()
 
     def give_way(self) -> None:
@@ -390,7 +390,7 @@ class Database:
         try:
             yield
         except StoreFullError as error:
-            # A quota, which nobody sees before. Who tries again has room.
+            # A quota, which can't be seen before. The next try has room.
             if not self.ballast.release():
                 # What was kept back is used up, by us or by who fills the disk meanwhile.
                 raise StoreFullError(str(error), hint=_OTHERWISE) from error
@@ -450,7 +450,7 @@ class Database:
     def _shorten_log(self) -> None:
         """Bring the log's pages into the database apart; else the next writer's commit would have to.
 
-        A log begins anew only when all of it was brought home, and nobody reads an older state from it. So what others
+        A log begins anew only when all of it was brought home, and no reader has an older state of it. So what others
         added meanwhile is brought home too, else it would grow for as long as there are others.
         """
         with Translated(self._path), self._connected() as db:

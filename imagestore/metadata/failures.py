@@ -66,7 +66,7 @@ _HINTS: Final[dict[type[StoreError], str]] = {
 
 
 def closed(path: Path) -> StoreError:
-    """What whoever uses a store after its end is told.
+    """The error of calls to a store that was closed.
 
     Args:
         path: the store's, or its database's.

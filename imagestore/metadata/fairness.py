@@ -1,8 +1,8 @@
-"""Taking turns at the database's write lock, so that long work in many short steps starves nobody.
+"""Fairness at the database's write lock: batch jobs yield to waiting writers.
 
 SQLite has no queue: who finds the lock taken sleeps and tries again, and a collector that takes it anew right after
-each batch wins nearly every time. So whoever waits says so: other processes by a shared flock on a file beside the
-database, threads of this process in a list. Before each batch the collector looks, and steps aside until nobody waits.
+each batch wins nearly every time. So a waiting writer says so: other processes by a shared flock on a file beside the
+database, threads of this process in a list. Before each batch the collector looks, and yields until no writer waits.
 
 This is courtesy, not safety. Nothing breaks when the file is missing or a waiter was killed (the kernel lets go of its
 lock), and a waiter that was stopped costs the collector at most ``_PATIENCE_SECONDS`` a batch.
@@ -40,7 +40,7 @@ class WriteQueue:
     """Who waits for one database.
 
     Args:
-        path: the file that waiting processes lock; made when somebody waits for the first time.
+        path: the file that waiting processes lock; made when a process waits for the first time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class WriteQueue:
         """Say that this process waits for another one; best effort.
 
         Yields:
-            To be called before each further try: whoever looks just then keeps us from saying it.
+            To be called before each further try: a collector that looks just then keeps us from saying it.
         """
         descriptor = -1
         has_said = False
@@ -71,7 +71,7 @@ class WriteQueue:
         def say() -> None:
             nonlocal has_said
             if not has_said and descriptor >= 0:
-                # Refused only while somebody looks, or by a second collector, who lets everybody in himself.
+                # Refused only while a collector looks, or by a second collector, which yields to all itself.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     has_said = True
@@ -107,18 +107,18 @@ class WriteQueue:
             db.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
     def give_way(self) -> None:
-        """Wait until nobody waits, or patience ends; the caller holds nothing that they wait for."""
+        """Wait until no writer waits, or patience ends; the caller holds nothing that they wait for."""
         give_up_at = time.monotonic() + _PATIENCE_SECONDS
         while self.is_wanted() and time.monotonic() < give_up_at:
             time.sleep(_LOOK_SECONDS)
 
     def is_wanted(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a writer waits."""
         if self._threads:
             return True
         try:
             descriptor = os.open(self._path, _FLAGS)
-        except OSError:  # nobody ever waited
+        except OSError:  # no process ever waited
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -32,7 +32,7 @@ class OwnConnection:
         cached_statements: how many are kept.
 
     Attributes:
-        connection: for any thread, without transactions that nobody began.
+        connection: for any thread, without transactions that weren't begun.
 
     Raises:
         StoreError: this process inherited connections.

@@ -78,7 +78,7 @@ _SUSPECTS: Final = (
     " OR EXISTS (SELECT 1 FROM namespace_content WHERE digest = value)"
 )
 
-#: Leases that keep whatever there is, whoever's it may be.
+#: Leases that keep whatever there is, of any namespace.
 _KEEPS_ALL: Final = (
     f"SELECT id FROM lease WHERE namespace = '{HOME}'"  # noqa: S608 - constants
     f" AND json_type(labels, '$.\"{gc_labels.KEEP_ALL}\"') IS NOT NULL"

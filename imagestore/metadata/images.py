@@ -231,7 +231,7 @@ class ImageTables(Database):
             db.execute("DELETE FROM image_root")
             db.execute("DELETE FROM image")
             number = self._numbering.next(db, lambda number: [lines.remove_all(number)])
-        # Thousands of lines; whoever waits for the lock needn't wait for them.
+        # Thousands of lines; writers that wait for the lock needn't wait for them.
         self._tell(lambda: self._journal.remove(number, known.keys))
         return True
 

@@ -16,7 +16,7 @@ from imagestore.metadata.failures import NO_TEXT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Columns with a JSON object in them; those of images are read as a whole by whoever checks them.
+#: Columns with a JSON object in them; those of images are read as a whole by the check.
 _OBJECTS: Final = frozenset({"labels", "annotations"})
 
 

@@ -2,7 +2,7 @@
 
 ``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of
 one that was removed; the labels of content; a lease that was made to last, or the id of one that was released. What is
-put is written before its commit and what is removed after it, so that whoever dies between the two leaves the journal
+put is written before its commit and what is removed after it, so that a process that dies in between leaves the journal
 with an entry too many, never with one too few; the numbers put them in order, each transaction's first line tells which
 of those above it were never committed, and its last one that it was (see ``journal_lines``). Nothing is synced: a
 rebuild checks each record against the content anyway.
@@ -40,8 +40,8 @@ _TAIL_BYTES: Final = 16 * 1024
 class RecordJournal:
     """The journal in one file; made when the first record comes.
 
-    Whoever puts holds the database's write lock; removals come after their commit and so without it. Each append holds
-    a shared flock on the file, an exchange of the file an exclusive one, so that no line goes into a file that is gone.
+    Puts hold the database's write lock; removals come after their commit and so without it. Each append holds a
+    shared flock on the file, an exchange of the file an exclusive one, so that no line goes into a file that is gone.
     """
 
     def __init__(self, path: Path) -> None:
@@ -210,7 +210,9 @@ class RecordJournal:
             except BlockingIOError:
                 yield None
                 return
-            if not _is_named(descriptor, temporary):  # whoever had the lock before us exchanged it: it is the journal
+            if not _is_named(
+                descriptor, temporary
+            ):  # exchanged by the process that had the lock before: it is the journal
                 fcntl.flock(file, fcntl.LOCK_UN)
                 yield None
                 return
@@ -235,7 +237,7 @@ class RecordJournal:
             start: that length.
 
         Returns:
-            Whether it was exchanged; not while somebody appends, or when somebody else exchanged it.
+            Whether it was exchanged; not while a writer appends, or when another process exchanged it.
 
         Raises:
             OSError: it can't be written; this one stays.

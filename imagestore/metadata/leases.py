@@ -73,7 +73,7 @@ class LeaseTables(Database):
             if not db.execute(query, (end, f'$."{gc_labels.EXPIRE}"', lease_id, _GONE)).rowcount:
                 raise _no_lease(lease_id)
             if was_lasting and not self._lasting(lease_id):
-                self._note_end(lease_id)  # nobody tells the journal when it goes
+                self._note_end(lease_id)  # the journal isn't written when it goes
             self._note(lease_id)
 
     def lease_content(self, lease_id: str, digests: Collection[Digest]) -> None:

@@ -102,7 +102,7 @@ def refuse_missing(path: Path) -> None:
             f"there is no store in {path.parent}", hint="is --root right, and its disk mounted? A pull would make one"
         ) from None
     except OSError:
-        return  # whoever opens it finds out what that means
+        return  # opening it says what that means
 
 
 def has_database(path: Path) -> bool:
@@ -130,7 +130,8 @@ def is_read_only(folder: Path) -> bool:
 
 
 def refusal(path: Path) -> int | None:
-    """The system's reason for not taking a small file beside a database; None when it takes one, or nobody knows.
+    """The system's reason for not taking a small file beside a database; None when it takes one, or
+    that can't be found out.
 
     No other call tells what is full by a quota, has no inode left, or turned read-only without being mounted so (ext4
     after an error, a subvolume of btrfs).
@@ -149,7 +150,7 @@ def refusal(path: Path) -> int | None:
 
 
 def cause(path: Path) -> int | None:
-    """The system's reason for not opening a database; None when it can be opened, or nobody knows.
+    """The system's reason for not opening a database; None when it can be opened, or that can't be found out.
 
     It is opened only where that will fail: to close it would drop the locks that SQLite has on it in this process
     (fcntl(2)). That a disk has died is seen at the files beside it.
@@ -169,7 +170,7 @@ def cause(path: Path) -> int | None:
 
 
 def _cause_beside(path: Path) -> int | None:
-    """Why a file in the same folder can't be read that isn't SQLite's; None if one can be, or nobody knows."""
+    """Why a file in the same folder can't be read that isn't SQLite's; None if one can be, or it is unknown."""
     try:
         for each in path.parent.iterdir():
             if not each.name.startswith(path.name) and each.is_file():

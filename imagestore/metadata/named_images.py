@@ -107,7 +107,7 @@ class NamedImageTables(Database):
     def drop_home_images(self, names: Sequence[str]) -> list[str]:
         """Remove the clients' images by these names in the store's own namespace; return what they held, in text form.
 
-        A record hides such an image, so nobody could remove it any more; it goes with the record.
+        A record hides such an image, so no client could remove it; it goes with the record.
         """
         with self._removing() as db:
             if not db.execute("SELECT 1 FROM named_image WHERE namespace = ? LIMIT 1", (HOME,)).fetchone():

@@ -131,7 +131,7 @@ class NamespaceTables(GraphTables):
             return tuple(owner for (owner,) in found.fetchall())
 
     def is_home(self, digest: Digest) -> bool:
-        """Whether a blob that is here belongs to the store's own namespace: all that isn't only somebody else's."""
+        """Whether a blob that is here belongs to the store's own namespace: all that isn't only another namespace's."""
         owners = self.owners(digest)
         return not owners or HOME in owners or self.is_kept_at_home(digest)
 
@@ -232,7 +232,7 @@ class NamespaceTables(GraphTables):
                 _forget(self._connection, HOME, [text for text in some if text not in live])
 
     def _sweep_owner(self, owner: str) -> None:
-        """In one batch: what is alive is found downwards, so what was found holds only as long as nobody writes."""
+        """In one batch: what is alive is found downwards, so what was found holds only until the next write."""
         with self.batch():
             live = _live(self._connection, owner, self._clock())
             _forget(self._connection, owner, [text for text in _known(self._connection, owner) if text not in live])

@@ -18,7 +18,7 @@ from imagestore.util.failpoint import reach
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: So long may the log get before a commit has to bring it home; long work does that apart, while nobody waits.
+#: So long may the log get before a commit has to bring it home; long work does that apart, when no writer waits.
 LOG_PAGES: Final = 6000
 
 
@@ -44,17 +44,17 @@ class DatabaseAccess:
         return self.is_read_only or self._is_cramped
 
     def is_unchanging(self) -> bool:
-        """Whether nobody can change anything now; where the disk doesn't say that it is read-only, it is tried."""
+        """Whether no process can change anything now; where the disk doesn't say that it is read-only, it is tried."""
         return self.is_read_only or location.refusal(self._path) == errno.EROFS
 
     def do_without_space(self) -> None:
         """From now on only read, since the disk has no space for the index of the log.
 
-        Whoever may not write that index makes one of his own in memory (SQLite's "readonly_shm"), and takes part in
-        the locks like everybody else; only the files have to be there. As long as it is open, no other store of this
+        A process that may not write that index makes one in memory (SQLite's "readonly_shm"), and takes part in
+        the locks as others do; only the files have to be there. As long as it is open, no other store of this
         process can write the database: SQLite has one such index for each process.
 
-        Where they aren't and can't be made nobody writes; then it takes part in no locks (see check_alone()).
+        Where they aren't and can't be made, no process writes; then it takes part in no locks (see check_alone()).
 
         Raises:
             OSError: they can't be made, and the log holds changes.
@@ -71,7 +71,7 @@ class DatabaseAccess:
         self._is_cramped = True
 
     def _make(self, beside: str) -> None:
-        """Make an empty file that is the database's owner's, whoever makes it; as SQLite does."""
+        """Make an empty file that belongs to the database's owner, also if root makes it; as SQLite does."""
         status = os.stat(self._path)
         descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, status.st_mode & 0o777)
         try:
@@ -82,18 +82,18 @@ class DatabaseAccess:
 
     @property
     def was_overtaken(self) -> bool:
-        """Whether somebody has begun to write what is read without SQLite's locks."""
+        """Whether a process has begun to write what is read without SQLite's locks."""
         return self._alone is not None and self._alone != self._written()
 
     def check_alone(self) -> None:
-        """Refuse what was just read without SQLite's locks, where somebody gave space back and wrote meanwhile.
+        """Refuse what was just read without SQLite's locks, where another process gave space back and wrote since.
 
         Raises:
             StoreBusyError: that is so.
         """
         if self.was_overtaken:
             raise StoreBusyError(
-                f"{self._path}: was opened on a full disk, and somebody has written to it since",
+                f"{self._path}: was opened on a full disk, and another process has written to it since",
                 hint="open the store again, or start anew",
             )
 
@@ -126,7 +126,7 @@ class DatabaseAccess:
                 f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
                 hint="mount it writable once",
             )
-        # Nobody changes the file, and no log can be made beside it.
+        # No process changes the file, and no log can be made in its folder.
         return schema.address(self._path, "immutable=1&mode=ro")
 
     def check_writable(self) -> None:
@@ -213,7 +213,7 @@ def connect(path: Path, address: str) -> OwnConnection:
 def tune(db: sqlite3.Connection, *, has_foreign_keys: bool = True) -> None:
     """Set what isn't kept in the file."""
     keys = f"foreign_keys = {'ON' if has_foreign_keys else 'OFF'}"
-    # Debian's SQLite writes zeros over what is deleted, pages that nobody reads among it. Nothing here is secret.
+    # Debian's SQLite writes zeros over what is deleted, also to pages that are never read. Nothing here is secret.
     for pragma in ("synchronous = FULL", keys, "secure_delete = OFF", f"wal_autocheckpoint = {LOG_PAGES}"):
         db.execute(f"PRAGMA {pragma}")
 

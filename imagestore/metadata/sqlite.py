@@ -49,7 +49,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
             on_making=None if on_making is None else partial(on_making, self),
         )
         with contextlib.ExitStack() as stack:
-            # Whoever can't open a store has nothing to close.
+            # If the store can't be opened, the caller has nothing to close.
             stack.callback(super().close)
             with Translated(path):
                 self._watch = ChangeWatch(path, self._address(mode="rw"))
@@ -74,7 +74,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     @property
     def is_unchanging(self) -> bool:
-        """Whether nobody can change anything: the disk is read-only. To be asked where a change was refused."""
+        """Whether no process can change anything: the disk is read-only. To be asked where a change was refused."""
         return self._way.is_unchanging()
 
     def generation(self) -> int | None:
@@ -85,7 +85,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
     def is_outdated(self) -> bool:
         """Whether the store has to be opened again, to know what is so now.
 
-        Another file is in the database's place, or somebody writes what could only be read when it was opened.
+        Another file is in the database's place, or another process writes what could only be read when it was opened.
         """
         try:
             return self._opened.is_replaced() or (self._opened.is_still_there() and self._way.was_overtaken)
@@ -118,7 +118,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
                         db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
 
     def _shorten_journal(self) -> None:
-        """Write the journal anew where it is missing or much too long; nobody waits for the writing."""
+        """Write the journal anew where it is missing or much too long; no caller waits for the writing."""
         if not self._journal.is_long():
             return
         with self._reading_apart() as db:
@@ -131,7 +131,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
             return
         with contextlib.ExitStack() as stack:
             with self._writing() as writing:
-                # Nobody is between an entry and its commit now: what the journal says up to here, the snapshot has.
+                # No writer is between an entry and its commit now: what the journal says up to here, the snapshot has.
                 number, length = self._numbering.last(writing), self._journal.size()
                 db = stack.enter_context(self._snapshot_apart())
             prepared = stack.enter_context(self._prepared(db, number))

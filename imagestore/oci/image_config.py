@@ -43,7 +43,7 @@ class ImageConfig:
         diff_ids: digests of the uncompressed layers, lowest first.
         created: RFC 3339 text, or empty.
         settings: the ``config`` member (Env, Cmd, User, ...) as plain JSON, known names in their usual case; untrusted
-            input to whoever starts it.
+            input to the runtime that starts it.
     """
 
     raw: bytes = field(repr=False)

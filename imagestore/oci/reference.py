@@ -69,7 +69,7 @@ class Reference:
             InvalidReferenceError: says the reason and the position.
         """
         if len(text) > _MAX_TEXT:
-            # Looked at no further: whoever sends megabytes would keep us busy for seconds.
+            # Looked at no further: megabytes would take seconds.
             raise InvalidReferenceError(text, _MAX_TEXT, f"is longer than {_MAX_TEXT} characters")
         _check_characters(text)
         rest, digest = _split_digest(text)

@@ -72,7 +72,7 @@ def parse_platform(found: Members) -> Platform:
 
 
 def leave_out_unstated_version(document: dict[str, Any], what: str) -> None:
-    """Null and 0 are no version, and peers ask for none; whoever states another one than 2 is refused.
+    """Null and 0 are no version, and peers ask for none; any other than 2 is refused.
 
     Raises:
         DocumentError: it is no integer as JSON readers with types know them, though schemas do.
@@ -89,7 +89,7 @@ def check_media_type(stated: str, expected: str, kind: media_types.Kind, what: s
 
     Args:
         stated: the body's own; empty when it states none.
-        expected: what the descriptor or the Content-Type said; empty when nobody said anything.
+        expected: what the descriptor or the Content-Type said; empty when neither said anything.
         kind: what the caller is about to read the document as.
 
     Returns:

@@ -50,7 +50,7 @@ DIFFERENCES: Final = (
         identifier="short-machine-name",
         upstream="ARM detection crashes on a machine name shorter than four letters",
         here="the variant stays empty, as for other names that tell nothing",
-        because="a crash helps nobody",
+        because="a crash helps no one",
         test="platforms/test_differences.py::test_short_machine_name_leaves_the_variant_empty",
     ),
     Difference(

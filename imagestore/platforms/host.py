@@ -112,7 +112,7 @@ class Facts:
         system: as in ``sys.platform`` or ``platform.system()``.
         machine: the kernel's machine name, as in ``os.uname().machine`` or ``PROCESSOR_ARCHITECTURE``.
         kernel_version: the kernel's version text, which tells illumos from Solaris.
-        cpuinfo: text of /proc/cpuinfo; None when it can't be read, or nobody needs it.
+        cpuinfo: text of /proc/cpuinfo; None when it can't be read, or isn't needed.
         windows_version: major, minor, build.
         windows_revision: the update revision (UBR); None when unknown.
         bits: 64 or 32, of the program.

@@ -97,7 +97,7 @@ def revision_of(text: str) -> int | None:
 
 
 def check_version(text: str, *, what: str = "os version") -> WindowsVersion:
-    """Read a version that somebody configured, where a slip must not pass: an unreadable one would match every build.
+    """Read a version from a configuration, where a slip must not pass: an unreadable one would match every build.
 
     Args:
         text: ``major.minor.build`` or ``major.minor.build.revision``, digits and dots only.

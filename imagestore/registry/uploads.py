@@ -141,7 +141,7 @@ class BlobUpload:
             try:
                 location = self.session.call(replace(call, query=query), judged)
             except RegistryError as error:
-                # Whoever may not read the other repository, or asks a registry that doesn't mount, sends the bytes.
+                # The other repository may not be read, or the registry doesn't mount: the bytes are sent.
                 if error.status not in _NOT_MOUNTED:
                     raise
             else:

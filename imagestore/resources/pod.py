@@ -141,7 +141,7 @@ class Pod:
 
 
 def is_container_level(name: str) -> bool:
-    """Whether the API server knows this as a resource of a container: its own ones, or one with somebody's domain."""
+    """Whether the API server knows this as a resource of a container: its own ones, or one with a domain in front."""
     return name in (CPU, MEMORY, EPHEMERAL_STORAGE) or name.startswith(HUGE_PAGES_PREFIX) or "/" in name
 
 

@@ -72,7 +72,7 @@ class Quantity:
         mantissa: without trailing zeros (they go into the exponent).
         exponent: power of ten; 0 for zero.
         format: how it is printed.
-        written: as somebody wrote it, for messages; empty for what was computed.
+        written: as it was written, for messages; empty for what was computed.
 
     Raises:
         InvalidQuantityError: the mantissa has more than MAXIMUM_DIGITS digits.
@@ -105,7 +105,7 @@ class Quantity:
 
     @property
     def as_written(self) -> str:
-        """As somebody wrote it, not too long; of what was computed the canonical text."""
+        """As it was written, not too long; of what was computed the canonical text."""
         return cut(self.written, _MOST_SHOWN) or str(self)
 
     @property

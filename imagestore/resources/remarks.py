@@ -1,7 +1,7 @@
 """What is doubtful about a pod's document, though numbers can be worked out: words and amounts that mean nothing.
 
 Rules: the API server prunes unknown members, so a slip such as ``limit`` costs the limit without an error. It warns of
-amounts of bytes with a fraction, which ``128m`` is. It knows a kind in one version only. Nobody warns of a pod that
+amounts of bytes with a fraction, which ``128m`` is. It knows a kind in one version only. It warns of no pod that
 asks for nodes which can't be.
 """
 

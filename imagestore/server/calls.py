@@ -221,7 +221,7 @@ class CallNumbers(Protocol):
 
 
 class NoNumbers:
-    """Nobody counts."""
+    """Counts nothing."""
 
     def began(self, method: str) -> None:
         """See CallNumbers."""

@@ -2,7 +2,7 @@
 
 16 MiB each way is what CRI's clients accept and containerd sets. Compressed requests are refused with UNIMPLEMENTED, as
 containerd refuses them: 16 KiB on the wire would take 16 MiB here. A client that neither reads nor answers pings is cut
-off after ``keepalive`` and its timeout; until then HTTP/2's flow control holds its own streams back and nobody else's.
+off after ``keepalive`` and its timeout; until then HTTP/2's flow control holds its own streams back and no others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STREAMS_PER_CONNECTION: Final = 256
 _METADATA_BYTES: Final = 16 * 1024
 #: A bit for each algorithm; the lowest stands for none.
 _NO_COMPRESSION: Final = 1
-# Calls that wait for the event loop. The core's own limit, 1,000 for all callers together, ends whoever comes next with
+# Calls that wait for the event loop. The core's own limit, 1,000 for all callers together, ends the next call with
 # CANCELLED; connections and their streams are bounded already.
 _WAITING_CALLS: Final = 1_000_000
 _PING_MILLISECONDS: Final = 60_000

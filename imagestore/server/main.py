@@ -2,7 +2,7 @@
 
 Draining: the sockets go away, health turns to NOT_SERVING and new calls are turned away; calls in progress get their
 time, then their tokens are cancelled, which closes their connections to registries. Unfinished downloads stay on disk
-and are resumed by whoever asks next. A second signal ends the patience.
+and are resumed by the next pull. A second signal ends the wait.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class ServerProcess:
         return f"reloaded; runtime handlers: {', '.join(handlers)}"
 
     async def _follow_database(self) -> None:
-        """A rebuild leaves us with a file that is nobody's memory any more; then open the one that is."""
+        """A rebuild leaves us with a file that no other process uses; then open the new one."""
         said = ""
         while True:
             await asyncio.sleep(_DATABASE_SECONDS)
@@ -218,7 +218,7 @@ class ServerProcess:
                 try:
                     store = await asyncio.to_thread(self._open_store, config)
                 except ImageStoreError as error:
-                    # Whoever put it there may not be ready yet.
+                    # The process that put it there may not be ready yet.
                     if str(error) != said:
                         log.error("can't be opened again", extra={"error": str(error), "hint": error.hint})
                     said = str(error)
@@ -240,7 +240,7 @@ class ServerProcess:
         for socket in self._sockets:
             socket.withdraw()
         self._watch.is_stopping = True
-        # Whoever hears it knows that nobody gets in.
+        # It says that no more connections are accepted.
         self._notifier.stopping()
         impatience = asyncio.create_task(self._stop_calls_when_hurried())
         await self._wait_for_calls(self._settings.drain_seconds)

@@ -1,6 +1,6 @@
 """The server's numbers in Prometheus' text format, on a loopback port.
 
-Counters and histograms move as things happen; what the store holds is measured when somebody asks, and again only when
+Counters and histograms move as things happen; what the store holds is measured when asked for, and again only when
 records changed or the last measurement is old. ``imagestore_images_nondefault_runtime_handler`` is the figure that
 KEP-4216 asks for before beta: images that exist because a runtime handler other than the default wanted them.
 """
@@ -199,7 +199,7 @@ class StoreNumbers:
             yield GaugeMetricFamily("imagestore_store_blobs", "Blobs in the store.", value=self._sizes[0])
             yield GaugeMetricFamily("imagestore_store_bytes", "Bytes of blobs in the store.", value=self._sizes[1])
             if not disk.total_bytes:
-                return  # nobody counts them there, and 0 would raise alarms
+                return  # they aren't counted there, and 0 would raise alarms
             yield GaugeMetricFamily(
                 "imagestore_disk_free_bytes", "Bytes free where the store is.", value=disk.free_bytes
             )

@@ -1,7 +1,7 @@
 """Listening sockets on disk: made under a temporary name, given their rights, then renamed into place.
 
-So nobody ever sees a socket that isn't ready or whose rights are too wide, and a client that connects meets the server
-or nobody. A missing folder is made so that everybody may pass through it (as containerd's) and the socket's own rights
+So no client ever sees a socket that isn't ready or whose rights are too wide, and one that connects meets the server or
+no one. A missing folder is made so that all users may pass through it (as containerd's) and the socket's own rights
 alone say who may connect; one that strangers could rename things in is refused. A socket whose server has died is
 replaced; one whose server lives is not. A lock file beside the socket settles the case of two servers that start at
 once; it stays, since removing a lock file would let two processes hold "the" lock.
@@ -101,7 +101,7 @@ class SocketFile:
         self._identity = (status.st_dev, status.st_ino)
 
     def withdraw(self) -> None:
-        """Take the socket away if it is still ours, so that clients are told at once that nobody listens."""
+        """Take the socket away if it is still ours, so that clients are refused at once."""
         with contextlib.suppress(OSError):
             status = os.lstat(self.path)
             if self._identity == (status.st_dev, status.st_ino):
@@ -143,16 +143,16 @@ def prepare_folder(folder: str) -> None:
         )
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise ServerError(
-            f"socket folder {folder}: everybody may write there and could exchange the socket",
+            f"socket folder {folder}: all users may write there and could exchange the socket",
             hint=f"run 'chmod o-w {folder}', or choose another folder",
         )
 
 
 def refuse_live(path: str) -> None:
-    """See that nobody listens at a path; a socket left behind by a dead server is fine.
+    """Make sure that no server listens at a path; a socket left behind by a dead server is fine.
 
     Raises:
-        ServerError: somebody does, or something else is there.
+        ServerError: one does, or something else is there.
     """
     try:
         mode = os.lstat(path).st_mode

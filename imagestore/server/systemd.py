@@ -1,6 +1,6 @@
 """Messages to the service manager (sd_notify(3)): a datagram to the socket that ``NOTIFY_SOCKET`` names.
 
-Nobody is there when the server wasn't started by a service manager; a message that can't be delivered is dropped, since
+Without a service manager there is no receiver; a message that can't be delivered is dropped, since
 the work doesn't depend on it.
 """
 

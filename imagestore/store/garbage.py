@@ -1,8 +1,8 @@
 """Garbage collection: free what no image record, no lease and no label keeps, without hurting work in other processes.
 
-Mark once, in a snapshot that nobody waits for. Then sweep in batches of some milliseconds: each holds the database's
+Mark once, in a snapshot that no writer waits for. Then sweep in batches of some milliseconds: each holds the database's
 write lock, asks for each candidate whether anything keeps it *now* (upwards along edges, see ``metadata.graph``), and
-deletes it if nothing does. Whoever wants a blob leases it before looking for it (see ``lease``), so either the batch
+deletes it if nothing does. A client leases a blob before looking for it (see ``leases``), so either the batch
 sees the lease, or the other process finds the blob gone and fetches it. Between two batches those go first who wait
 to write, so no writer waits for more than one batch.
 
@@ -38,14 +38,14 @@ log = logging.getLogger(__name__)
 #: How long a batch holds other writers when they wait, and at most, but for its commit.
 _SHORTEST_SECONDS: Final = 0.004
 _LONGEST_SECONDS: Final = 0.02
-#: How often it is looked whether somebody waits.
+#: How often it is looked whether a writer waits.
 _LOOK_SECONDS: Final = 0.001
 #: As many are asked about with one query: few at first, since the first look for others comes after them.
 _FIRST_STEP: Final = 32
 _LONGEST_STEP: Final = 256
 #: As many are asked at once what they point at.
 _MARKED_AT_ONCE: Final = 256
-#: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
+#: An ingest that wasn't touched for so long is deleted; containerd's default for unleased ingests.
 STALE_INGEST_SECONDS: Final = 24 * 3600.0
 
 
@@ -241,7 +241,7 @@ class Patience:
         self._is_awaited = False
 
     def begin(self) -> None:
-        """A batch begins. It may be long where nobody waited for the last ones."""
+        """A batch begins. It may be long where no writer waited for the last ones."""
         self._length = _SHORTEST_SECONDS if self._is_awaited else min(2 * self._length, _LONGEST_SECONDS)
         self._is_awaited = False
         started = time.monotonic()

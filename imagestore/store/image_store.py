@@ -63,7 +63,7 @@ _PATIENCE_SECONDS: Final = 10
 
 
 def _unheard(_: Event) -> None:
-    """The observer of work that nobody watches; that of ``registry.events`` would load all events with every store."""
+    """The observer of work without one; that of ``registry.events`` would load all events with every store."""
 
 
 class ImageStore(Archives, Upkeep):
@@ -110,7 +110,7 @@ class ImageStore(Archives, Upkeep):
     ) -> None:
         if not all(os.fspath(folder) for folder in (root, *sources)):
             raise InvalidInputError("the store's folder, or a source: expected a path, it is empty")
-        self.root = Path(root).absolute()  # whoever opens a store may go elsewhere, as daemons do
+        self.root = Path(root).absolute()  # the process may change its folder, as daemons do
         self.host = host or platforms.host.detect()
         self.config = config or configuration.default(self.host)
         self._clock = clock
@@ -131,7 +131,7 @@ class ImageStore(Archives, Upkeep):
         else:
             refuse_missing(database)
         self._found = 0, ""
-        # Before its content: whoever looks takes content without a database for a store that has lost it.
+        # Before its content: content without a database looks like a store that has lost it.
         self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=self._keep_found)
         if self._found[0]:
             said = "%s: made a database beside %d blobs of unknown use, which lease %s keeps for a day"
@@ -148,7 +148,7 @@ class ImageStore(Archives, Upkeep):
             raise
 
     def _keep_found(self, metadata: SqliteMetadataStore) -> None:
-        """Lease what was here before the database, in the transaction that makes it: nobody's work is in between."""
+        """Lease what was here before the database, in the transaction that makes it: no other work is in between."""
         content = self.root / "content"
         if not content.is_dir():
             return

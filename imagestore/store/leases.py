@@ -72,7 +72,7 @@ class HeldLease:
         """Put content under the lease.
 
         Raises:
-            LeaseNotFoundError: somebody deleted the lease.
+            LeaseNotFoundError: the lease was deleted.
         """
         with self._metadata.transient():
             self._metadata.lease_content(self.id, digests)
@@ -81,7 +81,7 @@ class HeldLease:
         """Move the end on if the last renewal is old enough; cheap enough to call for every chunk.
 
         Raises:
-            LeaseNotFoundError: somebody deleted the lease.
+            LeaseNotFoundError: the lease was deleted.
         """
         if time.monotonic() - self._renewed_at < self.renew_seconds:
             return
@@ -122,7 +122,7 @@ def held(
         try:
             _release(metadata, lease_id)
         except BaseException:
-            # Whoever is impatient doesn't want it to hold content for a day.
+            # Interrupted while releasing: try once more, or the lease holds content for a day.
             _release(metadata, lease_id)
             raise
 
@@ -139,7 +139,7 @@ class _NoLease(HeldLease):
 
 @contextlib.contextmanager
 def held_to_read(metadata: MetadataStore, *, purpose: str) -> Iterator[HeldLease]:
-    """As held(), for work that only reads: where the store can't change nobody collects, and no lease is needed.
+    """As held(), for work that only reads: where the store can't change there is no collection, and no lease is needed.
 
     Args:
         metadata: where the lease lives.

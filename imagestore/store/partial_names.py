@@ -1,7 +1,7 @@
 """Names of archives that are being written, beside their final ones; and the end of those whose writer died.
 
-Who writes locks what it writes. So what nobody has locked is nobody's any more, and goes when the next archive of that
-name is written.
+A writer holds a lock on its temporary file; an unlocked file was left by a dead process, and goes when the
+next archive of that name is written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def partial_name(final: str) -> str:
 
 
 def lock(descriptor: int) -> None:
-    """Say that somebody writes there; where the file system has no locks, nobody removes what is left."""
+    """Say that a process writes there; where the file system has no locks, what is left isn't removed."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -154,7 +154,7 @@ def target(metadata: MetadataStore, text: str, handlers: Collection[str]) -> Des
     Args:
         metadata: the records.
         text: name, id, beginning of an id, or name with digest.
-        handlers: their records count, if there are any, else everybody's.
+        handlers: their records count, if there are any, else those of all handlers.
 
     Raises:
         ImageNotFoundError: there is no such record.
@@ -259,9 +259,9 @@ class RemovalRule:
     """Which records a plain reference means that is to be removed.
 
     Attributes:
-        handler: only this handler's; None: the default handler's, or, when it has none, everybody's.
+        handler: only this handler's; None: the default handler's, or, when it has none, those of all handlers.
         default_handler: preferred without a handler.
-        is_for_all: everybody's in any case.
+        is_for_all: those of all handlers in any case.
         only_name: other references of the same images stay, as with docker; else they go too, as in CRI.
     """
 

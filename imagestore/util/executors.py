@@ -55,7 +55,7 @@ def work_off(executor: ThreadPoolExecutor, threads: int, waiting: deque[T], work
     busy, failures = deque[None](), deque[Exception]()
 
     def run() -> None:
-        # Before it takes anything: a queue that is cleared, and then nobody busy, is the end.
+        # Before it takes anything: a queue that is cleared, and then no busy thread, is the end.
         busy.append(None)
         try:
             while (thing := take(waiting)) is not None:
@@ -105,7 +105,7 @@ def submit_or_run(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Fut
     done: Future[None] = Future()
     try:
         work()
-    except Exception as error:  # noqa: BLE001 - raised by whoever asks for the result
+    except Exception as error:  # noqa: BLE001 - raised where the result is asked for
         done.set_exception(error)
     else:
         done.set_result(None)

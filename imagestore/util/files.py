@@ -123,7 +123,7 @@ def opener(path: str, flags: int) -> int:
 def follow_links(path: str) -> str:
     """The path that a name means, without links.
 
-    The kernel is asked first. Where everybody may write, as in /tmp, it follows no stranger's link (sysctl
+    The kernel is asked first. Where all users may write, as in /tmp, it follows no stranger's link (sysctl
     fs.protected_symlinks, proc(5)), and to take the link apart by its text would walk around that.
 
     Args:

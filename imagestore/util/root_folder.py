@@ -27,10 +27,10 @@ def refuse_untrusted(root: Path) -> None:
     """Refuse a store that another user may have prepared, or could change while it is used.
 
     Args:
-        root: the store's folder; one that isn't there is nobody's.
+        root: the store's folder; one that isn't there is not refused.
 
     Raises:
-        StoreError: the folder or something of the store in it is another user's, may be written by everybody, or is
+        StoreError: the folder or something of the store in it is another user's, may be written by all users, or is
             of the wrong kind, such as a link. Or it can't be looked at.
     """
     try:
@@ -38,7 +38,7 @@ def refuse_untrusted(root: Path) -> None:
         for path, status, is_folder in _members(root):
             _check(path, status, is_folder=is_folder)
     except (FileNotFoundError, NotADirectoryError):
-        return  # whoever opens it finds out
+        return  # opening it says why
     except PermissionError:
         return  # as above, with words that say what to do
     except OSError as error:
@@ -72,4 +72,4 @@ def _check(path: str | Path, status: os.stat_result, *, is_folder: bool) -> None
         found = "a symbolic link" if kind == stat.S_IFLNK else "another kind of file"
         raise StoreError(f"{path}: expected {what}, found {found}", hint="remove it, or mount the folder there instead")
     if status.st_mode & stat.S_IWOTH:
-        raise StoreError(f"{path}: everybody may write there", hint=f"run 'chmod o-w {path}', or choose another --root")
+        raise StoreError(f"{path}: all users may write there", hint=f"run 'chmod o-w {path}', or choose another --root")

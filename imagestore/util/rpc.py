@@ -88,7 +88,7 @@ class AbsentMethod(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic 
 
 
 class AbsentMethods(grpc.GenericRpcHandler):
-    """Answers every call below a prefix that nobody else answers.
+    """Answers every call below a prefix that has no other handler.
 
     Args:
         prefix: how the methods begin, ``/package.``.

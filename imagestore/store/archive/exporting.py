@@ -54,8 +54,8 @@ class ExportOptions:
     Attributes:
         runtime_handlers: whose images; empty means the default handler's.
         has_all_handlers: every handler's, instead.
-        platform: only this platform's manifest, whoever pulled it, in text form; empty means the handlers'.
-        has_all_platforms: every manifest that the store has whole, whoever pulled it.
+        platform: only this platform's manifest, of any handler, in text form; empty means the handlers'.
+        has_all_platforms: every manifest that the store has whole, for any handler.
         format: of the archive.
         shape: what a name leads to.
     """

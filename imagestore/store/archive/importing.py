@@ -320,7 +320,7 @@ class ImportWork:
         record = choice.record(str(reference), decider.handler, decider.wanted_text)
         is_strict = self.is_strict or self.options.has_all_handlers
         if is_strict and not decider.wanted.matcher.match(record.platform):
-            # A single manifest, taken with a warning by a handler that was asked for; here nobody asked for this one.
+            # A single manifest, taken with a warning by a handler that was asked for; this one was not.
             raise NoMatchingManifestError(str(reference), decider.wanted_text, [format_all(record.platform)])
         others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
         plan = _Plan.of(reference, choice, record, others, documents)
@@ -361,7 +361,7 @@ class ImportWork:
             reach("import-record")
             with self.metadata.exclusive():
                 confirm(self.content, everything.values(), what=self.source.what)
-                # Somebody else may have pulled the name meanwhile.
+                # A pull may have taken the name since.
                 here = self._check_free(plans, origin)
                 return self.metadata.put_images(
                     [(self._joined(plan, here.get(plan.key)), plan.edges) for plan in plans]

@@ -220,7 +220,7 @@ def _is_nameless(path: str, final: str) -> bool:
 
 
 def _pipe(path: str, cancel: CancelToken) -> int:
-    """Open a named pipe as soon as somebody reads it."""
+    """Open a named pipe as soon as it has a reader."""
     while True:
         try:
             return os.open(path, _PIPE_FLAGS)

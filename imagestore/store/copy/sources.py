@@ -58,7 +58,7 @@ class CopySource:
     registry: RegistryClient | None = None
 
     def open(self, descriptor: Descriptor, offset: int, *, cancel: CancelToken) -> Transfer:
-        """A blob's bytes from an offset on, or from its beginning; whoever reads them verifies them."""
+        """A blob's bytes from an offset on, or from its beginning; the caller verifies them."""
         return self.origin.blob(self.image.reference, descriptor, offset=offset, avoid=(), cancel=cancel)
 
     def pieces(self, descriptor: Descriptor, *, cancel: CancelToken) -> Generator[bytes]:

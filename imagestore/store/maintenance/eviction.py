@@ -3,7 +3,7 @@
 *Spared* are pinned records, records of other handlers than the policy's, and the newest N of each repository and
 handler. Of the others go those unused for long enough; above the high watermark also the longest unused ones, until the
 disk would be at the low one; and without either cause, all. A record's last use is its last pull or the last time
-somebody said it was used.
+a client said it was used.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Remover:
                 gone.update(keys)
             roots.update(self.metadata.drop_images(going))
         except (InvalidInputError, UnknownRuntimeHandlerError):
-            # What the records before it hid is nobody's any more.
+            # What the records before it hid belongs to no client any more.
             record_lookup.drop_hidden(self.metadata, gone, self.rule.default_handler)
             raise
         roots.update(record_lookup.drop_hidden(self.metadata, gone, self.rule.default_handler))

@@ -157,7 +157,7 @@ class Repairer:
         self._repair_edges(parent, children)
 
     def _tell_kept(self, digest: Digest, fault: str) -> None:
-        """Damage that no record explains can't be mended: nobody says where good bytes are."""
+        """Damage that no record explains can't be repaired: it isn't known where good bytes are."""
         holders = [each.holder for each in explain(self.metadata, digest)]
         if any(holder.kind is HolderKind.IMAGE for holder in holders):
             return  # the record's own failure says why

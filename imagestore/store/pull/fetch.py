@@ -1,6 +1,6 @@
 """Fetching: bytes from a registry into the content store, each blob once however many threads and processes want it.
 
-Whoever holds a blob's ingest downloads it; the others wait for the ingest's lock and then find the blob. A dead
+The pull that holds a blob's ingest downloads it; the others wait for the ingest's lock and then find the blob. A dead
 holder's ingest is continued at its offset. Damage is never kept: content that doesn't verify is thrown away, and if old
 bytes were resumed, fetched once more from the start.
 
@@ -362,7 +362,7 @@ class Fetcher:
             log.warning("content in the store is damaged, fetching it again", extra={"digest": descriptor.digest})
             return False
         actual = self.content.info(descriptor.digest).size
-        if actual == descriptor.size:  # somebody has mended it since the first look
+        if actual == descriptor.size:  # it was repaired since the first look
             return True
         raise SizeMismatchError(f"{self.reference}: {descriptor.digest}", expected=descriptor.size, actual=actual)
 

@@ -33,7 +33,7 @@ class Origin(Protocol):
         avoid: Collection[str],
         cancel: CancelToken,
     ) -> Transfer:
-        """A blob from ``offset`` on, not from ``avoid`` if there is a choice; whoever keeps the bytes verifies them.
+        """A blob from ``offset`` on, not from ``avoid`` if there is a choice; the caller verifies the bytes.
 
         Raises:
             RegistryError, ContentNotFoundError: it can't be had.

@@ -1,4 +1,4 @@
-"""An image whose content is all here already, brought by somebody else than a pull: it only needs a record."""
+"""An image whose content is all here already, brought by another client than a pull: it only needs a record."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class PresentWork:
     def find(self, target: Descriptor, also: Collection[Digest]) -> PresentImage:
         """What the handler gets from this target, all of it here and durable.
 
-        A single manifest must fit the platform: nobody asked for it on the handler's behalf.
+        A single manifest must fit the platform: it wasn't asked for on the handler's behalf.
 
         Args:
             target: an index or a manifest.

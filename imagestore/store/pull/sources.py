@@ -180,7 +180,7 @@ class Documents:
 
 
 def remove_damaged(content: LocalContentStore, digests: Collection[Digest]) -> None:
-    """Make room for documents that were found damaged; not for those that somebody else has mended meanwhile."""
+    """Make room for documents that were found damaged; not for those that were repaired since."""
     for digest in digests:
         content.delete_damaged(digest)
 
