@@ -88,6 +88,8 @@ def _print(found: StoreReport, matrices: Iterable[Matrix]) -> None:
     print()
     for each in found.findings:
         print(f"{each.severity.value}: {render.printable(str(each))}")
+        if each.hint:
+            print(f"  hint: {render.printable(each.hint)}")
     if not found.findings:
         print("nothing is wrong with the configuration")
 

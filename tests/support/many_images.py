@@ -53,6 +53,7 @@ def _put(
     store: ImageStore, image: Image, reference: str, handler: str
 ) -> tuple[ImageRecord, dict[Digest, tuple[Digest, ...]]]:
     manifest = image.manifests[0]
+    assert manifest.platform is not None
     parts = (manifest.config.digest, *(each.digest for each in manifest.layers))
     needed = {image.target.digest, manifest.descriptor.digest, *parts}
     for digest, raw in _bodies(image):

@@ -69,7 +69,7 @@ class Matrices:
             element("div", element("code", rule), ": ", reason, popover=True, id=number)
             for (rule, reason), number in self._reasons.items()
         ]
-        return Section("reasons", "Reasons", element("div", *found), is_listed=False)
+        return Section("reasons", "Reasons", element("div", *found), is_for_print=True)
 
     def _gist(self, matrix: Matrix) -> str:
         if matrix.failure:

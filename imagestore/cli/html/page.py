@@ -32,13 +32,13 @@ class Section:
         id: what links name.
         title: its heading.
         body: what is in it.
-        is_listed: whether the contents name it.
+        is_for_print: whether its heading is only printed, and the contents don't name it.
     """
 
     id: str
     title: str
     body: Markup
-    is_listed: bool = True
+    is_for_print: bool = False
 
 
 def page(title: str, intro: str, sections: Sequence[Section]) -> str:
@@ -49,13 +49,8 @@ def page(title: str, intro: str, sections: Sequence[Section]) -> str:
         intro: below the heading.
         sections: in their order.
     """
-    links = [
-        element("li", element("a", section.title, href=f"#{section.id}")) for section in sections if section.is_listed
-    ]
-    parts = [
-        element("section", element("h2", section.title, id=f"{section.id}-heading"), section.body, id=section.id)
-        for section in sections
-    ]
+    links = [element("li", element("a", each.title, href=f"#{each.id}")) for each in sections if not each.is_for_print]
+    parts = [element("section", _heading(each), each.body, id=each.id) for each in sections]
     body = element(
         "body",
         element("a", "Skip to the content", href="#main", class_="skip"),
@@ -64,6 +59,10 @@ def page(title: str, intro: str, sections: Sequence[Section]) -> str:
         element("main", *parts, id="main", tabindex=-1),
     )
     return joined([Markup("<!DOCTYPE html>\n"), element("html", _head(title), body, lang="en"), Markup("\n")])
+
+
+def _heading(section: Section) -> Markup:
+    return element("h2", section.title, class_="printed" if section.is_for_print else False)
 
 
 def write_page(path: Path, text: str, output: str) -> None:
