@@ -12,15 +12,17 @@ from imagestore.cli import describe
 from imagestore.cli.html.markup import Markup, element, escaped, framed, joined
 from imagestore.cli.html.page import Section
 from imagestore.oci.selection import place
-from imagestore.util.text import counted
+from imagestore.util.text import counted, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from imagestore.config import HandlerPlatform
     from imagestore.oci.select import Verdict
     from imagestore.store.report.matrix import Matrix, Row
 
+#: Longer texts of images are cut; JSON has them whole.
+SHOWN: Final = 200
 _PRESS: Final = "Press a verdict to read its reason; Escape closes it."
 
 
@@ -45,13 +47,13 @@ class Matrices:
             matrix: what is shown.
             is_open: whether it is to be seen without asking for it.
         """
-        number = len(self._parts)
+        number, rows = len(self._parts), matrix.rows
         names = [part for name in matrix.names for part in (", ", element("code", name))][1:]
-        heading = joined([*names, " ", element("small", self._gist(matrix))])
+        heading = joined([*names, " ", element("small", _gist(matrix, len(rows)))])
         if matrix.failure:
             body = element("p", matrix.failure)
         else:
-            body = joined([self._table(matrix, number), self._notes(matrix)])
+            body = joined([self._table(matrix, rows, number), self._notes(matrix)])
         part = element("details", element("summary", heading), body, open=is_open)
         self._parts.append(part)
         self.length += len(part)
@@ -71,23 +73,13 @@ class Matrices:
         ]
         return Section("reasons", "Reasons", element("div", *found), is_for_print=True)
 
-    def _gist(self, matrix: Matrix) -> str:
-        if matrix.failure:
-            return "no matrix"
-        count = len(matrix.rows)
-        taken = [
-            f"{name}: {'nothing' if found.chosen is None else found.chosen.place}"
-            for name, found in matrix.selections.items()
-        ]
-        return f"{counted(count, 'entry', 'entries')}; {', '.join(taken)}"
-
-    def _table(self, matrix: Matrix, number: int) -> Markup:
+    def _table(self, matrix: Matrix, rows: Iterable[Row], number: int) -> Markup:
         heads = [element("th", each, scope="col") for each in ("Entry", "Platform", "Digest")]
         heads += [
             element("th", name, " ", element("small", found.wanted), scope="col")
             for name, found in matrix.selections.items()
         ]
-        lines = [element("tr", *self._cells(row)) for row in matrix.rows]
+        lines = [element("tr", *self._cells(row)) for row in rows]
         caption = f"Entries of {matrix.names[0]}"
         if matrix.target is not None:
             caption += f", {matrix.target.digest}"
@@ -96,7 +88,7 @@ class Matrices:
     def _cells(self, row: Row) -> list[Markup]:
         return [
             element("th", place(row.position), scope="row"),
-            element("td", describe.platform_or_none(row.platform)),
+            element("td", cut(describe.platform_or_none(row.platform), SHOWN)),
             element("td", element("code", row.descriptor.digest.short)),
             *(self._cell(verdict) for verdict in row.verdicts),
         ]
@@ -126,3 +118,14 @@ class Matrices:
                 notes.append((name, f"takes nothing; {hint}" if hint else "takes nothing"))
         items = [element("li", element("b", name), " ", said) for name, said in notes]
         return element("ul", *items) if items else Markup()
+
+
+def _gist(matrix: Matrix, count: int) -> str:
+    """What stands beside the names: how many entries, and which one each handler takes."""
+    if matrix.failure:
+        return "no matrix"
+    taken = [
+        f"{name}: {'nothing' if found.chosen is None else found.chosen.place}"
+        for name, found in matrix.selections.items()
+    ]
+    return f"{counted(count, 'entry', 'entries')}; {', '.join(taken)}"

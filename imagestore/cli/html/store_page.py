@@ -13,12 +13,12 @@ from imagestore import platforms
 from imagestore.cli import describe
 from imagestore.cli.html.handlers import handlers_table
 from imagestore.cli.html.markup import Markup, element, joined, table
-from imagestore.cli.html.matrices import Matrices
+from imagestore.cli.html.matrices import SHOWN, Matrices
 from imagestore.cli.html.page import Section, page
 from imagestore.store.maintenance.eviction import last_use
 from imagestore.store.report.gather import LEFT_OUT
 from imagestore.store.report.matrix import Matrix
-from imagestore.util.text import counted, size
+from imagestore.util.text import counted, cut, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Characters of matrices and reasons when no image is named.
 MOST_MATRICES: Final = 3_000_000
+#: The most that a cell with its reason takes.
+_CELL: Final = 250
 #: As many tables or matrices are open from the start, and as long ones.
 _OPEN_MATRICES: Final = 3
 _OPEN_ROWS: Final = 50
@@ -43,7 +45,7 @@ def store_page(report: StoreReport, matrices: Iterable[Matrix]) -> str:
     """
     shown = Matrices(report.handlers)
     for matrix in matrices:
-        is_full = shown.length > MOST_MATRICES and not report.is_chosen
+        is_full = not report.is_chosen and shown.length + _most(matrix) > MOST_MATRICES
         fitting = Matrix(matrix.names, matrix.target, {}, LEFT_OUT) if is_full else matrix
         shown.add(fitting, is_open=len(report.targets) <= _OPEN_MATRICES)
     sections = [
@@ -60,6 +62,12 @@ def store_page(report: StoreReport, matrices: Iterable[Matrix]) -> str:
         f"{counted(len(report.usage.images), 'image')}, {size(report.usage.content_bytes)}."
     )
     return page("Image store report", intro, sections)
+
+
+def _most(matrix: Matrix) -> int:
+    """How many characters a matrix may take, if every cell has a reason of its own."""
+    rows = max((len(found.verdicts) for found in matrix.selections.values()), default=0)
+    return rows * (len(matrix.handlers) + 1) * _CELL
 
 
 def _findings(report: StoreReport) -> Markup:
@@ -94,7 +102,8 @@ def _disk(report: StoreReport) -> Markup:
     ]
     headings = ("Handler", "Images", "Size", "Unique", "Shared")
     explained = (
-        "Compressed bytes, as they travel. Unique: no other handler's image needs them. Shared: others need them too."
+        "Compressed bytes, as they travel. Unique: no other handler's image needs them (in the lists of images: no other "
+        "image). Shared: others need them too."
     )
     return joined(
         [
@@ -193,13 +202,13 @@ def _table(report: StoreReport, handler: str, images: Iterable[ImageUsage], link
         rows.append(
             (
                 element("a", record.reference, href=link) if link else record.reference,
-                platforms.format_all(record.platform),
+                cut(platforms.format_all(record.platform), SHOWN),
                 size(each.size),
                 size(each.unique_bytes),
                 size(each.shared_bytes),
                 f"{describe.time(last_use(record))[:16]}Z",
                 "pinned" if is_pinned else "",
-                "; ".join(record.warnings),
+                cut("; ".join(record.warnings), SHOWN),
             )
         )
     headings = ("Image", "Platform", "Size", "Unique", "Shared", "Last used", "Pinned", "Warnings")

@@ -14,7 +14,7 @@ from imagestore import Digest, ImageStore, config
 from imagestore.cli.html import store_page
 from imagestore.platforms import Platform
 from imagestore.store.report import gather
-from imagestore.testing import build_image, build_index
+from imagestore.testing import Entry, build_image, build_index
 from tests.support import html_page
 from tests.support.html_page import Element
 from tests.support.many_images import fill, put, wide_index
@@ -198,7 +198,7 @@ def test_matrices_that_a_page_has_no_room_for_say_so(
 ) -> None:
     other = pulled.server.server.reference("registry.example/library/linux:1")
     pulled("pull", other, "--runtime-handler", "kata")
-    monkeypatch.setattr(store_page, "MOST_MATRICES", 100)
+    monkeypatch.setattr(store_page, "MOST_MATRICES", 2000)
     page = _page(pulled, tmp_path, "report")
     _check_policy(page)
     left = [each.text for each in page.all("p") if each.text == gather.LEFT_OUT]
@@ -206,6 +206,24 @@ def test_matrices_that_a_page_has_no_room_for_say_so(
     named = _page(pulled, tmp_path, "report", pulled.python, other)
     assert not [each for each in named.all("p") if each.text == gather.LEFT_OUT]
     _check(named)
+
+
+def test_indexes_without_bound_stay_within_the_bound_of_a_page(tmp_path: Path) -> None:
+    settings = config.loads(CONFIG, filename="config.toml", host=HOST)
+    others = [Platform("windows", "amd64", os_version=f"10.0.20348.{n}", os_features=("f" * 400,)) for n in range(3900)]
+    with ImageStore(tmp_path / "store", config=settings, host=HOST) as store:
+        image = build_image("linux/amd64")
+        images = [Entry(image, each) for each in (Platform("linux", "amd64"), *others)]
+        put(store, build_index(images), "registry.example/a:1", "kata")
+        put(store, build_index(images[:900]), "registry.example/b:1", "kata")
+        report = gather.gather(store)
+        page = store_page.store_page(report, gather.matrices(store, report))
+    assert len(page.encode()) <= MOST_BYTES
+    first, second = (
+        each for each in html_page.read(page).all("details") if "registry.example" in each.children[0].text
+    )
+    assert gather.LEFT_OUT in first.text
+    assert len(list(second.all("tr"))) == 901
 
 
 def test_the_summary(pulled: Line) -> None:
