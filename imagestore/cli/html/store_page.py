@@ -102,7 +102,7 @@ def _disk(report: StoreReport) -> Markup:
     ]
     headings = ("Handler", "Images", "Size", "Unique", "Shared")
     explained = (
-        "Compressed bytes, as they travel. Unique: no other handler's image needs them (in the lists of images: no other "
+        "Compressed bytes, as they travel. Unique: no other handler's image needs them (in lists of images: no other "
         "image). Shared: others need them too."
     )
     return joined(
