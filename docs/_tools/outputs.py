@@ -121,6 +121,36 @@ FINDING: Final = {
     "hint": str,
     "mend": str,
 }
+HANDLER: Final = {
+    "runtimeHandler": str,
+    "runtimeType": str,
+    "isolation": maybe(str),
+    "snapshotter": str,
+    "wantedPlatform": str,
+    "source": str,
+    "declared": bool,
+    "origin": mapping(str),
+}
+IMAGE_USE: Final = {
+    **PAIR,
+    "id": str,
+    "bytes": int,
+    "uniqueBytes": int,
+    "sharedBytes": int,
+    "lastUsedAt": str,
+    "pinned": bool,
+}
+SIZES: Final = {
+    "blobs": int,
+    "contentBytes": int,
+    "keptBytes": int,
+    "otherBytes": int,
+    "ingests": int,
+    "ingestBytes": int,
+    "metadataBytes": int,
+    "diskBytes": int,
+    "diskFreeBytes": int,
+}
 EVENTS: Final = [{"type": str, "reason": str, "message": str}]
 NODE_IMAGE: Final = {"id": str, "runtimeHandler": str, "names": [str], "bytes": int}
 FILESYSTEM: Final = {"mountpoint": str, "usedBytes": int, "inodesUsed": int, "timestamp": maybe(str)}
@@ -193,26 +223,54 @@ OUTPUTS: Final[dict[str, Any]] = {
         "images": optional([{**PAIR, **KEPT}]),
     },
     "df": {
-        "images": [
+        "images": [IMAGE_USE],
+        **SIZES,
+    },
+    "report": {
+        "madeAt": str,
+        "node": str,
+        "host": str,
+        "root": str,
+        "files": [str],
+        "defaultRuntimeHandler": str,
+        "handlers": [HANDLER],
+        "findings": [FINDING],
+        "images": [IMAGE_USE],
+        "byHandler": [
+            {"runtimeHandler": str, "images": int, "bytes": int, "uniqueBytes": int, "sharedBytes": int},
+        ],
+        "usage": SIZES,
+        "garbage": {"blobs": [str], "ingests": [str], "bytesFreed": int, "keptBlobs": int, "failures": FAILURES},
+        "evictions": [
+            {"options": str, "evicted": [{**PAIR, "reason": str}], "bytesFreed": int, "blobsFreed": int},
+        ],
+        "matrices": [
             {
-                **PAIR,
-                "id": str,
-                "bytes": int,
-                "uniqueBytes": int,
-                "sharedBytes": int,
-                "lastUsedAt": str,
-                "pinned": bool,
+                "references": [str],
+                "target": maybe(DESCRIPTOR),
+                "failure": str,
+                "handlers": [
+                    {
+                        "runtimeHandler": str,
+                        "wantedPlatform": str,
+                        "chosen": maybe([int]),
+                        "remarks": [str],
+                        "hint": str,
+                    }
+                ],
+                "entries": [
+                    {
+                        "position": [int],
+                        "digest": str,
+                        "platform": maybe(str),
+                        "verdicts": [
+                            {"runtimeHandler": str, "accepted": bool, "rank": maybe(int), "rule": str, "reason": int}
+                        ],
+                    }
+                ],
             }
         ],
-        "blobs": int,
-        "contentBytes": int,
-        "keptBytes": int,
-        "otherBytes": int,
-        "ingests": int,
-        "ingestBytes": int,
-        "metadataBytes": int,
-        "diskBytes": int,
-        "diskFreeBytes": int,
+        "reasons": [str],
     },
     "check": {**REPORT, "rebuild": optional(REBUILD)},
     "repair": {
@@ -381,18 +439,7 @@ OUTPUTS: Final[dict[str, Any]] = {
         "files": [str],
         "version": maybe(int),
         "defaultRuntimeHandler": maybe(str),
-        "handlers": [
-            {
-                "runtimeHandler": str,
-                "runtimeType": str,
-                "isolation": maybe(str),
-                "snapshotter": str,
-                "wantedPlatform": str,
-                "source": str,
-                "declared": bool,
-                "origin": mapping(str),
-            }
-        ],
+        "handlers": [HANDLER],
         "findings": [FINDING],
         "passedOver": [str],
     },

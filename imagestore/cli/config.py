@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from dataclasses import fields
 from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import render
+from imagestore.cli import describe, render
 from imagestore.cli.app import App, GivenPath, config_places, output_option, pass_app
 from imagestore.cli.exit_codes import ExitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from imagestore.config import Finding, HandlerPlatform, Report
+    from imagestore.config import HandlerPlatform, Report
     from imagestore.platforms import Platform
 
 _FILE = click.argument("file", type=GivenPath(path_type=Path), required=False)
@@ -156,51 +155,19 @@ def _rows(resolved: HandlerPlatform, default_handler: str) -> Iterator[tuple[str
         f"{name} (default)" if name == default_handler else name,
         platforms.format_all(resolved.platform),
     )
-    for member, value in _members(resolved.platform):
+    for member, value in describe.members(resolved.platform):
         yield (*heading, member, value, resolved.origin[member])
         heading = ("", "")
-
-
-def _members(platform: Platform) -> Iterator[tuple[str, str]]:
-    for member in fields(platform):
-        value = getattr(platform, member.name)
-        if value:
-            yield member.name, value if isinstance(value, str) else ", ".join(value)
 
 
 def _as_json(report: Report) -> dict[str, Any]:
     from imagestore import platforms
 
-    handlers = [
-        {
-            "runtimeHandler": resolved.handler.name,
-            "runtimeType": resolved.handler.runtime_type,
-            "isolation": None if resolved.handler.isolation is None else resolved.handler.isolation.value,
-            "snapshotter": resolved.handler.snapshotter,
-            "wantedPlatform": platforms.format_all(resolved.platform),
-            "source": resolved.source.value,
-            "declared": resolved.is_declared,
-            "origin": dict(resolved.origin),
-        }
-        for resolved in report.handlers
-    ]
     return {
         "host": platforms.format_all(report.host),
         "files": [] if report.config is None else list(report.config.files),
         "version": None if report.config is None else report.config.version,
         "defaultRuntimeHandler": None if report.config is None else report.config.default_handler,
-        "handlers": handlers,
-        "findings": [_finding_as_json(finding) for finding in report.findings],
-    }
-
-
-def _finding_as_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "severity": finding.severity.value,
-        "file": finding.location.file,
-        "line": finding.location.line or None,
-        "key": finding.key,
-        "text": finding.text,
-        "hint": finding.hint,
-        "mend": finding.hint,  # its name until 1.0, for scripts that read it
+        "handlers": [describe.handler(resolved) for resolved in report.handlers],
+        "findings": [describe.finding(each) for each in report.findings],
     }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore import platforms
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Iterator, Set
 
+    from imagestore.config import Finding, HandlerPlatform
+    from imagestore.oci.select import Verdict
     from imagestore.platforms import Platform
     from imagestore.store.image import Image
 
@@ -28,6 +31,63 @@ def platform(value: Platform) -> dict[str, Any]:
     if value.os_features:
         members["os.features"] = list(value.os_features)
     return {**members, "text": platforms.format_all(value)}
+
+
+_MARKS: Final = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
+
+
+def verdict(value: Verdict) -> str:
+    """What became of an entry, as a cell of a matrix shows it: its place among those that fit, or the rule."""
+    return str(value.rule) if value.rank is None else _MARKS.get(value.rank, f"{value.rank + 1}th")
+
+
+def platform_or_none(value: Platform | None) -> str:
+    """An entry's platform as a matrix shows it."""
+    return "none stated" if value is None else platforms.format_all(value)
+
+
+def members(value: Platform) -> Iterator[tuple[str, str]]:
+    """The members of a platform that are set, with their values for people."""
+    for member in fields(value):
+        found = getattr(value, member.name)
+        if found:
+            yield member.name, found if isinstance(found, str) else ", ".join(found)
+
+
+def origin(wanted: HandlerPlatform) -> str:
+    """Where the members of a handler's platform come from, lines of one file together."""
+    lines: dict[str, list[str]] = {}
+    for each in wanted.origin.values():
+        place, _, line = each.rpartition(":")
+        lines.setdefault(place or each, []).extend([line] if place else [])
+    return "; ".join(f"{place}:{','.join(sorted(set(found)))}" if found else place for place, found in lines.items())
+
+
+def handler(resolved: HandlerPlatform) -> dict[str, Any]:
+    """A runtime handler with its platform."""
+    return {
+        "runtimeHandler": resolved.handler.name,
+        "runtimeType": resolved.handler.runtime_type,
+        "isolation": None if resolved.handler.isolation is None else resolved.handler.isolation.value,
+        "snapshotter": resolved.handler.snapshotter,
+        "wantedPlatform": platforms.format_all(resolved.platform),
+        "source": resolved.source.value,
+        "declared": resolved.is_declared,
+        "origin": dict(resolved.origin),
+    }
+
+
+def finding(found: Finding) -> dict[str, Any]:
+    """What is said about a configuration."""
+    return {
+        "severity": found.severity.value,
+        "file": found.location.file,
+        "line": found.location.line or None,
+        "key": found.key,
+        "text": found.text,
+        "hint": found.hint,
+        "mend": found.hint,  # its name until 1.0, for scripts that read it
+    }
 
 
 def image(value: Image, pins: Set[str]) -> dict[str, Any]:

@@ -23,20 +23,7 @@ def df(app: App, output: str) -> None:
     """Show how much space each image takes: in all, alone (freed when it goes), and shared with others."""
     usage = _usage(app)
     if output == "json":
-        render.dump_json(
-            {
-                "images": [_image(each, app.pins) for each in usage.images],
-                "blobs": usage.blobs,
-                "contentBytes": usage.content_bytes,
-                "keptBytes": usage.kept_bytes,
-                "otherBytes": usage.other_bytes,
-                "ingests": usage.ingests,
-                "ingestBytes": usage.ingest_bytes,
-                "metadataBytes": usage.metadata_bytes,
-                "diskBytes": usage.disk.total_bytes,
-                "diskFreeBytes": usage.disk.free_bytes,
-            }
-        )
+        render.dump_json({"images": [image_as_json(each, app.pins) for each in usage.images], **sizes_as_json(usage)})
         return
     headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "SIZE", "UNIQUE", "SHARED", "LAST USED", "PINNED")
     render.table(headings, (_row(each, app.pins) for each in usage.images))
@@ -77,7 +64,8 @@ def _row(usage: ImageUsage, pins: Set[str]) -> tuple[str, ...]:
     return (*describe.familiar(record.reference), record.handler, *sizes, used, pinned)
 
 
-def _image(usage: ImageUsage, pins: Set[str]) -> dict[str, Any]:
+def image_as_json(usage: ImageUsage, pins: Set[str]) -> dict[str, Any]:
+    """What one image takes; ``pins`` are the references that the configuration pins."""
     from imagestore.store.maintenance.eviction import last_use
 
     record = usage.record
@@ -90,4 +78,19 @@ def _image(usage: ImageUsage, pins: Set[str]) -> dict[str, Any]:
         "sharedBytes": usage.shared_bytes,
         "lastUsedAt": describe.time(last_use(record)),
         "pinned": record.is_pinned or record.reference in pins,
+    }
+
+
+def sizes_as_json(usage: StoreUsage) -> dict[str, int]:
+    """What the whole store takes, and what its disk has."""
+    return {
+        "blobs": usage.blobs,
+        "contentBytes": usage.content_bytes,
+        "keptBytes": usage.kept_bytes,
+        "otherBytes": usage.other_bytes,
+        "ingests": usage.ingests,
+        "ingestBytes": usage.ingest_bytes,
+        "metadataBytes": usage.metadata_bytes,
+        "diskBytes": usage.disk.total_bytes,
+        "diskFreeBytes": usage.disk.free_bytes,
     }

@@ -64,6 +64,11 @@ SECTIONS: Final[Mapping[str, Table]] = {
     },
     "Store": {
         "df": ("imagestore.cli.df", "df", "Show how much space each image takes, alone and shared."),
+        "report": (
+            "imagestore.cli.report",
+            "report",
+            "Report on handlers, matrices, images, disk; as a page of HTML too.",
+        ),
         "why": ("imagestore.cli.why", "why", "Show what keeps a blob, or an image, from being collected."),
         "cat": ("imagestore.cli.cat", "cat", "Write a blob of the store to standard output."),
         "gc": ("imagestore.cli.gc", "gc", "Free the content that no image and no lease needs; evict by rules."),

@@ -11,7 +11,7 @@ from imagestore import platforms
 from imagestore.cli import complete, describe, render
 from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.exit_codes import ExitStatus
-from imagestore.cli.options import handlers_option, host_option
+from imagestore.cli.options import handlers_option, host_option, html_option
 from imagestore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from imagestore.config import HandlerPlatform
     from imagestore.content.api import ContentStore
     from imagestore.oci.select import Selection, Verdict
-
-_MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
+    from imagestore.store.report.matrix import Matrix
 
 
 @click.command()
@@ -36,6 +35,7 @@ _MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
 )
 @click.option("--offline", is_flag=True, help="Use only what the store has.")
 @host_option
+@html_option
 @output_option
 @pass_app
 def match(
@@ -45,6 +45,7 @@ def match(
     index_file: Path | None,
     offline: bool,
     host: str | None,
+    html: Path | None,
     output: str,
 ) -> ExitStatus:
     """Show which manifest each runtime handler would get, and why not the others.
@@ -55,6 +56,7 @@ def match(
     if (reference is None) == (index_file is None):
         raise click.UsageError("give either a REFERENCE or --index FILE")
     from imagestore.store.pull.choice import wanted_platforms
+    from imagestore.store.report.matrix import Matrix
 
     if host is not None:
         app.host = platforms.parse(host)
@@ -68,10 +70,16 @@ def match(
             app.missing = "unnamed"
         selections = app.store.match(reference, runtime_handlers=handlers or None, offline=offline)
         title = reference
+    matrix = Matrix((title,), None, selections)
+    if html is not None:
+        from imagestore.cli.html.match_page import match_page
+        from imagestore.cli.html.page import write_page
+
+        write_page(html, match_page(matrix, wanted, app.config.default_handler, app.host), output)
     if output == "json":
         render.dump_json(_as_json(title, selections, wanted))
-    else:
-        _print_matrix(selections)
+    elif html is None:
+        _print_matrix(matrix)
         for name, selection in selections.items():
             _print_reasons(name, selection, wanted[name])
     unmatched = [name for name, selection in selections.items() if selection.chosen is None]
@@ -113,22 +121,19 @@ def _read(path: Path) -> bytes:
     return raw
 
 
-def _print_matrix(selections: Mapping[str, Selection]) -> None:
+def _print_matrix(matrix: Matrix) -> None:
     from imagestore.oci.selection import place
 
-    names = list(selections)
-    by_position = {
-        name: {verdict.position: verdict for verdict in selection.verdicts} for name, selection in selections.items()
-    }
-    positions = sorted({position for verdicts in by_position.values() for position in verdicts})
-    rows = []
-    for position in positions:
-        known = [by_position[name].get(position) for name in names]
-        # One handler's search may have read the config that another's had no need of.
-        some = max((verdict for verdict in known if verdict is not None), key=lambda each: each.platform is not None)
-        platform = _shown_platform(some)
-        cells = ["-" if verdict is None else _cell(verdict) for verdict in known]
-        rows.append((place(position), platform, some.descriptor.digest.short, *cells))
+    names = matrix.handlers
+    rows = [
+        (
+            place(row.position),
+            describe.platform_or_none(row.platform),
+            row.descriptor.digest.short,
+            *("-" if verdict is None else describe.verdict(verdict) for verdict in row.verdicts),
+        )
+        for row in matrix.rows
+    ]
     # Names of handlers are told apart by case, so they stay as they are.
     headings = ("ENTRY", "PLATFORM", "DIGEST", *names)
     if render.fits(headings, rows):
@@ -144,7 +149,7 @@ def _print_matrix(selections: Mapping[str, Selection]) -> None:
 
 
 def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> None:
-    origin = render.printable(_origin(wanted))
+    origin = render.printable(describe.origin(wanted))
     print(f"\n{render.printable(name)} wants {render.printable(selection.wanted)} (from {origin})")
     if selection.chosen is not None:
         print(f"  takes entry {_line(selection.chosen)}")
@@ -165,25 +170,8 @@ def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> 
         print(f"  hint: {render.printable(hint)}")
 
 
-def _origin(wanted: HandlerPlatform) -> str:
-    """Where the platform's members come from, lines of one file together."""
-    lines: dict[str, list[str]] = {}
-    for origin in wanted.origin.values():
-        place, _, line = origin.rpartition(":")
-        lines.setdefault(place or origin, []).extend([line] if place else [])
-    return "; ".join(f"{place}:{','.join(sorted(set(found)))}" if found else place for place, found in lines.items())
-
-
 def _line(verdict: Verdict) -> str:
     return f"{verdict.place}: {render.printable(verdict.reason)}"
-
-
-def _cell(verdict: Verdict) -> str:
-    return str(verdict.rule) if verdict.rank is None else _MARKS.get(verdict.rank, f"{verdict.rank + 1}th")
-
-
-def _shown_platform(verdict: Verdict) -> str:
-    return "none stated" if verdict.platform is None else platforms.format_all(verdict.platform)
 
 
 def _as_json(title: str, selections: Mapping[str, Selection], wanted: Mapping[str, HandlerPlatform]) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from imagestore.cli import complete
+from imagestore.cli.app import GivenPath
 from imagestore.errors import InvalidInputError
 from imagestore.util.durations import Duration
 
@@ -24,6 +26,17 @@ F = TypeVar("F", bound="Callable[..., Any]")
 def handler_option(help_text: str) -> Callable[[F], F]:
     """``--runtime-handler H``; arrives as ``runtime_handler``, None where it isn't given."""
     return click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help=help_text)
+
+
+def html_option(function: F) -> F:
+    """``--html FILE``; arrives as ``html``."""
+    option = click.option(
+        "--html",
+        type=GivenPath(dir_okay=False, path_type=Path, allow_dash=True),
+        metavar="FILE",
+        help="Write one page that needs no network to FILE; - writes it to standard output.",
+    )
+    return option(function)
 
 
 def handlers_option(help_text: str) -> Callable[[F], F]:

@@ -47,6 +47,7 @@ LINES: Final = (
     "why python:3 # why",
     "why sha256:0efcd062e3a894282417ffb3d1ee360de8a538bb320be2cf6a361bb4995e9716 # why",
     "df # df",
+    "report # report",
     "leases create mine --label a=b # leases create",
     "leases renew mine # leases renew",
     "leases list # leases list",

@@ -267,7 +267,7 @@ def test_who_reads_without_a_log_hears_of_whoever_writes_then(no_inode: Path, is
             assert Path(f"{no_inode}-wal").exists() != is_over
             assert reading.generation() is None
             for read in (reading.find_images, reading.edges_as_written, lambda: list(reading.leases())):
-                with pytest.raises(StoreBusyError, match="somebody has written") as caught:
+                with pytest.raises(StoreBusyError, match="another process has written") as caught:
                     read()
                 assert "open the store again" in caught.value.hint
 

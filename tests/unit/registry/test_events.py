@@ -93,7 +93,7 @@ def test_waiting_for_another_pull_of_the_same_blob_is_told(tmp_path: Path) -> No
         with held:
             bench.store.pull(REFERENCE, observer=note, cancel=CancelToken(20))
     assert [event for event in found if isinstance(event, BlobAwaited)] == [BlobAwaited(part)]
-    assert f"layer {part.digest.short}: waiting for whoever fetches it" in progress.sentence(BlobAwaited(part))
+    assert f"layer {part.digest.short}: waiting for the pull that fetches it" in progress.sentence(BlobAwaited(part))
 
 
 def test_a_host_is_named_once_in_a_line() -> None:

@@ -150,7 +150,7 @@ def test_folder_that_strangers_can_write_is_refused(folder: Path) -> None:
     open_folder = folder / "open"
     open_folder.mkdir()
     open_folder.chmod(0o777)
-    with pytest.raises(ServerError, match="everybody may write"):
+    with pytest.raises(ServerError, match="all users may write"):
         prepare_folder(str(open_folder))
     open_folder.chmod(0o1777)
     prepare_folder(str(open_folder))

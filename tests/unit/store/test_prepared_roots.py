@@ -63,7 +63,7 @@ def test_what_everybody_may_write_is_refused(root: Path, name: str) -> None:
     if name in FILES:
         path.touch()
     path.chmod(0o777)
-    refused(root, path, "everybody may write")
+    refused(root, path, "all users may write")
 
 
 @pytest.mark.parametrize("name", [*FOLDERS, *FILES, "metadata.db-wal", "records.jsonl.tmp"])

@@ -1,0 +1,1 @@
+"""Pages of HTML: one file each, without scripts, and without anything from the network."""

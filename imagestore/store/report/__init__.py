@@ -1,0 +1,1 @@
+"""A look at a whole store: its handlers, images, matrices, use of the disk, and what could be freed."""
