@@ -75,6 +75,7 @@ integration: $(VENV)/ready protos-check
 	tests/integration/install-peers
 # By their folder: whoever forgets the mark is run too.
 	$(BIN)/pytest tests/integration
+	$(BIN)/pytest tests/property -n $(JOBS) --hypothesis-profile=thorough
 
 crash: $(VENV)/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)

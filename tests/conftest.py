@@ -17,10 +17,13 @@ settings.register_profile(
     "imagestore",
     deadline=None,
     database=None,
+    max_examples=40,
     derandomize="CI" in os.environ,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
+# Where minutes don't matter: `make integration` tries the laws with more examples.
+settings.register_profile("thorough", settings.get_profile("imagestore"), max_examples=200)
 settings.load_profile("imagestore")
 
 

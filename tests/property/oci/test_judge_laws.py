@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -166,7 +166,6 @@ def test_right_documents_are_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_parsers_and_schemas_judge_alike(name: str, data: st.DataObject) -> None:
     agree(name, data.draw(documents(name)))
@@ -180,6 +179,9 @@ def test_they_judge_each_member_alike_at_the_edges(name: str) -> None:
             target: Any = document
             for step in way:
                 target = target[step]
+            # Of lists in the place of something else, a short one says as much.
+            if isinstance(value, list) and len(value) > 100 and not isinstance(target[last], list):
+                continue
             target[last] = value
             agree(name, document)
 

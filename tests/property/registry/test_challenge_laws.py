@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import ProtocolError
@@ -28,14 +28,12 @@ def written(challenge: Challenge, separator: str) -> str:
     return f"{challenge.scheme} " + separator.join(f'{name}="{value}"' for name, value in values)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(CHALLENGES, max_size=4), SEPARATORS)
 def test_what_is_written_is_read_back(challenges: list[Challenge], separator: str) -> None:
     field = separator.join(written(challenge, separator) for challenge in challenges)
     assert list(parse_challenges([field])) == challenges
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(NOISE, st.text(max_size=30)), max_size=3))
 def test_any_text_is_read_or_refused(fields: list[str]) -> None:
     with contextlib.suppress(ProtocolError):

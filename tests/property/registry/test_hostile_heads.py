@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import httpx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore import CancelToken, Credential, Descriptor, Digest, Reference, Secret, TransferPolicy
@@ -118,7 +118,6 @@ class Alice:
         return FoundCredential(Credential("alice", Secret(PASSWORD)), "a test")
 
 
-@settings(max_examples=150)
 @given(st.lists(answers(), min_size=1, max_size=5))
 def test_any_fields_give_a_result_or_a_typed_printable_error(script: list[Callable[[], httpx.Response]]) -> None:
     count = 0

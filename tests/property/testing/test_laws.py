@@ -102,7 +102,6 @@ TAPES = st.builds(
 
 
 @given(TAPES)
-@settings(max_examples=60)
 def test_text_is_canonical_and_loses_nothing(tape: Tape) -> None:
     text = format_tape(tape)
     again = parse_tape(text)
@@ -119,7 +118,6 @@ def test_text_is_canonical_and_loses_nothing(tape: Tape) -> None:
 
 
 @given(st.binary(max_size=200) | TEXT.map(str.encode) | TAPES.map(format_tape).map(lambda text: text[:-9]))
-@settings(max_examples=60)
 def test_any_bytes_are_a_tape_or_a_typed_error(data: bytes) -> None:
     try:
         parse_tape(data)
@@ -128,7 +126,6 @@ def test_any_bytes_are_a_tape_or_a_typed_error(data: bytes) -> None:
 
 
 @given(TAPES, st.binary(max_size=60))
-@settings(max_examples=60)
 def test_every_tape_can_be_judged(tape: Tape, body: bytes) -> None:
     assert all(one.startswith("exchange[") for one in find_secrets(tape, lambda _: BytesBody(body)))
 
@@ -183,7 +180,6 @@ def test_no_path_upsets_the_classifier(path: str) -> None:
 
 
 @given(st.binary(max_size=400), st.integers(-1, 500), st.floats(0, 1e5), st.sampled_from(list(Ending)))
-@settings(max_examples=60)
 def test_a_delivery_ends_exactly_once_and_sends_what_it_says(
     data: bytes, stop_at: int, pace: float, ending: Ending
 ) -> None:
@@ -294,7 +290,6 @@ def effects_of(kind: type[Effect]) -> st.SearchStrategy[Effect]:
 
 
 @given(st.sampled_from(list(EFFECTS.values())).flatmap(effects_of), st.integers(0, 5000), st.integers(0, 5000))
-@settings(max_examples=80)
 def test_no_fault_ever_raises_on_the_serving_side(effect: Effect, first: int, last: int) -> None:
     registry = Registry({"registry.example/app:1": IMAGE}, faults=[FaultRule(effect, Where(), times=0)])
     headers = {"Range": f"bytes={first}-{last}"} if first % 2 else {}

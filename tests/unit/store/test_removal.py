@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore import Descriptor, Digest, Platform, Reference
@@ -100,7 +100,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SqliteMeta
         yield [stack.enter_context(contextlib.closing(SqliteMetadataStore(path))) for path in paths]
 
 
-@settings(max_examples=80, deadline=None)
 @given(images, asked, st.sampled_from([None, "kata", "all"]), st.booleans())
 def test_many_together_go_as_one_after_the_other(
     stores: list[SqliteMetadataStore],

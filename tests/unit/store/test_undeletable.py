@@ -53,7 +53,7 @@ def put(store: ImageStore, data: bytes) -> Digest:
     return digest
 
 
-@pytest.mark.parametrize("count", [3, 300])
+@pytest.mark.parametrize("count", [3, 150])
 def test_a_collection_goes_on_behind_what_it_can_not_delete(
     here: Node, refuse: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
