@@ -309,9 +309,9 @@ OUTPUTS: Final[dict[str, Any]] = {
     },
     "tape gc": {"dryRun": bool, "bodies": [str], "bytesFreed": int, "keptBodies": int},
     "tape to-layout": {"layout": str, "entries": int},
-    "tape from-layout": {"tape": str},
+    "tape from-layout": {"tape": str, "bodies": maybe(str)},
     "tape push": {"target": str},
-    "tape fetch": {"path": str},
+    "tape fetch": {"path": str, "bodies": maybe(str)},
     "tape serve": {"hosts": mapping(str), "environment": mapping(str)},
     "node ensure": {
         "image": str,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from imagestore.testing.builders.images import Image
     from imagestore.testing.engine.engine import RequestHandler
     from imagestore.testing.engine.messages import Reply, Request, Responder
+    from imagestore.testing.servers.loopback import ServerUrl
 
 
 class Reachable:
@@ -156,6 +157,19 @@ class RegistryServer(Registry):
             ConfigError: the server speaks plain HTTP.
         """
         return self.server.authority
+
+    @property
+    def url(self) -> ServerUrl:
+        """``http://127.0.0.1:<port>``, or ``https://…``, of the first logical host; see LoopbackServer.url.
+
+        Raises:
+            ConfigError: the server didn't listen yet, or no image has a host.
+        """
+        return self.server.url
+
+    def reference(self, text: str) -> str:
+        """A reference with its logical host replaced by this server; see LoopbackServer.reference()."""
+        return self.server.reference(text)
 
     @property
     def address(self) -> str:

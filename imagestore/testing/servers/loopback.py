@@ -64,6 +64,22 @@ class Listener:
         return cls(scheme, host, context, f"{_LOOPBACK}:{listening.getsockname()[1]}", listening)
 
 
+class ServerUrl(str):
+    """A base address, as text. It can be called too, since ``url(host)`` was a method; new code writes url_of(host)."""
+
+    _of: Callable[[str], str]
+
+    def __new__(cls, text: str, of: Callable[[str], str]) -> Self:
+        """Make it of the address and of what gives those of other hosts."""
+        made = super().__new__(cls, text)
+        made._of = of
+        return made
+
+    def __call__(self, host: str = "") -> str:
+        """The base address of a logical host, as LoopbackServer.url_of() gives it."""
+        return self._of(host) if host else str(self)
+
+
 class LoopbackServer:
     """Serves an engine on 127.0.0.1; use it as a context manager, once. It has addresses inside of the block only.
 
@@ -144,13 +160,22 @@ class LoopbackServer:
             raise ConfigError("server: it speaks plain HTTP and has no authority", hint="serve with is_tls=True")
         return self._authority
 
-    def url(self, host: str = "") -> str:
-        """Base address of a logical host (the main one by default), without a slash at the end.
+    @property
+    def url(self) -> ServerUrl:
+        """Base address of the main logical host, without a slash at the end; where it was, after the server's block.
+
+        Raises:
+            ConfigError: the server didn't listen yet.
+        """
+        return ServerUrl(self.url_of(self._main()), self.url_of)
+
+    def url_of(self, host: str) -> str:
+        """Base address of a logical host, without a slash at the end.
 
         Raises:
             ConfigError: the server doesn't listen.
         """
-        return f"{'https' if self.is_tls else 'http'}://{self._open('https', host or self._main()).address}"
+        return f"{'https' if self.is_tls else 'http'}://{self._open('https', host).address}"
 
     def reference(self, text: str) -> str:
         """A reference with its logical host replaced by the listener: what a plain client pulls.
