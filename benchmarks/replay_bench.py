@@ -51,7 +51,7 @@ def drain_socket(registry: Registry) -> None:
 def read_httpx(registry: Registry) -> None:
     """Read and hash over a socket."""
     with registry.serve() as server, httpx.Client() as client:
-        _hash(client, f"{server.url()}/v2/big/layer/blobs/{_layer_digest(registry)}")
+        _hash(client, f"{server.url}/v2/big/layer/blobs/{_layer_digest(registry)}")
 
 
 def read_transport(registry: Registry) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from docs._tools.schemas import anything, mapping, maybe, optional
+from docs._tools.schemas import anything, either, mapping, maybe, optional
 
 PAIR: Final = {"reference": str, "runtimeHandler": str}
 DESCRIPTOR: Final = {
@@ -175,6 +175,43 @@ EDGED: Final = (
 
 UNPACKED: Final = {"path": str, "entries": int, "bytes": int, "leftOut": [str], "leftOutCount": int}
 
+ENSURED: Final = {
+    "image": str,
+    "runtimeHandler": str,
+    "service": str,
+    "imageRef": str,
+    "pulled": bool,
+    "reason": str,
+    "message": str,
+    "events": EVENTS,
+    "steps": [str],
+    "gateChange": [str],
+}
+RESOURCES: Final = {
+    "runtimeHandler": maybe(str),
+    "os": str,
+    "isolation": maybe(str),
+    "mapping": str,
+    "node": {
+        "memoryBytes": maybe(int),
+        "allocatableMemoryBytes": maybe(int),
+        "swapBytes": maybe(int),
+        "processors": maybe(int),
+        "cgroup": maybe(str),
+    },
+    "qosClass": str,
+    "podCgroup": maybe(anything),
+    "containers": [
+        {
+            "name": str,
+            "cri": anything,
+            "oci": anything,
+            "cgroupFiles": optional(mapping(str)),
+            "explanation": optional([{"field": str, "value": str, "formula": str, "source": str}]),
+        }
+    ],
+    "warnings": [str],
+}
 #: Command to its output; ``NAME --option`` where an option prints another one.
 OUTPUTS: Final[dict[str, Any]] = {
     "pull": IMAGES,
@@ -368,22 +405,11 @@ OUTPUTS: Final[dict[str, Any]] = {
     },
     "tape gc": {"dryRun": bool, "bodies": [str], "bytesFreed": int, "keptBodies": int},
     "tape to-layout": {"layout": str, "entries": int},
-    "tape from-layout": {"tape": str},
+    "tape from-layout": {"tape": str, "bodies": maybe(str)},
     "tape push": {"target": str},
-    "tape fetch": {"path": str},
+    "tape fetch": {"path": str, "bodies": maybe(str)},
     "tape serve": {"hosts": mapping(str), "environment": mapping(str)},
-    "node ensure": {
-        "image": str,
-        "runtimeHandler": str,
-        "service": str,
-        "imageRef": str,
-        "pulled": bool,
-        "reason": str,
-        "message": str,
-        "events": EVENTS,
-        "steps": [str],
-        "gateChange": [str],
-    },
+    "node ensure": either(ENSURED, {"items": [{"pod": str, "container": str, **ENSURED}], "warnings": [str]}),
     "node gc": {
         "service": str,
         "events": EVENTS,
@@ -409,31 +435,7 @@ OUTPUTS: Final[dict[str, Any]] = {
         "warnings": [str],
         "faults": [str],
     },
-    "node resources": {
-        "runtimeHandler": maybe(str),
-        "os": str,
-        "isolation": maybe(str),
-        "mapping": str,
-        "node": {
-            "memoryBytes": maybe(int),
-            "allocatableMemoryBytes": maybe(int),
-            "swapBytes": maybe(int),
-            "processors": maybe(int),
-            "cgroup": maybe(str),
-        },
-        "qosClass": str,
-        "podCgroup": maybe(anything),
-        "containers": [
-            {
-                "name": str,
-                "cri": anything,
-                "oci": anything,
-                "cgroupFiles": optional(mapping(str)),
-                "explanation": optional([{"field": str, "value": str, "formula": str, "source": str}]),
-            }
-        ],
-        "warnings": [str],
-    },
+    "node resources": either(RESOURCES, {"items": [{"object": str, **RESOURCES}], "warnings": [str]}),
     "config check": {
         "host": str,
         "files": [str],

@@ -33,6 +33,11 @@ def maybe(inner: object) -> _Form:
     return _Form("maybe", inner)
 
 
+def either(*forms: object) -> _Form:
+    """One of these forms."""
+    return _Form("either", forms)
+
+
 def mapping(inner: object) -> _Form:
     """An object of any keys, whose values have one form."""
     return _Form("mapping", inner)
@@ -51,6 +56,8 @@ def schema(form: Any) -> dict[str, Any]:
     assert isinstance(form, _Form)
     if form.kind == "maybe":
         return {"anyOf": [schema(form.inner), {"type": "null"}]}
+    if form.kind == "either":
+        return {"anyOf": [schema(each) for each in form.inner]}
     if form.kind == "mapping":
         return {"type": "object", "additionalProperties": schema(form.inner)}
     return {} if form.kind == "anything" else schema(form.inner)

@@ -55,6 +55,7 @@ def record(
     --upstream names.
     """
     from imagestore.testing.recording.upstream import upstream_map
+    from imagestore.testing.tapes.places import shown_place
     from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
     settings = SessionSettings(
@@ -90,7 +91,8 @@ def record(
     if status != 0:
         ctx.exit(status)
     verb = "recorded" if session.is_recording else "replayed"
-    click.echo(f"{render.printable(session.path)}: {verb} {count} requests", err=True)
+    bodies = f", bodies in {shown_place(session.bodies_folder)}" if session.bodies_folder else ""
+    click.echo(render.printable(f"{session.path}: {verb} {count} requests{bodies}"), err=True)
 
 
 def _secret(name: str) -> str:
@@ -103,7 +105,7 @@ def _secret(name: str) -> str:
 def _run(command: tuple[str, ...], proxy: ProxyServer, hosts: frozenset[str]) -> int:
     def address(found: re.Match[str]) -> str:
         # Braces belong to the command, unless they hold a host that this recording knows.
-        return proxy.url(found[1]).partition("://")[2] if found[1] in hosts else found.group()
+        return proxy.url_of(found[1]).partition("://")[2] if found[1] in hosts else found.group()
 
     arguments = [re.sub(r"\{([a-z0-9][a-z0-9._-]*(?::[0-9]+)?)\}", address, one) for one in command]
     environment = {**os.environ, **proxy.environment()}

@@ -12,7 +12,7 @@ import click
 
 from imagestore.cli import render
 from imagestore.cli.app import output_option
-from imagestore.cli.exit_codes import ExitStatus
+from imagestore.cli.exit_codes import ExitStatus, say
 from imagestore.errors import ImageStoreError
 from imagestore.util.text import counted
 
@@ -113,6 +113,16 @@ def _say(output: str, value: dict[str, object], sentence: str) -> None:
         print(render.printable(sentence))
 
 
+def _say_places(path: str, bodies: str) -> None:
+    """Say on standard error where bodies were written, if any, and where a link led the tape to."""
+    from imagestore.testing.tapes.places import real_place, shown_place
+
+    if real_place(path):
+        say(render.printable(f"{path} is in {real_place(path)}"))
+    if bodies:
+        say(render.printable(f"bodies in {shown_place(bodies)}"))
+
+
 def _total(contents: tuple[object, ...]) -> str:
     sizes = [int(getattr(one, "size", 0)) for one in contents]
     return f"{len(sizes)} ({render.size(sum(sizes))})"
@@ -184,9 +194,12 @@ def from_layout(folder: str, path: str, name: str, about: str, output: str) -> N
     from imagestore.testing.tapes.files import save_tape, tape_path
     from imagestore.testing.tapes.layout import layout_to_tape
 
-    made = layout_to_tape(folder, BlobFolder.beside(tape_path(path)), name=name, about=about)
+    blobs = BlobFolder.beside(tape_path(path), within=os.getcwd())
+    made = layout_to_tape(folder, blobs, name=name, about=about)
     written = save_tape(path, made)
-    _say(output, {"tape": written}, written)
+    bodies = blobs.root if made.contents() else ""
+    _say(output, {"tape": written, "bodies": bodies or None}, written)
+    _say_places(written, bodies)
 
 
 @tape.command()
@@ -214,12 +227,17 @@ def push(path: str, target: str, plain_http: bool, output: str) -> None:
 def fetch(target: str, path: str, plain_http: bool, layout: bool, output: str) -> None:
     """Fetch a tape (or a layout) that was pushed."""
     from imagestore.testing.tapes import publishing
+    from imagestore.testing.tapes.blob_folder import BlobFolder
+    from imagestore.testing.tapes.files import load_tape
 
+    bodies = ""
     if layout:
         publishing.fetch_layout(target, path, is_plain_http=plain_http)
     else:
         path = publishing.fetch_tape(target, path, is_plain_http=plain_http)
-    _say(output, {"path": path}, path)
+        bodies = BlobFolder.beside(path, within=os.getcwd()).root if load_tape(path).contents() else ""
+    _say(output, {"path": path, "bodies": bodies or None}, path)
+    _say_places(path, bodies)
 
 
 @tape.command()
@@ -266,7 +284,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
 def _announce(server: LoopbackServer, hosts: tuple[str, ...], output: str) -> None:
     from imagestore.testing.servers.proxy import ProxyServer
 
-    places = {host: server.url(host) for host in hosts}
+    places = {host: server.url_of(host) for host in hosts}
     variables = server.environment() if isinstance(server, ProxyServer) else {}
     if output == "json":
         render.dump_json({"hosts": places, "environment": variables})

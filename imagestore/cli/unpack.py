@@ -121,7 +121,7 @@ def _unpacked(
 
 
 def _of_pod(app: App, file: Path, name: str | None, handler: str | None) -> BundleOptions:
-    from imagestore.cli.node.resources import read_pod_document
+    from imagestore.cli.node.manifests import read_pod_document
     from imagestore.errors import InvalidResourcesError
     from imagestore.node import pod_resources as numbers
     from imagestore.resources import pod_reading

@@ -7,7 +7,7 @@ of a RuntimeClass object, whose ``handler`` is used. An image service can't tell
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
@@ -28,6 +28,8 @@ class RuntimeClass:
     Attributes:
         name: used in pods.
         handler: name in the container runtime.
+        overhead: what a sandbox takes beside its containers (``overhead.podFixed``), as written.
+        node_selector: labels of the nodes that have the handler (``scheduling.nodeSelector``).
 
     Raises:
         ConfigError: the handler is no RFC 1123 label.
@@ -35,6 +37,8 @@ class RuntimeClass:
 
     name: str
     handler: str
+    overhead: Mapping[str, object] = field(default_factory=dict, hash=False)
+    node_selector: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not _HANDLER.fullmatch(self.handler):
@@ -48,7 +52,7 @@ def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
     """Read a RuntimeClass object.
 
     Raises:
-        ConfigError: it is another kind of object, or has no name or handler.
+        ConfigError: it is another kind of object, or has no name or handler, or a member has another type.
     """
     kind, metadata, handler = document.get("kind"), document.get("metadata"), document.get("handler")
     name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -57,7 +61,48 @@ def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
             f"object of kind {str(kind)[:50]!r}: expected a RuntimeClass with metadata.name and handler",
             hint="use the output of 'kubectl get runtimeclass -o yaml'",
         )
-    return RuntimeClass(name, handler)
+    return RuntimeClass(
+        name,
+        handler,
+        _member(document, name, "overhead", "podFixed"),
+        _member(document, name, "scheduling", "nodeSelector"),
+    )
+
+
+def _member(document: Mapping[str, object], name: str, *path: str) -> Mapping[str, object]:
+    found: object = document
+    for part in path:
+        found = found.get(part) if isinstance(found, dict) else None
+        if found is not None and not isinstance(found, dict):
+            raise ConfigError(f"RuntimeClass {name[:100]!r}: {'.'.join(path)}: expected an object")
+    return found if isinstance(found, dict) else {}
+
+
+def admit(spec: dict[str, object], given: RuntimeClass) -> list[str]:
+    """Change a pod's spec as the API server's admission does for its class; gives what it would refuse the pod for.
+
+    Rule (admission plugin RuntimeClass, KEP-688): the class's overhead becomes the pod's, which may only say the same,
+    and the class's node selector is added to the pod's, which must not contradict it.
+
+    Args:
+        spec: decoded; changed in place.
+        given: the class that it names.
+    """
+    refused: list[str] = []
+    own = spec.get("overhead")
+    if not own and given.overhead:
+        spec["overhead"] = dict(given.overhead)
+    elif own and own != given.overhead:
+        refused.append(f"overhead is not that of RuntimeClass {given.name[:100]}: the API server refuses the pod")
+    selector = spec.get("nodeSelector")
+    chosen = dict(selector) if isinstance(selector, dict) else {}
+    for label, value in given.node_selector.items():
+        if chosen.setdefault(label, value) != value:
+            told = f"nodeSelector {label[:100]} contradicts RuntimeClass {given.name[:100]}"
+            refused.append(f"{told}: the API server refuses the pod")
+    if given.node_selector and isinstance(selector, dict | None):
+        spec["nodeSelector"] = chosen
+    return refused
 
 
 def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[RuntimeClass]:
@@ -76,18 +121,25 @@ def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[Run
     return found
 
 
+def class_named(name: str, classes: Iterable[RuntimeClass]) -> RuntimeClass:
+    """The class of this name.
+
+    Raises:
+        RuntimeClassNotFoundError: there is none.
+    """
+    found = next((each for each in classes if each.name == name), None)
+    if found is None:
+        raise RuntimeClassNotFoundError(name)
+    return found
+
+
 def handler_of(name: str | None, classes: Iterable[RuntimeClass]) -> str:
     """The runtime handler for a pod.
 
     Raises:
         RuntimeClassNotFoundError: no class has this name.
     """
-    if not name:
-        return ""
-    found = next((each for each in classes if each.name == name), None)
-    if found is None:
-        raise RuntimeClassNotFoundError(name)
-    return found.handler
+    return class_named(name, classes).handler if name else ""
 
 
 def image_handler(name: str | None, classes: Iterable[RuntimeClass], gates: FeatureGates) -> str:

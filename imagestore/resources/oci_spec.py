@@ -106,7 +106,8 @@ def windows_resources(
         values = ", ".join(f"{name} {getattr(resources, name)}" for name in both)
         raise InvalidResourcesError(
             f"windows resources: {values} are mutually exclusive",
-            hint="keep one of them, or let the order count, shares, maximum decide",
+            hint="keep one of them, or let the order count, shares, maximum decide: --conflict precedence "
+            "(CpuConflict.PRECEDENCE)",
         )
     cpu: Json = {}
     for field, name, kind in (("cpu_count", "count", UINT64), ("cpu_shares", "shares", UINT16)):

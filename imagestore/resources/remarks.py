@@ -1,52 +1,47 @@
 """What is doubtful about a pod's document, though numbers can be worked out: words and amounts that mean nothing.
 
-Rules: the API server prunes unknown members, so a slip such as ``limit`` costs the limit without an error. It warns of
-amounts of bytes with a fraction, which ``128m`` is. It knows a kind in one version only. It warns of no pod that
-asks for nodes which can't be.
+Rules: the API server prunes unknown members, so a slip such as ``limit`` costs the limit without an error. It knows a
+kind in one version only. No component warns of a pod that asks for nodes which can't be.
+``amount_remarks`` is about amounts.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.resources import placement
+from imagestore.resources.amount_remarks import amount_remarks
 from imagestore.resources.document_members import object_in
-from imagestore.resources.pod import EPHEMERAL_STORAGE, MEMORY
 from imagestore.resources.workloads import VERSIONS, pod_in
 from imagestore.util.known_members import Table, did_you_mean, leaves, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from imagestore.resources.document_members import Document
-    from imagestore.resources.pod import Pod, Requirements
-    from imagestore.resources.quantity import Quantity
+    from imagestore.resources.pod import Pod
 
 
 _AMOUNTS: Final = ("requests", "limits")
-_BYTES: Final = (MEMORY, EPHEMERAL_STORAGE)
-#: An amount that was probably meant in mebibytes.
-_MILLI: Final = re.compile(r"\+?([1-9][0-9]{0,5})m")
-_FRACTIONS: Final = {"m": "thousandth", "u": "millionth", "n": "billionth"}
 
 
-def remarks(document: Document, pod: Pod) -> Iterator[str]:
+def remarks(document: Document, pod: Pod, *, is_about_numbers: bool = True) -> Iterator[str]:
     """What to say about a document.
 
     Args:
         document: decoded JSON.
         pod: what reading made of it.
+        is_about_numbers: whether they are shown; then it is said whose they are.
     """
     yield from _versions(document, "$")
     found, path = pod_in(document)
-    if path != "$":
+    if path != "$" and is_about_numbers:
         kind = document.get("kind", "object")
         yield f"{str(kind)[:100]}: the numbers are those of one pod of it, {path}"
     yield from _unknown_members(found, path)
     spec = object_in(found, "spec", path) if "spec" in found else found
     yield from placement.contradictions(placement.words(spec, path))
-    yield from _fractions(pod)
+    yield from amount_remarks(pod)
 
 
 def _versions(document: Document, path: str) -> Iterator[str]:
@@ -78,31 +73,6 @@ def _table(document: Document) -> Table:
     if "containers" in document:
         return SPEC
     return CONTAINER if "resources" in document or "image" in document else RESOURCES
-
-
-def _fractions(pod: Pod) -> Iterator[str]:
-    for container in pod.all_containers:
-        yield from _fractions_of(container.resources, f"container {container.name}" if container.name else "container")
-    if pod.resources is not None:
-        yield from _fractions_of(pod.resources, "pod")
-    yield from _fractions_in(pod.overhead, "pod: overhead")
-
-
-def _fractions_of(resources: Requirements, what: str) -> Iterator[str]:
-    yield from _fractions_in(resources.requests, f"{what}: requests")
-    yield from _fractions_in(resources.limits, f"{what}: limits")
-
-
-def _fractions_in(amounts: Mapping[str, Quantity], what: str) -> Iterator[str]:
-    for name in _BYTES:
-        amount = amounts.get(name)
-        if amount is not None and amount != amount.round_up(0):
-            written = amount.as_written
-            part = _FRACTIONS.get(written[-1:])
-            suffix = f" ({written[-1]} is a {part})" if part else ""
-            milli = _MILLI.fullmatch(written)
-            meant = did_you_mean(f"{milli[1]}Mi" if milli else "")
-            yield f"{what}.{name} is {written}, which has a fraction of a byte{suffix}{meant}"
 
 
 RESOURCES: Final[Table] = {**leaves("limits requests"), "claims": [leaves("name request")]}

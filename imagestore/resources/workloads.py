@@ -10,9 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
+from imagestore.resources.document_members import wrong
 from imagestore.util.known_members import did_you_mean, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from imagestore.resources.document_members import Document
 
 _TEMPLATES: Final = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ("template",))
@@ -54,6 +57,49 @@ def pod_in(document: Document) -> tuple[Document, str]:
         told = f"kind {str(kind)[:100]!r} is no pod, and has no pod template{_slip(document)}"
         raise InvalidResourcesError(told, hint=_HINT)
     return document, "$"
+
+
+def objects_of(documents: Sequence[Document]) -> list[Document]:
+    """The objects of the documents of one file: those in lists, as ``kubectl get`` prints them, one by one.
+
+    Raises:
+        InvalidResourcesError: something else than an object is in a list.
+
+    >>> objects_of([{"kind": "PodList", "items": [{"spec": {}}, {"spec": {}}]}])
+    [{'kind': 'Pod', 'spec': {}}, {'kind': 'Pod', 'spec': {}}]
+    """
+    found: list[Document] = []
+    for document in documents:
+        kind, items = document.get("kind"), document.get("items")
+        if not isinstance(items, list) or not isinstance(kind, str) or not kind.endswith("List"):
+            found.append(document)
+            continue
+        for number, item in enumerate(items):
+            if not isinstance(item, dict):
+                raise wrong(f"{kind[:100]}: $.items[{number}]", "an object", item)
+        # The API itself leaves out the kind of what is in a list of one kind.
+        own = {"kind": kind.removesuffix("List")} if kind != "List" else {}
+        found += objects_of([{**own, **item} for item in items])
+    return found
+
+
+def is_passed_over(document: Document) -> bool:
+    """Whether an object is of a kind that has no pods, such as a Service; a slip in the name of a kind is none."""
+    kind = document.get("kind")
+    if not isinstance(kind, str) or kind in VERSIONS or nearest(kind, filter(None, VERSIONS)):
+        return False
+    return not any(isinstance(_inside(document, names).get("spec"), dict) for names in _TEMPLATES)
+
+
+def name_of(document: Document) -> str:
+    """Kind and name of an object, for messages; empty where it says neither.
+
+    >>> name_of({"kind": "Deployment", "metadata": {"name": "web"}})
+    'Deployment web'
+    """
+    metadata = document.get("metadata")
+    named = (document.get("kind"), metadata.get("name") if isinstance(metadata, dict) else None)
+    return " ".join(each[:100] for each in named if isinstance(each, str))
 
 
 def _slip(document: Document) -> str:

@@ -12,6 +12,10 @@ Then a test has the fixture ``tape``:
         ...
 
 Every option begins with ``--tape-``, so that none collides with an option of the project or of another plugin.
+
+What is wrong with a tape is shown in its own words, without frames of this package: they tell nothing about the test,
+and pytest shows what a frame was given, which here may be a secret. Tapes and bodies stay in the project: the root
+folder that pytest shows in its header, and what ``--tape-outside`` names.
 """
 
 from __future__ import annotations
@@ -20,14 +24,17 @@ import contextlib
 import hashlib
 import os
 import re
+import sysconfig
 from collections.abc import Iterable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from imagestore.errors import ConfigError, ImageStoreError, InvalidInputError
+from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.testing.network_block import blocked_network
 from imagestore.testing.recording.upstream import upstream_map
+from imagestore.testing.tapes.places import folder_of, is_inside
 from imagestore.testing.tapes.replay import ReplayMismatchError
 from imagestore.testing.tapes.session import MODES, SessionSettings, TapeSession
 
@@ -46,6 +53,7 @@ _OPTIONS: Final[Mapping[str, tuple[type, str]]] = {
     "plain_names": (Iterable, "a list of names"),
     "about": (str, "text"),
 }
+_ADVICE: Final = "--tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite everything"
 # Of requests that came too late.
 _SHOWN: Final = 5
 # Characters of a tape's name: with a hash, its ending, and that of a file half written, 255 are too few for more.
@@ -78,6 +86,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="",
         metavar="A,B",
         help="hosts that are reachable though the network is blocked",
+    )
+    group.addoption(
+        "--tape-outside",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a folder outside of the project in which tapes and bodies may be too; may be repeated",
     )
 
 
@@ -140,7 +155,8 @@ def _tape_settings(
         upstream = {**options.pop("upstream", {}), **upstream_map(request.config.getoption("--tape-upstream"))}
     except InvalidInputError as problem:
         return problem.with_traceback(None)
-    return name, SessionSettings(upstream=upstream, is_strict=options.pop("strict", True), **options)
+    folders = _folders(request.config)
+    return name, SessionSettings(upstream=upstream, is_strict=options.pop("strict", True), folders=folders, **options)
 
 
 @pytest.fixture
@@ -156,15 +172,13 @@ def tape(
     The end is strict: a test that passed fails when a request had no answer, or a recorded answer was never asked for.
     """
     if isinstance(_tape_settings, ImageStoreError):
-        raise _tape_settings
+        raise _failure(_tape_settings)
     name, settings = _tape_settings
     path = os.path.join(tape_dir, name or default_tape_name)
     try:
         session = TapeSession(path, tape_mode, settings)
-    except ConfigError as problem:
-        if problem.hint:
-            problem.add_note(f"hint: {problem.hint}")
-        raise
+    except ImageStoreError as problem:
+        raise _failure(problem) from None
     with session:
         request.node.stash[_SESSION] = session
         if session.is_recording and session.mode == "rewrite":
@@ -177,6 +191,19 @@ def tape(
                 f"fixture, say), too late to be recorded or judged; the first:\n{lines}",
                 pytrace=False,
             )
+
+
+def _failure(problem: ImageStoreError) -> BaseException:
+    """What ends a test with the words of an error and its hint alone."""
+    lines = [str(problem), *([f"hint: {problem.hint}"] if problem.hint else [])]
+    return pytest.fail.Exception("\n".join(lines), pytrace=False)
+
+
+def _folders(config: pytest.Config) -> list[str]:
+    """The folders of the project, in which tapes and bodies must be."""
+    # Without a configuration file pytest takes what its arguments have in common for the root, which may be too little.
+    started = [] if config.inipath is not None else [str(config.invocation_params.dir)]
+    return [str(config.rootpath), *started, *config.getoption("--tape-outside")]
 
 
 def _marked(item: pytest.Item) -> tuple[str, dict[str, Any]]:
@@ -212,7 +239,10 @@ def _folder_of_notes(request: pytest.FixtureRequest) -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """Block the network where asked, for fixtures too."""
-    item.stash[_ALLOWED] = _allowed_hosts(item)
+    try:
+        item.stash[_ALLOWED] = _allowed_hosts(item)
+    except InvalidInputError as problem:
+        raise _failure(problem) from None
     with _network_of(item):
         return (yield)
 
@@ -230,8 +260,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     with _network_of(item):
         try:
             result = yield
-        except BaseException:
-            _report_problems(item)
+        except BaseException as failure:
+            _explain(item, failure)
             raise
     session = item.stash.get(_SESSION, None)
     if session is not None:
@@ -246,19 +276,45 @@ def _finish(session: TapeSession) -> None:
     try:
         session.finish()
     except ReplayMismatchError as problem:
-        problem.add_note("hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite everything")
-        raise
+        # The line that matters comes first: it is all that pytest's summary shows.
+        lines = (str(problem), f"tape: {session.path}", f"hint: {_ADVICE}")
+        raise pytest.fail.Exception("\n".join(lines), pytrace=False) from None
     except ImageStoreError as problem:
-        if problem.hint:
-            problem.add_note(f"hint: {problem.hint}")
-        raise problem.with_traceback(None) from None
+        raise _failure(problem) from None
 
 
-def _report_problems(item: pytest.Item) -> None:
-    """Show requests without an answer: a test that failed because of one seldom says so itself."""
+def _explain(item: pytest.Item, failure: BaseException) -> None:
+    """Say with a failure which requests had no answer: a test that failed because of one seldom says so itself.
+
+    Where one had none, the libraries that stumbled over that are left out of what pytest shows, but for --full-trace.
+    """
     session = item.stash.get(_SESSION, None)
-    if session is not None and session.problems:
-        item.add_report_section("call", f"tape {session.path}", "\n".join(session.problems))
+    if session is None or not session.problems:
+        return
+    failure.add_note("\n".join([*session.problems, f"tape: {session.path}"]))
+    if not session.is_recording and isinstance(failure, Exception) and not item.config.getoption("fulltrace"):
+        failure.__traceback__ = _without_libraries(failure.__traceback__, str(item.config.rootpath))
+
+
+def _without_libraries(whole: TracebackType | None, root: str) -> TracebackType | None:
+    """A traceback up to the project's own last frame; as it is if the project has none in it."""
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    frames = []
+    at = whole
+    while at is not None:
+        frames.append(at)
+        at = at.tb_next
+
+    def is_own(frame: TracebackType) -> bool:
+        name = frame.tb_frame.f_code.co_filename
+        return is_inside(name, root) and not folder_of(name, installed)
+
+    while frames and not is_own(frames[-1]):
+        frames.pop()
+    shown = None
+    for frame in reversed(frames):
+        shown = TracebackType(shown, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return shown or whole
 
 
 def _note_written(item: pytest.Item, path: str) -> None:

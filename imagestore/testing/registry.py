@@ -158,6 +158,19 @@ class RegistryServer(Registry):
         return self.server.authority
 
     @property
+    def url(self) -> str:
+        """``http://127.0.0.1:<port>``, or ``https://…``, of the first logical host; see LoopbackServer.url.
+
+        Raises:
+            ConfigError: the server didn't listen yet, or no image has a host.
+        """
+        return self.server.url
+
+    def reference(self, text: str) -> str:
+        """A reference with its logical host replaced by this server; see LoopbackServer.reference()."""
+        return self.server.reference(text)
+
+    @property
     def address(self) -> str:
         """``127.0.0.1:<port>`` of the first logical host; still readable after the server's block.
 

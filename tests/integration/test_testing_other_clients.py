@@ -161,7 +161,7 @@ def test_a_password_given_to_skopeo_is_in_no_file(tmp_path: Path) -> None:
     auth = TokenAuth(users={"alice": password}, is_anonymous_allowed=False)
     blobs = BlobFolder(str(tmp_path / "blobs"))
     with RegistryServer({"upstream.invalid/app:1": build_index(["linux/amd64"])}, auth=auth) as real:
-        places = {"registry.example": real.server.url("upstream.invalid")}
+        places = {"registry.example": real.server.url_of("upstream.invalid")}
         with Recorder(blobs, upstream=Upstream(places)) as recorder:
             with ProxyServer(recorder, (), authority=Authority()) as server:
                 command = ("copy", "--src-creds", f"alice:{password}", "docker://registry.example/app:1")
@@ -208,7 +208,7 @@ def test_a_client_is_recorded_at_a_token_service_and_replayed(tmp_path: Path, cl
 def test_a_go_client_is_recorded_where_blobs_are_redirected(tmp_path: Path) -> None:
     # Go's HTTP library says in Referer who sent it.
     with RegistryServer({"registry.example/app:1": build_image()}, storage_host="storage.example") as real:
-        places = {host: real.server.url(host) for host in ("registry.example", "storage.example")}
+        places = {host: real.server.url_of(host) for host in ("registry.example", "storage.example")}
         with Recorder(BlobFolder(str(tmp_path / "blobs")), upstream=Upstream(places)) as recorder:
             with ProxyServer(recorder, (), authority=Authority()) as server:
                 command = ("copy", "docker://registry.example/app:1", f"dir:{tmp_path}/out")

@@ -28,7 +28,7 @@ def test_parallel_workers_record_and_replay_the_same_suite(pytester: pytest.Pyte
     registry = Registry({"registry.example/app:1": build_image()})
     for mode in ("new_episodes", "none"):
         with registry.serve() as server:
-            upstream = f"--tape-upstream=registry.example={server.url()}"
+            upstream = f"--tape-upstream=registry.example={server.url}"
             result = pytester.runpytest_subprocess(*ARGUMENTS, "-n2", f"--tape-mode={mode}", upstream)
         result.assert_outcomes(passed=6)
     assert (pytester.path / "tapes" / "shared.tape.toml").read_text().count("[[exchange]]") == 1
@@ -49,7 +49,7 @@ def test_two_workers_may_not_record_one_tape_differently(pytester: pytest.Pytest
     registry = Registry({"registry.example/app:1": build_image()})
     for _ in range(2):  # what an earlier run recorded is no matter
         with registry.serve() as server:
-            upstream = f"--tape-upstream=registry.example={server.url()}"
+            upstream = f"--tape-upstream=registry.example={server.url}"
             result = pytester.runpytest_subprocess(*ARGUMENTS, "-n2", "--tape-mode=rewrite", upstream)
         result.assert_outcomes(passed=1, failed=1)
         result.stdout.fnmatch_lines("*tape *shared.tape.toml: *test_it.py::test_it* recorded it too, and differently*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,12 @@ import click
 from imagestore.cli import complete, render
 from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.exit_codes import ExitStatus, exit_status, say
+from imagestore.cli.node.manifests import (
+    manifests,
+    read_pod_documents,
+    read_runtime_classes,
+    runtime_classes_option,
+)
 from imagestore.cli.node.services import (
     clean_up_command,
     connected,
@@ -17,7 +24,7 @@ from imagestore.cli.node.services import (
     service_options,
     write_metrics,
 )
-from imagestore.cli.node.settings import naming
+from imagestore.cli.node.wanted_images import WantedImage, wanted_images
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ConfigError
 from imagestore.node.credentials import DOCKER_CONFIG_JSON, NodeKeyring, PullSecret
@@ -28,14 +35,13 @@ from imagestore.node.kubelet_messages import ObjectReference, start_failure
 from imagestore.node.pull_record_files import PullRecordFiles
 from imagestore.node.pull_record_manager import PullManager
 from imagestore.node.puller import Puller
-from imagestore.node.runtime_class import image_handler, parse_runtime_classes
+from imagestore.node.runtime_class import image_handler
 from imagestore.oci.digest import Digest
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.util import files
-from imagestore.util.yaml_documents import read_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from imagestore.cli.node.services import Connected, ServiceChoice
     from imagestore.node.credentials import Keyring
@@ -53,7 +59,15 @@ _STATUSES: Final = {
 
 
 @click.command()
-@click.argument("image", shell_complete=complete.images)
+@click.argument("image", shell_complete=complete.images, required=False)
+@click.option(
+    "-f",
+    "--filename",
+    "manifest",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="All images of the pods in this YAML or JSON file (- for standard input) instead of IMAGE.",
+)
 @click.option("--policy", type=click.Choice(_POLICIES), help="Default: as the API server chooses for the image.")
 @click.option(
     "--runtime-handler",
@@ -65,12 +79,8 @@ _STATUSES: Final = {
     help="Runtime handler of the pod.",
 )
 @click.option("--runtime-class", metavar="NAME", help="RuntimeClass of the pod; needs --runtime-classes.")
-@click.option(
-    "--runtime-classes",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="YAML file with the cluster's RuntimeClass objects.",
-)
-@click.option("--pod", metavar="NAMESPACE/NAME", default="default/imagestore", show_default=True, help="Whose image.")
+@runtime_classes_option
+@click.option("--pod", metavar="NAMESPACE/NAME", help="Whose IMAGE; default: default/imagestore.")
 @click.option("--pod-uid", metavar="UID", default="", help="Of the pod.")
 @click.option("--annotation", "annotations", metavar="KEY=VALUE", multiple=True, help="Of the pod; may be repeated.")
 @click.option(
@@ -87,12 +97,13 @@ _STATUSES: Final = {
 def ensure(
     app: App,
     choice: ServiceChoice,
-    image: str,
+    image: str | None,
+    manifest: Path | None,
     policy: str | None,
     handler: str,
     runtime_class: str | None,
     runtime_classes: Path | None,
-    pod: str,
+    pod: str | None,
     pod_uid: str,
     annotations: tuple[str, ...],
     secrets: tuple[Path, ...],
@@ -101,42 +112,81 @@ def ensure(
 ) -> int:
     """Make sure that IMAGE is there and that a pod may use it, as a kubelet does before it makes a container.
 
+    With --filename, all images of a file's pods are ensured: several YAML documents, lists, and Deployments and other
+    objects with a pod template. Names, annotations, pull policies and runtimeClassName come from there; a pod that a
+    kubelet on this node refuses for its operating system is passed over.
+
+    \b
+    Example:
+        imagestore node ensure -f deployment.yaml --runtime-classes classes.yaml
+
     Events and messages are the kubelet's. What was pulled with whose credentials is recorded in the state folder, so
     that a present image is only used by pods that may pull it. The back-off is shown, but not kept from run to run.
     """
-    heard: list[NodeEvent] = []
     numbers = metrics_for(metrics)
     app.missing = "make"
+    if (image is None) == (manifest is None):
+        raise click.UsageError("give either an IMAGE or --filename")
+    if manifest is not None and (pod or pod_uid or runtime_class):
+        raise click.UsageError("--pod, --pod-uid and --runtime-class are for an IMAGE; the file says them")
+    file = None
+    if manifest is not None:
+        file = manifests(read_pod_documents(manifest), read_runtime_classes(runtime_classes))
+    extra = _annotations(annotations)
     with connected(app, choice) as found:
-        who = _pod(pod, pod_uid, annotations)
-        request = EnsureRequest(
-            image,
-            who,
-            PullPolicy(policy) if policy is not None else None,
-            _handler(found, handler, runtime_class, runtime_classes),
-            [_secret(path, who.namespace) for path in secrets],
-            ObjectReference("Pod", who.name, who.namespace, who.uid),
-        )
+        if file is not None:
+            wanted = wanted_images(app, found, file, handler)
+        else:
+            given = _pod(pod or "default/imagestore", pod_uid)
+            own = _handler(found, handler, runtime_class, runtime_classes)
+            wanted = [WantedImage("", image or "", given, None, own)]
         change = GateMarker(found.folder).check(found.settings.gates)
+        steps = () if change is None else change.steps(clean_up_command(app, choice))
+        heard: list[NodeEvent] = []
         manager = _manager(found, heard, numbers)
+        status, items = ExitStatus.OK, []
         with cancelled_by_signals() as token:
-            result = manager.ensure(request, cancel=token)
-    steps = () if change is None else change.steps(clean_up_command(app, choice))
-    if not result.is_there:
-        heard.append(start_failure(result, request.subject))
+            for number, each in enumerate(wanted):
+                heard.clear()
+                request = _request(each, policy, extra, secrets)
+                result = manager.ensure(request, cancel=token)
+                if not result.is_there:
+                    heard.append(start_failure(result, request.subject))
+                if output == "json":
+                    items.append({**each.where(), **_json(request, found.name, result, heard, steps)})
+                else:
+                    each.say_whose(is_first=not number)
+                    _print(found.name, result, heard, steps)
+                if not result.is_there:
+                    _report(result)
+                status = status or _status(result)
     if output == "json":
-        render.dump_json(_json(request, found.name, result, heard, steps))
-    else:
-        _print(found.name, result, heard, steps)
-    if not result.is_there:
-        _report(result)
+        render.dump_json(items[0] if file is None else {"items": items, "warnings": list(file.warnings)})
     written = write_metrics(metrics, numbers)
+    return status or written
+
+
+def _status(result: EnsureResult) -> ExitStatus:
     if result.is_there:
-        return written
-    status = _STATUSES.get(result.reason)
-    if status is None:
-        return ExitStatus.FAILURE if result.cause is None else exit_status(result.cause)
-    return status
+        return ExitStatus.OK
+    known = _STATUSES.get(result.reason)
+    if known is not None:
+        return known
+    return ExitStatus.FAILURE if result.cause is None else exit_status(result.cause)
+
+
+def _request(
+    wanted: WantedImage, policy: str | None, annotations: Mapping[str, str], secrets: Sequence[Path]
+) -> EnsureRequest:
+    who = replace(wanted.pod, annotations={**wanted.pod.annotations, **annotations})
+    return EnsureRequest(
+        wanted.image,
+        who,
+        PullPolicy(policy) if policy is not None else wanted.policy,
+        wanted.handler,
+        [_secret(path, who.namespace) for path in secrets],
+        ObjectReference("Pod", who.name, who.namespace, who.uid),
+    )
 
 
 def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics | None) -> ImageManager:
@@ -173,14 +223,18 @@ def _node_keyring() -> Keyring:
     return NodeKeyring(CredentialResolver.standard())
 
 
-def _pod(text: str, uid: str, annotations: Sequence[str]) -> Pod:
+def _pod(text: str, uid: str) -> Pod:
     namespace, slash, name = text.partition("/")
     if not slash or not namespace or not name:
         raise click.BadParameter(f"{text!r}: expected NAMESPACE/NAME", param_hint="--pod")
-    pairs = [each.partition("=") for each in annotations]
+    return Pod(uid, namespace, name)
+
+
+def _annotations(given: Sequence[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
     if not all(equals for _, equals, _ in pairs):
         raise click.BadParameter("expected KEY=VALUE", param_hint="--annotation")
-    return Pod(uid, namespace, name, {key: value for key, _, value in pairs})
+    return {key: value for key, _, value in pairs}
 
 
 def _secret(path: Path, namespace: str) -> PullSecret:
@@ -199,11 +253,7 @@ def _handler(found: Connected, handler: str, name: str | None, path: Path | None
         raise click.UsageError("give --handler or --runtime-class, not both")
     if path is None:
         raise click.UsageError("--runtime-class needs --runtime-classes with the cluster's objects")
-
-    documents = read_documents(path)
-    with naming(path):
-        classes = parse_runtime_classes(documents)
-    return image_handler(name, classes, found.settings.gates)
+    return image_handler(name, read_runtime_classes(path), found.settings.gates)
 
 
 def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent], gate: Sequence[str]) -> None:

@@ -12,14 +12,21 @@ import click
 from imagestore.cli import render
 from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.exit_codes import say
+from imagestore.cli.node.manifests import (
+    Manifest,
+    manifests,
+    naming_object,
+    read_pod_documents,
+    read_runtime_classes,
+    runtime_classes_option,
+)
 from imagestore.cli.options import host_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from imagestore.node.pod_resources import ContainerPlan, PodPlan, Target
     from imagestore.resources.node import KubeletSettings, Node
-    from imagestore.resources.pod import Pod
 
 _AMOUNTS = ("cpu-request", "cpu-limit", "memory-request", "memory-limit")
 
@@ -79,6 +86,7 @@ def _kubelet_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--runtime-handler", "--handler", "handler", metavar="H", help="Platform and isolation are this handler's."
 )
+@runtime_classes_option
 @host_option
 @click.option("--os", "system", type=click.Choice(["linux", "windows"]), help="Instead of a handler.")
 @click.option("--isolation", type=click.Choice(["process", "hyperv"]), help="With --os windows; default: process.")
@@ -94,6 +102,7 @@ def resources(
     /,
     document: Path | None,
     handler: str | None,
+    runtime_classes: Path | None,
     host: str | None,
     system: str | None,
     isolation: str | None,
@@ -106,44 +115,65 @@ def resources(
     """Show what a pod's requests and limits become: CRI messages, OCI resources, control group files.
 
     DOCUMENT is a file (- for standard input) with JSON or YAML: a pod, a pod spec, a container, or requests and limits
-    alone. The template of a Deployment or of another object with a pod template is taken. Without a DOCUMENT, the
-    options make one container. Without --runtime-handler and --os, the pod's spec.os, node selector or required node
-    affinity chooses, else the default handler's platform. What is doubtful about the document is said on standard
-    error. --weight names the runtime's formula of cpu.weight (runc and crun before mid-2025: linear), --conflict what
-    happens when a Windows container gets more than one CPU control.
+    alone. The template of a Deployment or of another object with a pod template is taken. Each pod of several YAML
+    documents or of a list is shown; objects without pods are passed over. Without a DOCUMENT, the options make one
+    container.
+
+    Without --runtime-handler and --os, the pod's runtimeClassName chooses, looked up in --runtime-classes and in the
+    DOCUMENT, else its spec.os, node selector or required node affinity, else the default handler's platform. What is
+    doubtful about the document is said on standard error. --weight names the runtime's formula of cpu.weight (runc and
+    crun before mid-2025: linear), --conflict what happens when a Windows container gets more than one CPU control.
+
+    \b
+    Example:
+        imagestore node resources deployment.yaml --runtime-classes classes.yaml --explain
     """
     from imagestore.node import pod_resources as numbers
-    from imagestore.resources import pod_reading
     from imagestore.resources.cgroup import WeightFormula
     from imagestore.resources.oci_spec import CpuConflict
-    from imagestore.resources.remarks import remarks
 
     amounts = {name: given.pop(name.replace("-", "_")) for name in _AMOUNTS}
-    described = _described(document, amounts, given.pop("huge_pages"))
-    pod = pod_reading.pod_from_json(described)
+    found = manifests(_described(document, amounts, given.pop("huge_pages")), read_runtime_classes(runtime_classes))
     if host is not None:
         from imagestore import platforms
 
         app.host = platforms.parse(host)
-    target = _target(app, handler, system, isolation, pod)
-    warnings = [*remarks(described, pod), *_doubts(pod, target, is_named=bool(handler))]
-    for warning in warnings:
-        say(f"imagestore: warning: {render.printable(warning)}")
     node, settings = _node(**given), _settings(**given)
     choices = numbers.Choices(WeightFormula(weight), CpuConflict(conflict))
-    planned = numbers.plan(pod, target, node=node, settings=settings, choices=choices)
-    if output == "json":
-        render.dump_json({**_as_json(planned, node, settings, explain=explain), "warnings": warnings})
-    else:
-        _print(planned, explain=explain)
+    _warn("", found.warnings)
+    items = []
+    for number, each in enumerate(found.pods):
+        name = (each.name or f"object {number + 1}") if len(found.pods) > 1 else ""
+        with naming_object(name):
+            target = _target(app, handler, system, isolation, each)
+            warnings = _doubts(each, target, is_named=bool(handler))
+            _warn(name, warnings)
+            planned = numbers.plan(each.pod, target, node=node, settings=settings, choices=choices)
+        items.append({**_as_json(planned, node, settings, explain=explain), "warnings": warnings})
+        if output != "json":
+            print(f"{chr(10) if number else ''}{render.printable(name)}:\n" if name else "", end="")
+            _print(planned, explain=explain)
+        elif name:
+            items[-1] = {"object": name, **items[-1]}
+    if output == "json" and len(items) > 1:
+        render.dump_json({"items": items, "warnings": list(found.warnings)})
+    elif output == "json":
+        render.dump_json({**items[0], "warnings": [*found.warnings, *items[0]["warnings"]]})
 
 
-def _described(document: Path | None, amounts: dict[str, str | None], huge_pages: tuple[str, ...]) -> dict[str, Any]:
+def _warn(name: str, warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        say(f"imagestore: warning: {render.printable(f'{name}: {warning}' if name else warning)}")
+
+
+def _described(
+    document: Path | None, amounts: dict[str, str | None], huge_pages: tuple[str, ...]
+) -> list[dict[str, Any]]:
     is_described = bool(huge_pages) or any(value is not None for value in amounts.values())
     if (document is None) != is_described:
         raise click.UsageError("give either a DOCUMENT or options such as --cpu-limit")
     if document is not None:
-        return read_pod_document(document)
+        return read_pod_documents(document)
     parts: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     for name, value in amounts.items():
         kind, _, part = name.partition("-")
@@ -154,45 +184,27 @@ def _described(document: Path | None, amounts: dict[str, str | None], huge_pages
         if not equals:
             raise click.UsageError(f"--huge-page-limit {text}: expected SIZE=QUANTITY, such as 2Mi=64Mi")
         parts["limits"][f"hugepages-{size}"] = value
-    return parts
+    return [parts]
 
 
-def read_pod_document(path: Path) -> dict[str, Any]:
-    """The object of a file: JSON if it begins as an object of JSON does, else YAML."""
-    from imagestore.errors import ConfigError, DocumentError, InvalidResourcesError
-    from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
-    from imagestore.util.yaml_documents import parse_documents
-
-    what = "standard input" if str(path) == "-" else str(path)
-    try:
-        with click.open_file(str(path), "rb") as file:
-            raw: bytes = file.read(MAX_DOCUMENT_BYTES + 1)
-        if raw.lstrip().startswith(b"{"):
-            return decode(raw, what)
-        documents = parse_documents(raw, what)
-    except OSError as error:
-        raise click.UsageError(f"{path}: {error.strerror}") from error
-    except (ConfigError, DocumentError) as error:
-        raise InvalidResourcesError(
-            str(error), hint=error.hint or "expected a pod, as kubectl get -o json gives"
-        ) from error
-    if len(documents) != 1:
-        raise InvalidResourcesError(f"{what}: expected one document, found {len(documents)}")
-    return documents[0]
-
-
-def _doubts(pod: Pod, target: Target, *, is_named: bool) -> Iterator[str]:
+def _doubts(given: Manifest, target: Target, *, is_named: bool) -> list[str]:
     from imagestore.node.pod_resources import refusal
+    from imagestore.resources.remarks import remarks
 
+    pod = given.pod
+    found = [*remarks(given.document, pod), *given.warnings]
     if refused := refusal(pod, target):
-        yield refused
-    if pod.runtime_class and not is_named:
+        found.append(refused)
+    if pod.runtime_class and given.runtime_class is None and not is_named:
         mine = f"runtime handler {target.handler}" if target.handler else target.os
-        name = pod.runtime_class[:100]
-        yield f"the numbers are for {mine}; name the handler of runtimeClassName {name} with --runtime-handler"
+        found.append(
+            f"the numbers are for {mine}; name the handler of runtimeClassName {pod.runtime_class[:100]} "
+            "with --runtime-handler, or the cluster's classes with --runtime-classes"
+        )
+    return found
 
 
-def _target(app: App, handler: str | None, system: str | None, isolation: str | None, pod: Pod) -> Target:
+def _target(app: App, handler: str | None, system: str | None, isolation: str | None, given: Manifest) -> Target:
     from imagestore.node.pod_resources import Target, refusal, target_of
     from imagestore.resources.windows import Isolation
 
@@ -203,6 +215,9 @@ def _target(app: App, handler: str | None, system: str | None, isolation: str | 
         if system == "linux" and own is not None:
             raise click.UsageError("--isolation is for Windows")
         return Target(system, (own or Isolation.PROCESS) if system == "windows" else None)
+    pod = given.pod
+    if handler is None and given.runtime_class is not None:
+        handler = given.runtime_class.handler
     found = target_of(app.config, handler or "", host=app.host)
     if handler is None and refusal(pod, found):
         # No handler is named, so the pod says for which system its numbers are.

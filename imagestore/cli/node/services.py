@@ -90,6 +90,7 @@ class Connected:
         settings: of the kubelet, with the gates of the options.
         edged: settings of KubeEdge's file, if given.
         default_handler: name under which the service lists the default handler's images; empty if unknown.
+        is_store: whether it is the store itself, whose handlers are those of the configuration.
     """
 
     service: ImageService
@@ -98,6 +99,7 @@ class Connected:
     settings: KubeletImageSettings
     edged: EdgedSettings | None
     default_handler: str = ""
+    is_store: bool = False
 
     @property
     def sandbox_image(self) -> str:
@@ -242,7 +244,7 @@ def _open(
     containers = [used for text in in_use for used in _used(app.store, text)]
     store = EmbeddedImageService(app.store, containers=lambda: containers)
     default = app.config.default_handler
-    return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged, default)
+    return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged, default, is_store=True)
 
 
 def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings) -> Connected:

@@ -144,13 +144,22 @@ class LoopbackServer:
             raise ConfigError("server: it speaks plain HTTP and has no authority", hint="serve with is_tls=True")
         return self._authority
 
-    def url(self, host: str = "") -> str:
-        """Base address of a logical host (the main one by default), without a slash at the end.
+    @property
+    def url(self) -> str:
+        """Base address of the main logical host, without a slash at the end; where it was, after the server's block.
+
+        Raises:
+            ConfigError: the server didn't listen yet.
+        """
+        return self.url_of(self._main())
+
+    def url_of(self, host: str) -> str:
+        """Base address of a logical host, without a slash at the end.
 
         Raises:
             ConfigError: the server doesn't listen.
         """
-        return f"{'https' if self.is_tls else 'http'}://{self._open('https', host or self._main()).address}"
+        return f"{'https' if self.is_tls else 'http'}://{self._open('https', host).address}"
 
     def reference(self, text: str) -> str:
         """A reference with its logical host replaced by the listener: what a plain client pulls.

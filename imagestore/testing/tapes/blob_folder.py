@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ContentNotFoundError, InvalidDigestError
 from imagestore.oci.digest import VERIFIABLE, Digest, Verifier
 from imagestore.testing.builders.bodies import Body, BytesBody, FileBody, digest_of
+from imagestore.testing.tapes.places import is_named_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,12 +39,17 @@ class BlobFolder:
     also: tuple[str, ...] = ()
 
     @classmethod
-    def beside(cls, tape_path: str) -> BlobFolder:
-        """The folder that belongs to a tape file; which one depends on the path alone, not on what exists.
+    def beside(cls, tape_path: str, *, within: str = "") -> BlobFolder:
+        """The folder that belongs to a tape file; which one depends on the paths alone, not on what exists.
 
         Bodies are written to ``blobs`` next to the innermost folder ``tapes`` above the file, or next to the file's own
         folder when none is called so. They are also read from ``blobs`` next to the file, next to its folder, and in
         ``tapes``.
+
+        Args:
+            tape_path: the tape's file.
+            within: a folder that bodies are not written outside of when the tape is in it: those that would be are
+                written next to the tape.
         """
         here = os.path.dirname(os.path.abspath(tape_path))
         top = here
@@ -51,8 +57,11 @@ class BlobFolder:
             top = os.path.dirname(top)
         top = top if os.path.basename(top) == _TAPES else here
         places = [os.path.dirname(top), here, os.path.dirname(here), top]
-        root, *also = dict.fromkeys(os.path.join(place, _NAME) for place in places)
-        return cls(root, tuple(also))
+        known = list(dict.fromkeys(os.path.join(place, _NAME) for place in places))
+        root = known[0]
+        if within and is_named_inside(here, within) and not is_named_inside(root, within):
+            root = os.path.join(here, _NAME)
+        return cls(root, tuple(each for each in known if each != root))
 
     @property
     def roots(self) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
         advice = ", but a layout: fetch it with --layout (fetch_layout)"
         text = _read_text(target, folder, _TAPE_NAME, other=_LAYOUT_NAMES[0], advice=advice)
         tape = parse_tape(text, what=f"artifact {target}")
-        blobs = BlobFolder.beside(tape_path(path))
+        blobs = BlobFolder.beside(tape_path(path), within=os.getcwd())
         _take_bodies(folder, blobs)
         for digest, content in tape.contents().items():
             blobs.verify(digest, content.size)

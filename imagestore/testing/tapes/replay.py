@@ -79,6 +79,7 @@ class Replay(Reachable):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        __tracebackhide__ = True  # pytest then shows the test's own line
         if kind is None and self._is_strict:
             self.check()
 
@@ -98,6 +99,7 @@ class Replay(Reachable):
         Raises:
             ReplayMismatchError: unexpected requests, unused exchanges or unused faults; the first of each are shown.
         """
+        __tracebackhide__ = True
         lines = first_lines(self.ledger.unexpected, "unexpected requests")
         lines += first_lines(
             [
@@ -111,7 +113,7 @@ class Replay(Reachable):
             "faults that never happened",
         )
         if lines:
-            raise ReplayMismatchError("the replay does not agree with the tape\n" + "\n".join(lines))
+            raise ReplayMismatchError("\n".join(lines))
 
     def _check(self, content: TapeContent) -> None:
         """Refuse a body that is missing or has another size before a client asks; `tape verify` reads the bytes too."""

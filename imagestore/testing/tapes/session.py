@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.content.locks import FileLock
 from imagestore.errors import ConfigError, InvalidInputError, OperationCancelledError
+from imagestore.oci.digest import VERIFIABLE
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.registry import Reachable
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import load_tape, save_tape, tape_path
+from imagestore.testing.tapes.places import check_inside, folder_of
 from imagestore.testing.tapes.replay import Replay, first_lines, replay
 from imagestore.testing.tapes.tape import SUFFIX
 from imagestore.util.cancel import CancelToken
@@ -59,6 +61,8 @@ class SessionSettings:
         faults: what goes wrong, in replay only.
         is_strict: the end of a replay is judged.
         about: first line of a recorded tape.
+        folders: of the project, the main one first; the tape and its bodies must be in one of them. Without any they
+            may be anywhere.
     """
 
     upstream: Mapping[str, str] = field(default_factory=dict)
@@ -67,6 +71,7 @@ class SessionSettings:
     faults: Sequence[FaultRule | Shaper] = ()
     is_strict: bool = True
     about: str = ""
+    folders: Sequence[str] = ()
 
 
 class TapeSession(Reachable):
@@ -74,7 +79,7 @@ class TapeSession(Reachable):
 
     Raises:
         InvalidInputError: unknown mode, or a path without a name.
-        ConfigError: mode ``none``, and no tape.
+        ConfigError: mode ``none``, and no tape; or the tape or one of its bodies is outside of the project's folders.
     """
 
     def __init__(self, path: str, mode: str = "none", settings: SessionSettings | None = None) -> None:
@@ -85,12 +90,16 @@ class TapeSession(Reachable):
             raise InvalidInputError(f"tape {path!r}: expected the name of a file")
         self.mode = mode
         self._settings = settings or SessionSettings()
+        check_inside("tape", self.path, self._settings.folders)
         self._stack = contextlib.ExitStack()
         self._replay: Replay | None = None
         self._recorder: Recorder | None = None
         self._base: Tape | None = None
+        # Where a recording writes bodies, and whether it wrote any: see bodies_folder.
+        self._blobs = BlobFolder("")
         # How many requests had come by finish(), and how many of them had no answer; None before.
         self._judged: tuple[int, int] | None = None
+        self._bodies = ""
         if mode != "none":
             self._stack.enter_context(_locked(self.path))
         with contextlib.ExitStack() as undo:
@@ -109,11 +118,16 @@ class TapeSession(Reachable):
         if self.mode == "none" or (self.mode == "once" and exists):
             self._stack.close()  # a replay needs no lock
             self._replay = replay(self.path, faults=self._settings.faults)
+            self._check_bodies(self._replay.tape, BlobFolder.beside(self.path))
             return
-        blobs = BlobFolder.beside(self.path)
+        settings = self._settings
+        within = folder_of(self.path, settings.folders) or os.getcwd()
+        blobs = self._blobs = BlobFolder.beside(self.path, within=within)
+        for place in (blobs.root, *(os.path.join(blobs.root, algorithm) for algorithm in VERIFIABLE)):
+            check_inside("bodies in", place, settings.folders)
         if self.mode == "new_episodes" and exists:
             self._base = load_tape(self.path)
-        settings = self._settings
+            self._check_bodies(self._base, blobs)
         self._recorder = self._stack.enter_context(
             Recorder(
                 blobs,
@@ -123,6 +137,12 @@ class TapeSession(Reachable):
                 before=Replay(self._base, blobs).engine.respond if self._base is not None else None,
             )
         )
+
+    def _check_bodies(self, tape: Tape, blobs: BlobFolder) -> None:
+        """Refuse bodies outside of the project; only a link can lead there, or a tape next to the project's folder."""
+        if self._settings.folders:
+            for digest in tape.contents():
+                check_inside(f"tape {self.path}: body", blobs.path(digest), self._settings.folders)
 
     def __enter__(self) -> Self:
         return self
@@ -152,6 +172,11 @@ class TapeSession(Reachable):
     def ledger(self) -> Ledger:
         """What was asked."""
         return self.engine.ledger
+
+    @property
+    def bodies_folder(self) -> str:
+        """Where the bodies of the tape that finish() wrote are; empty when it wrote none, or the tape needs none."""
+        return self._bodies
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -186,6 +211,7 @@ class TapeSession(Reachable):
                     hint="does the client go through the recorder? delete the tape if it should be empty",
                 )
             save_tape(self.path, tape)
+            self._bodies = self._blobs.root if tape.contents() else ""
         elif self._replay is not None and self._settings.is_strict:
             self._replay.check()
 

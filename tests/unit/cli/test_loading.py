@@ -59,7 +59,7 @@ def test_a_pull_of_layers_of_every_size_takes_little_memory(tmp_path: Path, *, i
         folder.mkdir(parents=True)
         (folder / "ca.pem").write_bytes(authority.pem)
         (folder / "hosts.toml").write_text(
-            f'server = "{server.url()}"\n' + (f'ca = "{folder}/ca.pem"\n' if is_tls else "")
+            f'server = "{server.url}"\n' + (f'ca = "{folder}/ca.pem"\n' if is_tls else "")
         )
         config = tmp_path / "config.toml"
         config.write_text(

@@ -46,6 +46,87 @@ def test_a_runtime_class_is_a_handler(image: str, tmp_path: Path, capsys: pytest
     assert main(["node", "ensure", image, "--runtime-class", "gold", "--handler", "arm", *options]) == 2
 
 
+PODS = """
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  template:
+    metadata: {annotations: {a: b}}
+    spec:
+      runtimeClassName: gold
+      initContainers: [{name: first, image: IMAGE, imagePullPolicy: Always}]
+      containers: [{name: main, image: IMAGE}]
+      volumes: [{name: data, image: {reference: IMAGE, pullPolicy: Never}}, {name: other, emptyDir: {}}]
+---
+kind: DaemonSet
+metadata: {name: for-windows}
+spec: {template: {spec: {nodeSelector: {kubernetes.io/os: windows}, containers: [{name: w, image: IMAGE}]}}}
+---
+kind: Service
+metadata: {name: web}
+---
+kind: RuntimeClass
+metadata: {name: gold}
+handler: arm
+"""
+
+
+def test_all_images_of_a_files_pods_are_ensured(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pods.yaml"
+    file.write_text(PODS.replace("IMAGE", image))
+    status, told = run(capsys, "ensure", "-f", str(file))
+    assert status == 0
+    assert [(each["pod"], each["container"], each["runtimeHandler"], each["pulled"]) for each in told["items"]] == [
+        ("shop/web", "first", "arm", True),
+        ("shop/web", "main", "arm", False),
+        ("shop/web", "volume data", "arm", False),
+    ]
+    assert [each["steps"][0] for each in told["items"]] == [
+        "policy Always",
+        "policy IfNotPresent (the default for this image)",
+        "policy Never",
+    ]
+    assert told["warnings"] == ["Service web: has no pod, passed over"]
+    assert main(["node", "ensure", "-f", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert f"\n\npod shop/web, container main, image {image}\nservice: " in printed.out
+    assert "DaemonSet for-windows: the pod is for windows: a kubelet on linux refuses it" in printed.err
+    assert "; passed over" in printed.err
+    file.write_text(f"kind: Pod\nspec: {{runtimeClasName: gold, containers: [{{image: {image}}}]}}")
+    assert main(["node", "ensure", "-f", str(file)]) == 0
+    assert (
+        "$.spec.runtimeClasName: unknown member, passed over; did you mean runtimeClassName?" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "status", "reason"),
+    [
+        ("kind: Service", (), 2, "is no pod"),
+        ("kind: Pod\nspec: {containers: [{name: a}]}", (), 2, "$.spec.containers[0].image: expected the name"),
+        ("kind: Pod\nspec: {containers: [{image: a, imagePullPolicy: never}]}", (), 2, "'never': expected Always"),
+        ("kind: Pod\nspec: {os: {name: windows}, containers: [{image: a}]}", (), 2, "no image for this node"),
+        ("kind: Pod\nspec: {runtimeClassName: g, containers: [{image: a}]}", (), 2, "with --runtime-classes"),
+        ("kind: Pod\nspec: {containers: [{image: User/Bad}, {image: busybox}]}", ("--policy", "Never"), 2, "User/Bad"),
+        ("kind: Pod\nspec: {containers: [{image: a}]}", ("--pod", "a/b"), 2, "are for an IMAGE"),
+        ("kind: Pod\nspec: {containers: [{image: a}]}", ("busybox",), 2, "either an IMAGE or --filename"),
+    ],
+)
+def test_a_file_that_gives_no_image_says_why(
+    image: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    arguments: tuple[str, ...],
+    status: int,
+    reason: str,
+) -> None:
+    file = tmp_path / "pods.yaml"
+    file.write_text(text)
+    assert main(["node", "ensure", "-f", str(file), *arguments]) == status
+    assert reason in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [

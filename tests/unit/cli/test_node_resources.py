@@ -215,6 +215,9 @@ def test_a_page_size_that_control_groups_have_no_name_for_is_passed_over(line: C
         b"{",
         b"\xff",
         b"a: 1\n---\nb: 2",
+        b"kind: Service\n---\nkind: ConfigMap",
+        b"kind: Pod\nspec: {containers: [{}]}\n---\nkind: Deployment\nspec: {}",
+        b'{"kind": "List", "items": [5]}',
         b"limits: &a {}",
         b'{"limits": {}, "limits": {}}',
         b'{"spec": 5}',
@@ -289,7 +292,10 @@ def test_a_pods_node_affinity_chooses_its_system_and_a_contradiction_is_said(lin
 def test_a_runtime_class_is_reported_where_no_handler_is_named(line: Commands, tmp_path: Path) -> None:
     pod = written(tmp_path, runtimeClassName="gold")
     (warning,) = line.json(pod, "--os", "linux", *NODE)["warnings"]
-    assert warning == "the numbers are for linux; name the handler of runtimeClassName gold with --runtime-handler"
+    assert warning == (
+        "the numbers are for linux; name the handler of runtimeClassName gold with --runtime-handler, "
+        "or the cluster's classes with --runtime-classes"
+    )
     assert line.json(pod, "--runtime-handler", HYPERV, *NODE, *WINDOWS)["warnings"] == []
 
 
@@ -300,3 +306,68 @@ def test_what_is_doubtful_is_said_on_standard_error_also_of_options(line: Comman
     )
     line("--os", "linux", "--memory-limit", "128Mi", *NODE)
     assert line.error == ""
+
+
+MANY = """
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  template:
+    spec:
+      runtimeClassName: isolated
+      containers: [{name: main, resources: {limits: {cpu: 1500m, memory: 1Gi}}}]
+---
+kind: List
+items:
+  - {kind: CronJob, metadata: {name: night}, spec: {jobTemplate: {spec: {template: {spec: {containers: [{name: c}]}}}}}}
+  - {kind: PodTemplate, metadata: {name: t}, template: {spec: {os: {name: windows}, containers: [{name: d}]}}}
+"""
+CLASSES = f"""
+kind: RuntimeClass
+metadata: {{name: isolated}}
+handler: {HYPERV}
+scheduling: {{nodeSelector: {{kubernetes.io/os: windows}}}}
+"""
+
+
+def test_each_pod_of_several_documents_is_shown(line: Commands, tmp_path: Path) -> None:
+    path, classes = tmp_path / "many.yaml", tmp_path / "classes.yaml"
+    path.write_text(MANY)
+    classes.write_text(CLASSES)
+    found = line.json(str(path), "--runtime-classes", str(classes), *NODE, *WINDOWS)
+    assert [(each["object"], each["runtimeHandler"], each["os"]) for each in found["items"]] == [
+        ("Deployment web", HYPERV, "windows"),
+        ("CronJob night", PROCESS, "windows"),
+        ("PodTemplate t", PROCESS, "windows"),
+    ]
+    assert found["warnings"] == ["Service web: has no pod, passed over"]
+    text = line(str(path), "--runtime-classes", str(classes), *NODE, *WINDOWS)
+    assert text.startswith(
+        f"Deployment web:\nGuaranteed pod on windows, hypervisor isolation, runtime handler {HYPERV}\n"
+    )
+    assert "\n\nCronJob night:\nBestEffort pod" in text
+    path.write_text(MANY.partition("---\nkind: List")[0] + "---" + CLASSES)
+    alone = line.json(str(path), *NODE, *WINDOWS)
+    assert (alone["runtimeHandler"], alone["isolation"]) == (HYPERV, "hypervisor")
+    assert alone["warnings"][0] == "Service web: has no pod, passed over"
+    classes.write_text(CLASSES.replace("isolated", "other"))
+    path.write_text(MANY)
+    line(str(path), "--runtime-classes", str(classes), *NODE, *WINDOWS, status=3)
+    assert 'runtimeclass.node.k8s.io "isolated" not found' in line.error
+
+
+def test_a_fault_names_its_object(line: Commands, tmp_path: Path) -> None:
+    path = tmp_path / "many.yaml"
+    path.write_text(MANY.replace("1Gi", "1Gb"))
+    line(str(path), "--os", "linux", status=2)
+    assert "Deployment web: quantity '1Gb'" in line.error
+
+
+def test_the_hint_of_a_conflict_names_its_option(line: Commands) -> None:
+    line("--cpu-limit", "1", "--os", "windows", "--mapping", "proposal", status=2)
+    assert "--conflict precedence" in line.error

@@ -15,6 +15,9 @@ from docs._tools.outputs import OUTPUTS
 from docs._tools.schemas import schema
 from tests.unit.docs.session import SOCKET, Session
 
+DEPLOYMENT: Final = (
+    "kind: Deployment\nmetadata: {name: web}\nspec: {template: {spec: {containers: [{name: a, image: 'python:3'}]}}}\n"
+)
 EDGECORE: Final = "apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\n"
 TAPE: Final = "fixtures/tapes/token-auth"
 REMOTE: Final = f"--endpoint {SOCKET}"
@@ -60,10 +63,12 @@ LINES: Final = (
     "import python.tar # import",
     "fsinfo # fsinfo",
     "node ensure python:3 --policy IfNotPresent # node ensure",
+    "node ensure -f deployment.yaml # node ensure",
     "node gc --dry-run # node gc",
     "node edged-config edgecore.yaml # node edged-config",
     "node resources --os linux --cpu-limit 1 --node-memory 4Gi --explain # node resources",
     "node resources --os windows --cpu-limit 1 --node-memory 4Gi --processors 2 # node resources",
+    "node resources many.yaml --os linux --node-memory 4Gi # node resources",
     f"tape verify {TAPE} # tape verify",
     f"tape show {TAPE} # tape show",
     "tape show fixtures/tapes/recorded-docker-registry # tape show",
@@ -103,6 +108,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     with Session(tmp_path, monkeypatch) as opened:
         Path("config.toml").write_text(CONFIG)
         Path("edgecore.yaml").write_text(EDGECORE)
+        Path("deployment.yaml").write_text(DEPLOYMENT)
+        Path("many.yaml").write_text(f"{DEPLOYMENT}---\n{DEPLOYMENT}")
         yield opened
 
 

@@ -8,6 +8,7 @@ from imagestore.errors import ConfigError, RuntimeClassNotFoundError
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.runtime_class import (
     RuntimeClass,
+    admit,
     handler_of,
     image_handler,
     parse_runtime_class,
@@ -64,3 +65,30 @@ def test_lists_of_runtime_classes_are_read(kind: str) -> None:
     for items in (None, "x", ["x"], [{"kind": "Pod"}]):
         with pytest.raises(ConfigError):
             parse_runtime_classes([{"kind": kind, "items": items}])
+
+
+def test_admission_adds_overhead_and_node_selector_and_says_what_contradicts() -> None:
+    document = {
+        "kind": "RuntimeClass",
+        "metadata": {"name": "gold"},
+        "handler": "kata",
+        "overhead": {"podFixed": {"memory": "160Mi"}},
+        "scheduling": {"nodeSelector": {"kubernetes.io/os": "linux"}},
+    }
+    gold = parse_runtime_class(document)
+    spec: dict[str, object] = {"nodeSelector": {"disk": "fast"}}
+    assert admit(spec, gold) == []
+    assert spec == {
+        "nodeSelector": {"disk": "fast", "kubernetes.io/os": "linux"},
+        "overhead": {"memory": "160Mi"},
+    }
+    assert admit(spec, gold) == []
+    other: dict[str, object] = {"nodeSelector": {"kubernetes.io/os": "windows"}, "overhead": {"cpu": "1"}}
+    assert [each.partition(":")[0] for each in admit(other, gold)] == [
+        "overhead is not that of RuntimeClass gold",
+        "nodeSelector kubernetes.io/os contradicts RuntimeClass gold",
+    ]
+    assert len(admit({"overhead": {"cpu": "1"}}, RuntimeClass("bare", "runc"))) == 1
+    for name in ("overhead", "scheduling"):
+        with pytest.raises(ConfigError, match=f"RuntimeClass 'gold': {name}"):
+            parse_runtime_class({**document, name: 5})

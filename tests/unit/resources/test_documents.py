@@ -229,8 +229,9 @@ def test_fractions_of_a_pods_own_amounts_are_reported() -> None:
 
 
 @pytest.mark.parametrize("memory", ["128Mi", "1e3", "0.5Ki", "2000m", 0, None])
-def test_whole_bytes_are_not_reported(memory: object) -> None:
-    assert said(with_resources({"limits": {"cpu": "1m", "memory": memory}})) == []
+def test_whole_bytes_have_no_fraction(memory: object) -> None:
+    told = said(with_resources({"limits": {"cpu": "1m", "memory": memory}}))
+    assert not any("fraction" in each for each in told)
 
 
 @pytest.mark.parametrize(
@@ -369,3 +370,30 @@ def test_a_slip_that_hides_the_pod_is_named(document: dict[str, Any], told: str)
 def test_a_resource_without_a_definition_is_refused(name: str) -> None:
     (found,) = faults(pod_from_json(with_resources({"limits": {name: 1}})))
     assert found.startswith(f"container a: '{name}' is no resource, expected cpu, memory,")
+
+
+@pytest.mark.parametrize(
+    ("name", "amount", "told"),
+    [
+        ("memory", "128m", "which has a fraction of a byte (m is a thousandth); did you mean 128Mi?"),
+        ("memory", "2000m", "less than 1Mi; did you mean 2000Mi?"),
+        ("memory", 1, "which is bytes without a unit; did you mean 1Gi?"),
+        ("memory", "512", "which is bytes without a unit; did you mean 512Mi?"),
+        ("memory", "64k", "less than 1Mi; did you mean 64Mi?"),
+        ("memory", "1e3", "less than 1Mi"),
+        ("memory", "2Pi", "more than any machine has"),
+        ("ephemeral-storage", "10", "which is bytes without a unit; did you mean 10Gi?"),
+        ("cpu", 500, "which is whole processors without a unit; did you mean 500m?"),
+        ("cpu", "500M", "more than a container can use; did you mean 500m?"),
+        ("cpu", "1k", "more than a container can use"),
+    ],
+)
+def test_absurd_amounts_are_reported_with_what_was_probably_meant(name: str, amount: object, told: str) -> None:
+    assert said(with_resources({"limits": {name: amount}})) == [f"container a: limits.{name} is {amount}, {told}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "amount"), [("memory", "1Mi"), ("memory", 0), ("memory", "1048576"), ("cpu", 99), ("cpu", "99999m")]
+)
+def test_small_and_large_amounts_that_may_be_meant_are_not_reported(name: str, amount: object) -> None:
+    assert said(with_resources({"limits": {name: amount}})) == []

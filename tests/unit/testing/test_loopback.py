@@ -105,11 +105,19 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_listening(
 
 def test_a_closed_server_opens_no_listener() -> None:
     with RegistryServer(IMAGES) as server:
-        address = server.server.url()
-    assert server.server.url() == address
+        address = server.url
+    assert server.url == address
     with pytest.raises(ConfigError, match=r"other\.example: the server is closed"):
-        server.server.url("other.example")
+        server.server.url_of("other.example")
     assert running() == []
+
+
+def test_a_servers_url_is_text_and_tells_of_other_hosts(tmp_path: Path) -> None:
+    with RegistryServer(IMAGES, is_tls=True) as server, server.serve("a.example", "b.example") as other:
+        assert server.url == f"https://{server.address}"
+        assert server.reference("registry.example/app:1") == f"{server.address}/app:1"
+        assert other.url == other.url_of("a.example") == f"http://{other.address}"
+        assert other.url != other.url_of("b.example")
 
 
 def test_a_server_has_addresses_inside_of_its_block_only() -> None:
@@ -117,7 +125,7 @@ def test_a_server_has_addresses_inside_of_its_block_only() -> None:
     proxy = ProxyServer(Registry(IMAGES).engine, (), authority=Authority())
     asked: list[Callable[[], str]] = [
         lambda: server.address,
-        server.server.url,
+        lambda: server.url,
         lambda: server.server.reference("registry.example/app:1"),
         lambda: proxy.proxy_url,
     ]
@@ -138,7 +146,7 @@ def test_an_answer_that_can_not_be_made_is_told_to_client_and_test() -> None:
     large = synthetic_layer("large", 65 << 20, digest=Digest.of(b"not computed"))
     images = {"registry.example/app:1": build_image(layers=[large])}
     with RegistryServer(images, faults=[FaultRule(GzipCoding(), Where(kind="blob"))]) as server:
-        answer = httpx.get(f"{server.server.url()}/v2/app/blobs/{large.digest}")
+        answer = httpx.get(f"{server.url}/v2/app/blobs/{large.digest}")
     assert (answer.status_code, "expected at most" in answer.text) == (500, True)
     with pytest.raises(AssertionError, match=r"no answer to GET https://registry\.example/v2/app/blobs/"):
         server.ledger.assert_nothing_unexpected()
@@ -151,7 +159,7 @@ def test_an_address_that_no_listener_can_stand_for_is_told_to_client_and_test() 
         LoopbackServer(registry.engine, registry.hosts, authority=authority) as server,
         httpx.Client(verify=authority.client_context()) as client,
     ):
-        answer = client.get(f"{server.url()}/v2/app/tags/list")
+        answer = client.get(f"{server.url}/v2/app/tags/list")
     assert (answer.status_code, "no certificate can name it" in answer.text) == (500, True)
     assert registry.ledger.entries[0].finished is not None
     with pytest.raises(AssertionError, match=r"no answer to GET https://registry\.example/v2/app/tags/list"):
@@ -180,7 +188,7 @@ def test_the_listeners_beside_a_proxy_speak_tls_when_asked_to() -> None:
     engine, name = Registry(IMAGES).engine, "registry.example"
     with ProxyServer(engine, (name,), authority=Authority(), is_tls=True) as server:
         trusting = server.authority.client_context()
-        assert server.url(name).startswith("https://127.0.0.1:")
-        assert httpx.get(f"{server.url(name)}/v2/", verify=trusting).status_code == 200
+        assert server.url_of(name).startswith("https://127.0.0.1:")
+        assert httpx.get(f"{server.url_of(name)}/v2/", verify=trusting).status_code == 200
         with httpx.Client(proxy=server.proxy_url, verify=trusting) as client:
             assert client.get(f"https://{name}/v2/").status_code == 200

@@ -23,7 +23,7 @@ def test_an_allowed_host_that_no_expression_can_be_is_named() -> None:
 
 def test_a_blocked_network_lets_loopback_through_and_nothing_else() -> None:
     with Registry({"registry.example/app:1": build_image()}).serve() as server, blocked_network():
-        assert httpx.get(f"{server.url()}/v2/").status_code == 200
+        assert httpx.get(f"{server.url}/v2/").status_code == 200
         for host in ("192.0.2.1", "registry.invalid"):
             with pytest.raises(NetworkBlockedError, match=host):
                 httpx.get(f"http://{host}/")

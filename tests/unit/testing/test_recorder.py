@@ -189,7 +189,7 @@ def test_new_episodes_continue_a_tape(blobs: BlobFolder) -> None:
 def test_real_addresses_become_logical_ones(blobs: BlobFolder) -> None:
     registry = Registry({"registry.example/app:1": IMAGE}, auth=TokenAuth())
     with registry.serve() as server:
-        places = {"registry.example": server.url()}
+        places = {"registry.example": server.url}
         with (
             Recorder(blobs, upstream=Upstream(places)) as recorder,
             httpx.Client(transport=ReplayTransport(recorder)) as client,

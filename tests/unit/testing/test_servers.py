@@ -111,7 +111,7 @@ def test_a_client_sees_the_same_with_and_without_a_socket(effect: Effect | None,
     with httpx.Client(transport=registry_with(*faults).transport) as client:
         without = outcome(client, f"https://registry.example{PATH}", headers, patience_for(effect))
     with registry_with(*faults).serve() as server, httpx.Client() as client:
-        assert outcome(client, f"{server.url()}{PATH}", headers, patience_for(effect)) == without
+        assert outcome(client, f"{server.url}{PATH}", headers, patience_for(effect)) == without
 
 
 def test_the_async_transport_agrees() -> None:
@@ -172,7 +172,7 @@ def authority() -> Authority:
 
 def test_connections_are_kept_and_shared_requests_counted() -> None:
     registry = registry_with()
-    with registry.serve() as server, httpx.Client(base_url=server.url()) as client:
+    with registry.serve() as server, httpx.Client(base_url=server.url) as client:
         addresses = {client.get(PATH).extensions["network_stream"].get_extra_info("client_addr") for _ in range(3)}
         assert client.head(PATH).headers["content-length"] == str(LAYER.size)
     assert len(addresses) == 1
@@ -183,11 +183,11 @@ def test_logical_addresses_in_answers_become_listeners() -> None:
     auth = TokenAuth(realm_host="auth.example")
     registry = registry_with(auth=auth)
     with registry.serve() as server, httpx.Client() as client:
-        challenge = client.get(f"{server.url()}{PATH}").headers["www-authenticate"]
+        challenge = client.get(f"{server.url}{PATH}").headers["www-authenticate"]
         realm = challenge.partition('realm="')[2].partition('"')[0]
-        assert realm == f"{server.url('auth.example')}/token"
+        assert realm == f"{server.url_of('auth.example')}/token"
         token = client.get(realm, params={"scope": "repository:app:pull"}).json()["token"]
-        answer = client.get(f"{server.url()}{PATH}", headers={"Authorization": f"Bearer {token}"})
+        answer = client.get(f"{server.url}{PATH}", headers={"Authorization": f"Bearer {token}"})
         assert answer.content == CONTENT
     assert [entry.host for entry in registry.ledger.entries] == ["registry.example", "auth.example", "registry.example"]
 
@@ -195,7 +195,7 @@ def test_logical_addresses_in_answers_become_listeners() -> None:
 def test_a_redirect_to_another_host_opens_its_listener() -> None:
     registry = registry_with(Redirect("cross"))
     with registry.serve() as server, httpx.Client(follow_redirects=True) as client:
-        answer = client.get(f"{server.url()}{PATH}")
+        answer = client.get(f"{server.url}{PATH}")
         assert answer.content == CONTENT
         assert str(answer.url).startswith(f"http://{server.hosts['storage.example']}/-/0/registry.example/v2/")
 
@@ -207,10 +207,10 @@ def test_tls_listeners_have_a_certificate_for_each_logical_host(authority: Autho
         LoopbackServer(registry.engine, hosts, authority=authority) as server,
         httpx.Client(verify=authority.client_context(), follow_redirects=True) as client,
     ):
-        assert server.url().startswith("https://127.0.0.1:")
-        assert client.get(f"{server.url()}{PATH}").content == CONTENT
+        assert server.url.startswith("https://127.0.0.1:")
+        assert client.get(f"{server.url}{PATH}").content == CONTENT
         with pytest.raises(httpx.ConnectError), httpx.Client() as distrustful:
-            distrustful.get(f"{server.url()}{PATH}")
+            distrustful.get(f"{server.url}{PATH}")
 
 
 def test_a_downgrade_is_plain_http_beside_tls(authority: Authority) -> None:
@@ -219,7 +219,7 @@ def test_a_downgrade_is_plain_http_beside_tls(authority: Authority) -> None:
         LoopbackServer(registry.engine, registry.hosts, authority=authority) as server,
         httpx.Client(verify=authority.client_context()) as client,
     ):
-        place = client.get(f"{server.url()}{PATH}").headers["location"]
+        place = client.get(f"{server.url}{PATH}").headers["location"]
         assert place.startswith("http://127.0.0.1:")
         assert client.get(place).content == CONTENT
 
@@ -297,7 +297,7 @@ def test_closing_ends_stalled_connections_at_once() -> None:
     registry = registry_with(Stall(10, seconds=60.0))
     before = set(threading.enumerate())
     with registry.serve() as server:
-        threading.Thread(target=_ask_quietly, args=(f"{server.url()}{PATH}",), daemon=True).start()
+        threading.Thread(target=_ask_quietly, args=(f"{server.url}{PATH}",), daemon=True).start()
         while registry.ledger.count(kind="blob") == 0:
             threading.Event().wait(0.005)
     assert not [one for one in set(threading.enumerate()) - before if one.name == "recorded-registry"]

@@ -25,7 +25,7 @@ TAGS = "https://registry.example/v2/app/tags/list"
 @pytest.fixture
 def upstream() -> Iterator[SessionSettings]:
     with Registry({"registry.example/app:1": build_image()}).serve() as server:
-        yield SessionSettings(upstream={"registry.example": server.url()}, about="recorded")
+        yield SessionSettings(upstream={"registry.example": server.url}, about="recorded")
 
 
 def run(path: Path, mode: str, settings: SessionSettings, *addresses: str) -> TapeSession:
@@ -102,7 +102,7 @@ def test_a_session_serves_on_loopback_and_as_a_proxy(tmp_path: Path, upstream: S
     for mode in ("once", "none"):
         with TapeSession(str(tmp_path / "t"), mode, upstream) as session:
             with session.serve() as server:
-                assert httpx.get(f"{server.url('registry.example')}/v2/").json() == {}
+                assert httpx.get(f"{server.url_of('registry.example')}/v2/").json() == {}
             with session.proxy() as proxy, httpx.Client(proxy=proxy.proxy_url) as client:
                 assert client.get("http://registry.example/v2/").json() == {}
             session.finish()

@@ -72,8 +72,28 @@ def test_gc_deletes_surplus_bodies(path: str, tmp_path: Path) -> None:
 def test_a_tape_goes_to_a_layout_and_back(path: str, tmp_path: Path) -> None:
     layout, back = str(tmp_path / "layout"), str(tmp_path / "tapes" / "back")
     assert run("to-layout", path, layout).output == f"{layout}: 1 entry\n"
-    assert run("from-layout", layout, back, "--name", "x.example/y").exit_code == 0
+    made = run("from-layout", layout, back, "--name", "x.example/y")
+    assert (made.exit_code, made.stdout) == (0, f"{back}.tape.toml\n")
+    assert made.stderr == f"bodies in {tmp_path / 'blobs'}\n"
     assert load_tape(back).repositories == load_tape(path).repositories
+
+
+def test_a_tape_in_the_working_folder_keeps_its_bodies_there(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, project = str(tmp_path / "layout"), tmp_path / "project"
+    run("to-layout", path, layout)
+    project.mkdir()
+    monkeypatch.chdir(project)
+    made = run("from-layout", layout, "here", "--name", "x.example/y")
+    assert (made.stdout, made.stderr) == ("here.tape.toml\n", "bodies in blobs\n")
+    assert run("verify", "here").exit_code == 0
+    (tmp_path / "else").mkdir()
+    (project / "link").symlink_to(tmp_path / "else")
+    led = run("from-layout", layout, "link/one", "--name", "x.example/y")
+    assert led.stderr.splitlines()[0] == f"link/one.tape.toml is in {tmp_path / 'else' / 'one.tape.toml'}"
+    json_form = run("from-layout", layout, "here", "--name", "x.example/y", "--output", "json")
+    assert json.loads(json_form.stdout) == {"tape": "here.tape.toml", "bodies": str(project / "blobs")}
 
 
 # Both modes go through a real child process, as users run it.
@@ -91,7 +111,7 @@ def test_record_runs_a_command_and_keeps_what_it_asked(tmp_path: Path) -> None:
             "--tape",
             name,
             "--upstream",
-            f"registry.example={server.url()}",
+            f"registry.example={server.url}",
             "--about",
             "by hand",
             "--mode",
@@ -120,7 +140,7 @@ def test_record_of_a_command_that_fails_for_want_of_an_answer_says_why(tmp_path:
     with Registry({"registry.example/app:1": IMAGE}).serve(is_tls=True) as server:
         for address, words, hint in (
             ("http://127.0.0.1:1", "Connection refused", "is the address of --upstream"),
-            (server.url(), "unable to get local issuer certificate", "SSL_CERT_FILE"),
+            (server.url, "unable to get local issuer certificate", "SSL_CERT_FILE"),
         ):
             options = ["--tape", str(tmp_path / "one"), "--upstream", f"registry.example={address}"]
             result = CliRunner().invoke(record, [*options, "--", sys.executable, "-c", ASK, "registry.example"])
@@ -134,7 +154,7 @@ def test_record_of_a_command_that_fails_for_want_of_an_answer_says_why(tmp_path:
 def test_a_private_authority_is_trusted_as_the_environment_says(tmp_path: Path) -> None:
     with Registry({"registry.example/app:1": IMAGE}).serve(is_tls=True) as server:
         (tmp_path / "ca.pem").write_bytes(server.authority.pem)
-        options = ["--tape", str(tmp_path / "one"), "--upstream", f"registry.example={server.url()}"]
+        options = ["--tape", str(tmp_path / "one"), "--upstream", f"registry.example={server.url}"]
         command = [sys.executable, "-m", "imagestore", "record", *options, "--", sys.executable, "-c", ASK]
         environment = {**os.environ, "SSL_CERT_FILE": str(tmp_path / "ca.pem")}
         subprocess.run([*command, "registry.example"], env=environment, check=True, timeout=30)

@@ -1,0 +1,178 @@
+"""The pods of a file, for node commands: several YAML documents, lists, workloads by their template, RuntimeClasses."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore.errors import ConfigError, DocumentError, InvalidQuantityError, InvalidResourcesError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from imagestore.node.runtime_class import RuntimeClass
+    from imagestore.resources.pod import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A pod of a file, or the pod that another object makes.
+
+    Attributes:
+        name: kind and name of the object, for messages; empty if it says neither.
+        document: the object.
+        pod: what is read of it.
+        runtime_class: the class that the pod names, if the classes were given.
+        warnings: what is to say about it so far.
+    """
+
+    name: str
+    document: dict[str, Any]
+    pod: Pod
+    runtime_class: RuntimeClass | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """What a file holds.
+
+    Attributes:
+        pods: at least one.
+        warnings: objects that were passed over.
+    """
+
+    pods: tuple[Manifest, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def runtime_classes_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--runtime-classes FILE``; arrives as ``runtime_classes``."""
+    return click.option(
+        "--runtime-classes",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="YAML file with the cluster's RuntimeClass objects.",
+    )(function)
+
+
+def read_runtime_classes(path: Path | None) -> list[RuntimeClass]:
+    """The classes of a file; none without one.
+
+    Raises:
+        ConfigError: it can't be read, or holds something else.
+    """
+    if path is None:
+        return []
+    from imagestore.cli.node.settings import naming
+    from imagestore.node.runtime_class import parse_runtime_classes
+    from imagestore.util.yaml_documents import read_documents
+
+    documents = read_documents(path)
+    with naming(path):
+        return parse_runtime_classes(documents)
+
+
+def read_pod_document(path: Path) -> dict[str, Any]:
+    """The one object of a file; see read_pod_documents()."""
+    documents = read_pod_documents(path)
+    if len(documents) != 1:
+        raise InvalidResourcesError(f"{_said(path)}: expected one document, found {len(documents)}")
+    return documents[0]
+
+
+def read_pod_documents(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file (``-`` for standard input): JSON if it is one object of JSON, else YAML documents.
+
+    Raises:
+        InvalidResourcesError: it is neither, or there is no object in it.
+        UsageError: it can't be read.
+    """
+    from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
+    from imagestore.util.yaml_documents import parse_documents
+
+    what = _said(path)
+    try:
+        with click.open_file(str(path), "rb") as file:
+            raw: bytes = file.read(MAX_DOCUMENT_BYTES + 1)
+        if raw.lstrip().startswith(b"{") and b"\n---" not in raw:
+            return [decode(raw, what)]
+        found = parse_documents(raw, what)
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}") from error
+    except (ConfigError, DocumentError) as error:
+        hint = error.hint or "expected a pod, as kubectl get -o json gives"
+        raise InvalidResourcesError(str(error), hint=hint) from error
+    if not found:
+        raise InvalidResourcesError(f"{what}: expected one document, found 0")
+    return found
+
+
+def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClass]) -> Manifests:
+    """The pods of a file's documents, with what admission of their RuntimeClass adds to them.
+
+    Args:
+        documents: of the file; RuntimeClass objects among them count too.
+        classes: of the cluster. Without any, the RuntimeClass of a pod isn't looked up.
+
+    Raises:
+        InvalidResourcesError, InvalidQuantityError: a pod can't be read, or there is none.
+        RuntimeClassNotFoundError: classes are known, and one that a pod names isn't among them.
+    """
+    from imagestore.node.runtime_class import parse_runtime_class
+    from imagestore.resources.pod_reading import pod_from_json
+    from imagestore.resources.workloads import is_passed_over, name_of, objects_of
+
+    objects = objects_of(documents)
+    if len(documents) == 1 and len(objects) <= 1:
+        objects = [*documents]  # paths in messages then begin at the list
+    own = [each for each in objects if each.get("kind") == "RuntimeClass"]
+    others = [each for each in objects if is_passed_over(each) and each.get("kind") != "RuntimeClass"]
+    taken = [each for each in objects if each not in own and each not in others]
+    if not taken:
+        if len(objects) == 1:
+            pod_from_json(objects[0])  # says what it expected instead
+        raise InvalidResourcesError(
+            f"none of {len(objects)} objects is a pod, or has a pod template",
+            hint="give a pod, or an object with a pod template, such as a Deployment",
+        )
+    known = [*classes, *map(parse_runtime_class, own)]
+    found = tuple(_manifest(dict(each), known, is_named=len(taken) > 1) for each in taken)
+    return Manifests(found, tuple(f"{name_of(each)}: has no pod, passed over" for each in others))
+
+
+@contextlib.contextmanager
+def naming_object(name: str) -> Iterator[None]:
+    """Put an object's name in front of errors about its resources; nothing if it has none."""
+    try:
+        yield
+    except (InvalidQuantityError, InvalidResourcesError) as error:
+        if not name:
+            raise
+        raise InvalidResourcesError(f"{name}: {error}", hint=error.hint) from error
+
+
+def _manifest(document: dict[str, Any], classes: Sequence[RuntimeClass], *, is_named: bool) -> Manifest:
+    from imagestore.node.runtime_class import admit, class_named
+    from imagestore.resources.pod_reading import pod_from_json
+    from imagestore.resources.workloads import name_of, pod_in
+
+    name = name_of(document)
+    with naming_object(name if is_named else ""):
+        read = Manifest(name, document, pod_from_json(document))
+        if not read.pod.runtime_class or not classes:
+            return read
+        given = class_named(read.pod.runtime_class, classes)
+        template, _ = pod_in(document)
+        spec = template.get("spec", template)
+        assert isinstance(spec, dict)  # a pod was read of it
+        refused = admit(spec, given)
+        return replace(read, pod=pod_from_json(document), runtime_class=given, warnings=tuple(refused))
+
+
+def _said(path: Path) -> str:
+    return "standard input" if str(path) == "-" else str(path)
