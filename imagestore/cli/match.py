@@ -15,7 +15,7 @@ from imagestore.cli.options import handlers_option, host_option, html_option
 from imagestore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from imagestore.config import HandlerPlatform
     from imagestore.content.api import ContentStore
@@ -140,12 +140,27 @@ def _print_matrix(matrix: Matrix) -> None:
         render.table(headings, rows)
         return
     letters = [chr(ord("A") + number % 26) * (1 + number // 26) for number in range(len(names))]
-    render.table(
-        ("ENTRY", "PLATFORM", *letters),
-        [(entry, platform, *(cell.rpartition(".")[2] for cell in cells)) for entry, platform, _, *cells in rows],
-    )
+    short = [(entry, platform, *(cell.rpartition(".")[2] for cell in cells)) for entry, platform, _, *cells in rows]
+    for first, last in _columns(letters, short):
+        heading = ("ENTRY", "PLATFORM", *letters[first:last])
+        render.table(heading, [(*row[:2], *row[2 + first : 2 + last]) for row in short])
+        if last < len(names):
+            print()
     for letter, name in zip(letters, names, strict=True):
         print(f"{letter} = {render.printable(name)}")
+
+
+def _columns(letters: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[tuple[int, int]]:
+    """Handlers from one to before another that fit the terminal together; at least one, however narrow it is."""
+    first = 0
+    while first < len(letters):
+        last = len(letters)
+        while last > first + 1 and not render.fits(
+            ("ENTRY", "PLATFORM", *letters[first:last]), [(*row[:2], *row[2 + first : 2 + last]) for row in rows]
+        ):
+            last -= 1
+        yield first, last
+        first = last
 
 
 def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> None:

@@ -216,6 +216,36 @@ def test_progress_on_a_terminal_fits_it_and_totals_what_comes(line: Line, column
     assert done.stdout.startswith(line.python.encode())
 
 
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_the_matrix_fits_the_terminal(tmp_path: Path, columns: int) -> None:
+    """Twenty handlers: in one table, under letters, or in several tables."""
+    runtimes = (
+        '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{}]\nruntime_type = "io.containerd.runc.v2"\n'
+    )
+    names = [f"handler-{number}" for number in range(20)]
+    config = tmp_path / "config.toml"
+    config.write_text("version = 3\n" + "".join(runtimes.format(name) for name in names))
+    index = Path(__file__).parents[3] / "fixtures/indexes"
+    path = sorted(index.rglob("*.json"))[0]
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, columns))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "imagestore", "--root", str(tmp_path / "root"), "--config", str(config)]
+    chosen = [word for name in names for word in ("--runtime-handler", name)]
+    match = [*command, "match", "--index", str(path), *chosen]
+    try:
+        subprocess.run(match, stdout=slave, stderr=slave, check=False, env=environment)
+    finally:
+        os.close(slave)
+    with open(master, "rb", buffering=0) as terminal:
+        shown = _everything(terminal).replace("\r", "")
+    matrix = shown.partition(" wants ")[0].splitlines()[:-1]
+    assert sum(line.startswith("ENTRY") for line in matrix) >= (2 if columns == 40 else 1)
+    assert max(map(len, matrix)) <= columns, matrix
+    for name in names:
+        assert name in "\n".join(matrix)
+
+
 def _everything(terminal: io.FileIO) -> str:
     """What was written; a terminal whose other end is closed ends with EIO."""
     parts = []
