@@ -35,11 +35,11 @@ _LINE_SECONDS: Final = 2.0
 def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool, output: str) -> ExitStatus:
     """Hash every blob again, and compare every edge and every record with what the content says.
 
-    Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' fixes it. If all
+    Only reads, while others go on. Ends with status 7 when something is wrong; 'imagestore repair' fixes it. If all
     that is wrong is content that the disk can't read, which may be whole, the status is 8.
 
     With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
-    journal beside it, with labels and with leases of more than a day. Where nothing tells whether the last change was
+    journal next to it, with labels and with leases of more than a day. Where nothing tells whether the last change was
     made, it counts, and a lease keeps what it replaced for a day. Stop what uses the store before.
 
     A rebuild ends with nothing changed if there is no content, or content can't be read; --force goes on all the same.

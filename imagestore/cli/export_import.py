@@ -115,7 +115,7 @@ def export(
 @click.argument("file")
 @_shared_options
 @click.option(
-    "--all-platforms", is_flag=True, help="Keep every manifest of the archive beside those that handlers chose."
+    "--all-platforms", is_flag=True, help="Keep every manifest of the archive besides those that handlers chose."
 )
 @click.option("--image", "images", metavar="NAME", multiple=True, help="Only this image of the archive; repeatable.")
 @click.option("--name", metavar="REF", default="", help="Record the archive's one image under this reference.")

@@ -21,7 +21,7 @@ class ConnectionSettings:
     """TLS and dialling for one host: containerd's ``ca``, ``client``, ``skip_verify`` and ``dial_timeout``.
 
     Attributes:
-        ca_files: PEM files with authorities trusted beside the system's.
+        ca_files: PEM files with authorities trusted besides the system's.
         client_pairs: (certificate file, key file); the key file is empty when the certificate's file holds it too.
         skip_verify: take any certificate; only where the operator said so.
         dial_timeout_seconds: how long to wait for a connection; None for the default.

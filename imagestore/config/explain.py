@@ -69,7 +69,7 @@ def advise(wanted: ResolvedPlatform, selection: Selection) -> str:
 
 
 def remarks(wanted: ResolvedPlatform, selection: Selection) -> tuple[str, ...]:
-    """What the handler's isolation could run beside the chosen entry, and the setting that would choose it.
+    """What the handler's isolation could run besides the chosen entry, and the setting that would choose it.
 
     The host's default matcher decides for a Hyper-V handler without a declared platform, as KEP-4216 says, though
     Hyper-V runs older builds too. Of a single manifest that doesn't fit: that a pull takes it all the same.

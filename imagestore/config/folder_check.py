@@ -32,7 +32,7 @@ _OTHER_ENDS: Final = (
     *(".bak", ".backup", ".old", ".orig", ".off", ".save", ".saved", ".disabled", ".swp", "~"),
     *(".crt", ".cert", ".key", ".pem", ".csr", ".md"),
 )
-#: Files that lie about beside folders, and whose names could be hosts'.
+#: Files that are found next to folders, and whose names could be hosts'.
 _OF_OTHER_FILES: Final = frozenset({".md", ".txt", ".crt", ".cert", ".pem", ".key", ".bak", ".sh", ".json", ".yaml"})
 
 
@@ -52,7 +52,7 @@ def folder_findings(config: Config, roots: Sequence[str]) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, Location(root, 0), "", text)
             continue
         for name in names:
-            # Names with a dot in front are no hosts': a volume of Kubernetes has some beside what it shows.
+            # Names with a dot in front are no hosts': a volume of Kubernetes has some next to what it shows.
             if not name.startswith(".") and name != "lost+found":
                 yield from _entry(root, name, roots)
 

@@ -57,7 +57,7 @@ class RegistrySettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the images section says beside platforms.
+    """What the images section says besides platforms.
 
     Attributes:
         snapshotter: the default one; empty when not set.

@@ -58,7 +58,7 @@ class HandlerPlatform(ResolvedPlatform):
         return explain.advise(self, selection)
 
     def remarks(self, selection: Selection) -> tuple[str, ...]:
-        """What the handler could run beside what it gets, each with the setting that would choose it.
+        """What the handler could run besides what it gets, each with the setting that would choose it.
 
         Args:
             selection: what the handler gets.

@@ -136,7 +136,7 @@ class ContentService(ContentServicer):
             while data:
                 answer = [wire.ReadContentResponse(offset=position - start, data=data)]
                 position += len(data)
-                # Callers may take their time: no copy waits here, beside the one that goes out.
+                # Callers may take their time: no copy waits here, but the one that goes out.
                 data = b""
                 yield answer.pop()
                 if position >= end:

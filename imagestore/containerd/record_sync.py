@@ -66,7 +66,7 @@ def reference_of(image: NamedImage) -> Reference | None:
 
 
 def held_with(store: ImageStore, image: NamedImage) -> tuple[Digest, ...]:
-    """What an image of an index keeps beside its target: what it kept, and what records have of that index."""
+    """What an image of an index keeps besides its target: what it kept, and what records have of that index."""
     if image.target.kind is not Kind.INDEX:
         return ()
     return tuple(dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)]))
@@ -134,7 +134,7 @@ class RecordUpdate:
                 return before
             try:
                 self._put(look.present, after, record)
-            except StoreBusyError as error:  # collected meanwhile
+            except StoreBusyError as error:  # collected since then
                 if is_moved:
                     raise _unmovable(before, error) from error
                 return before
@@ -174,6 +174,6 @@ def _unmovable(image: NamedImage, error: ImageStoreError | None) -> ImageStoreEr
     if isinstance(error, ImageDeniedError):
         return error
     return PreconditionError(
-        f"image {image.name!r} can't be moved: {error or 'it was moved meanwhile'}",
+        f"image {image.name!r} can't be moved: {error or 'it was moved since then'}",
         hint="bring its content for this node first, or remove the image",
     )

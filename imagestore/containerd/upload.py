@@ -211,7 +211,7 @@ class Upload:
         Raises:
             PreconditionError: wrong size or digest; the ingest stays.
             AlreadyExistsError: the owner has it; the ingest is gone.
-            ContentNotFoundError: shared content was collected meanwhile; write it again.
+            ContentNotFoundError: shared content was collected since then; write it again.
         """
         with self._lock:
             self._refuse_closed()
@@ -250,7 +250,7 @@ class Upload:
         if self._shared is not None:
             if not store.content.exists(digest):
                 store.metadata.forget_record(self._space.owner, digest)
-                raise ContentNotFoundError(f"content {digest} was collected meanwhile", hint="write it again")
+                raise ContentNotFoundError(f"content {digest} was collected since then", hint="write it again")
             store.content.make_durable({digest.algorithm})
             return
         assert self._writer is not None

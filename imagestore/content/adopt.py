@@ -51,7 +51,7 @@ def adopt(
     open_writer: Callable[[Digest, int, CancelToken], LocalIngestWriter],
     cancel: CancelToken,
 ) -> Adoption | None:
-    """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).
+    """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then).
 
     Args:
         sources: folders that hold ``blobs``.
@@ -190,7 +190,7 @@ def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool
     if status.st_mode & _ANY_WRITE or status.st_uid not in (0, os.geteuid()):
         return False
     make_directory(target.parent)
-    # Linked under another name first: the name a blob has must never lead to a file that was swapped meanwhile.
+    # Linked under another name first: the name a blob has must never lead to a file that was swapped since then.
     try:
         os.fsync(descriptor)
         # A process may have died between the two names.

@@ -328,7 +328,7 @@ class LocalContentStore(Ingests):
             raise
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
-        """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).
+        """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then).
 
         Args:
             digest: which blob; a lease must hold it already.

@@ -141,7 +141,7 @@ class SharedLock:
 
 def _let_go(descriptor: int) -> None:
     try:
-        # Closing alone doesn't: a child that was forked meanwhile has the same open file.
+        # Closing alone doesn't: a child that was forked since then has the same open file.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         # It has no bytes to lose, and is closed even if that fails (Linux' close(2)).

@@ -163,7 +163,7 @@ class MetadataStore(Protocol):
         """
 
     def garbage(self, present: Iterable[str]) -> list[str]:
-        """What nothing keeps at one moment, for a collection that then asks for each again; no writer waits meanwhile.
+        """What nothing keeps at one moment, for a collection that then asks for each again; no writer waits.
 
         Args:
             present: digests in text form of the content that is there.
@@ -227,7 +227,7 @@ class MetadataStore(Protocol):
         """Drop labels of content that was deleted, given in text form, and the edges that start there."""
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Hold the database's write lock, so that no lease and no record can appear meanwhile; commits at the end."""
+        """Hold the database's write lock, so that no lease and no record can appear; commits at the end."""
 
     def batch(self) -> AbstractContextManager[None]:
         """As exclusive(), for one short step of a long work: lets those go first who wait, and isn't synced by itself.

@@ -50,7 +50,7 @@ class Database:
     """One file; made when missing.
 
     Args:
-        path: the database, on a local disk. The journal of records lies beside it.
+        path: the database, on a local disk. The journal of records lies next to it.
         clock: seconds since 1970.
         file_system: tells what kind of file system a folder is on.
         is_rebuilding: make an empty database although the journal knows records.
@@ -259,7 +259,7 @@ class Database:
             version = schema.version(db, self._path)
             if version == 0 and not is_rebuilding and self._journal.has_entries():
                 raise StoreCorruptError(
-                    f"{self._path}: the database is gone, but {self._journal.path.name} beside it knows its records",
+                    f"{self._path}: the database is gone, but {self._journal.path.name} next to it knows its records",
                     hint="run 'imagestore check --rebuild', or remove that file to start with no records",
                 )
             migrate(db, version)
@@ -392,7 +392,7 @@ class Database:
         except StoreFullError as error:
             # A quota, which can't be seen before. The next try has room.
             if not self.ballast.release():
-                # What was kept back is used up, by us or by who fills the disk meanwhile.
+                # What was kept back is used up, by us or by who fills the disk in that time.
                 raise StoreFullError(str(error), hint=_OTHERWISE) from error
             raise
 
@@ -451,7 +451,7 @@ class Database:
         """Bring the log's pages into the database apart; else the next writer's commit would have to.
 
         A log begins anew only when all of it was brought home, and no reader has an older state of it. So what others
-        added meanwhile is brought home too, else it would grow for as long as there are others.
+        added since then is brought home too, else it would grow for as long as there are others.
         """
         with Translated(self._path), self._connected() as db:
             pages = -1

@@ -50,12 +50,12 @@ _REFUSALS: Final = {
 }
 #: What Python's module says of a connection that was closed.
 _CLOSED: Final = "Cannot operate on a closed database."
-#: SQLite's limit is 512, and the files beside the database have longer names.
+#: SQLite's limit is 512, and the files next to the database have longer names.
 _LONGEST_PATH: Final = 500
 _SHOWN: Final = 200
 FULL_HINT: Final = "free space there, or run 'imagestore gc'"
 CORRUPT_HINT: Final = (
-    "the content beside it is not touched; 'imagestore check --rebuild' keeps the file and restores the records"
+    "the content next to it is not touched; 'imagestore check --rebuild' keeps the file and restores the records"
 )
 _HINTS: Final[dict[type[StoreError], str]] = {
     StoreBusyError: "another process holds the database; try again",

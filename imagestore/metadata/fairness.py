@@ -1,7 +1,7 @@
 """Fairness at the database's write lock: batch jobs yield to waiting writers.
 
 SQLite has no queue: who finds the lock taken sleeps and tries again, and a collector that takes it anew right after
-each batch wins nearly every time. So a waiting writer says so: other processes by a shared flock on a file beside the
+each batch wins nearly every time. So a waiting writer says so: other processes by a shared flock on a file next to the
 database, threads of this process in a list. Before each batch the collector looks, and yields until no writer waits.
 
 This is courtesy, not safety. Nothing breaks when the file is missing or a waiter was killed (the kernel lets go of its
@@ -83,7 +83,7 @@ class WriteQueue:
             yield say
         finally:
             if descriptor >= 0:
-                # A child that was forked meanwhile has the same open file, and would go on waiting.
+                # A child that was forked since then has the same open file, and would go on waiting.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)
 

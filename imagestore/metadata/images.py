@@ -309,7 +309,7 @@ class ImageTables(Database):
         if not expired:
             return 0
         with self._writing():
-            # What was put anew meanwhile is looked at again.
+            # What was put anew since then is looked at again.
             keys = [(each.reference, each.handler) for each in expired]
             current = [record for key in keys if (record := self.get_image(*key)) is not None]
             spared = leased()

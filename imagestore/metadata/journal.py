@@ -1,4 +1,4 @@
-"""The journal of records: a second memory beside the database, to rebuild the records from when that is damaged.
+"""The journal of records: a second memory next to the database, to rebuild the records from when that is damaged.
 
 ``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of
 one that was removed; the labels of content; a lease that was made to last, or the id of one that was released. What is
@@ -110,7 +110,7 @@ class RecordJournal:
         self._append(lines.whole_lease(number, lease, content))
 
     def put_leased(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
-        """Note what a lease lists beside what it listed before; inside the transaction.
+        """Note what a lease lists besides what it listed before; inside the transaction.
 
         Raises:
             OSError: the file can't be written.
@@ -143,7 +143,7 @@ class RecordJournal:
             while rest:  # a disk that fills up takes a part first, and says so only at the next
                 rest = rest[os.write(descriptor, rest) :]
         finally:
-            # A child that was forked meanwhile has the same open file, and would keep the lock.
+            # A child that was forked since then has the same open file, and would keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -185,7 +185,7 @@ class RecordJournal:
         labels: Iterable[tuple[Digest, Mapping[str, str]]],
         leases: Iterable[tuple[Lease, Collection[Digest]]],
     ) -> Iterator[BinaryIO | None]:
-        """A new journal beside this one, with an entry for each record, labelled content and lasting lease.
+        """A new journal next to this one, with an entry for each record, labelled content and lasting lease.
 
         Written without any lock; gone with the block.
 
@@ -226,7 +226,7 @@ class RecordJournal:
             finally:
                 if _is_named(descriptor, temporary):
                     os.unlink(temporary)
-                # It may be the journal by now, and a child that was forked meanwhile has the same open file.
+                # It may be the journal by now, and a child that was forked since then has the same open file.
                 fcntl.flock(file, fcntl.LOCK_UN)
 
     def exchange(self, prepared: BinaryIO, start: int) -> bool:

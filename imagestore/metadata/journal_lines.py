@@ -127,7 +127,7 @@ def lease(number: int, lease: Lease, content: Collection[Digest]) -> str:
 
 
 def leased(number: int, lease: Lease, content: Collection[Digest]) -> str:
-    """A lease and what it lists beside what it listed before."""
+    """A lease and what it lists besides what it listed before."""
     return json.dumps({"number": number, "leased": _lease_values(lease, content)})
 
 

@@ -61,7 +61,7 @@ class _Labelled:
 
 @dataclass(frozen=True, slots=True)
 class _Leased:
-    """A lease with what it lists, or with what it lists beside that."""
+    """A lease with what it lists, or with what it lists besides that."""
 
     lease: Lease
     content: tuple[Digest, ...]

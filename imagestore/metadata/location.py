@@ -13,7 +13,7 @@ from typing import Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreMissingError
 
-#: The journal of records, beside its database.
+#: The journal of records, next to its database.
 JOURNAL: Final = "records.jsonl"
 MOUNTS: Final = Path("/proc/self/mountinfo")
 #: File systems that several machines write, or that lock and map files for one machine only by chance.
@@ -95,7 +95,7 @@ def refuse_missing(path: Path) -> None:
             return
         if _has_blobs(path.with_name("content")):
             raise StoreCorruptError(
-                f"{path}: the database is gone, but the content beside it is there",
+                f"{path}: the database is gone, but the content next to it is there",
                 hint="run 'imagestore check --rebuild'",
             ) from None
         raise StoreMissingError(
@@ -130,7 +130,7 @@ def is_read_only(folder: Path) -> bool:
 
 
 def refusal(path: Path) -> int | None:
-    """The system's reason for not taking a small file beside a database; None when it takes one, or
+    """The system's reason for not taking a small file next to a database; None when it takes one, or
     that can't be found out.
 
     No other call tells what is full by a quota, has no inode left, or turned read-only without being mounted so (ext4
@@ -153,7 +153,7 @@ def cause(path: Path) -> int | None:
     """The system's reason for not opening a database; None when it can be opened, or that can't be found out.
 
     It is opened only where that will fail: to close it would drop the locks that SQLite has on it in this process
-    (fcntl(2)). That a disk has died is seen at the files beside it.
+    (fcntl(2)). That a disk has died is seen at the files next to it.
     """
     try:
         # Tells where no descriptor is left, and of folders that may not be passed.

@@ -60,7 +60,7 @@ def climb(node: Node, parents: Callable[[Node], Iterable[Node]], is_root: Callab
 
 
 def in_order(texts: Iterable[str]) -> Iterator[str]:
-    """Digests in text form, sorted in many small steps: sorting a million at once would stop all threads meanwhile.
+    """Digests in text form, sorted in many small steps: sorting a million at once would stop all threads in that time.
 
     >>> list(in_order(["sha256:b0", "sha256:a1", "sha256:a0"]))
     ['sha256:a0', 'sha256:a1', 'sha256:b0']

@@ -73,7 +73,7 @@ class NamedImageTables(Database):
         return found
 
     def kept_with(self, digest: Digest) -> tuple[Digest, ...]:
-        """What the store's records and named images hold beside this digest, so that a new name for it may too."""
+        """What the store's records and named images hold besides this digest, so that a new name for it may too."""
         with self._snapshot() as db:
             found = db.execute(
                 "SELECT o.digest FROM image_root r JOIN image_root o USING (reference, handler)"

@@ -1,4 +1,4 @@
-"""What containerd's clients keep beside our records: namespaces, named images, and which namespace knows which content.
+"""What containerd's clients keep besides our records: namespaces, named images, and which of them knows which content.
 
 A namespace is a client's own world (containerd, core/metadata): its own images, leases, labels and its own view of
 content. ``HOME`` is that of the store itself, the one containerd's CRI uses too: records by (reference, handler),
@@ -42,7 +42,7 @@ class NamedImage:
         labels: free text by key.
         created_at: seconds since 1970.
         updated_at: seconds since 1970.
-        also_keeps: what it keeps beside its target and what its labels name; our indexes have no edges to manifests.
+        also_keeps: what it keeps besides its target and what its labels name; our indexes have no edges to manifests.
     """
 
     namespace: str

@@ -149,7 +149,7 @@ class NamespaceTables(GraphTables):
     def put_ingest(self, owner: str, ref: str, *, expected: Digest | None, lease: str) -> None:
         """Note an unfinished write, what it will be, and the lease that it lives with.
 
-        A day once given stays given, whichever leases come and go meanwhile (containerd, core/metadata).
+        A day once given stays given, whichever leases come and go in that time (containerd, core/metadata).
 
         Args:
             owner: whose.

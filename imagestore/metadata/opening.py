@@ -70,10 +70,10 @@ class DatabaseAccess:
             self._alone = self._written()
         self._is_cramped = True
 
-    def _make(self, beside: str) -> None:
+    def _make(self, path: str) -> None:
         """Make an empty file that belongs to the database's owner, also if root makes it; as SQLite does."""
         status = os.stat(self._path)
-        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, status.st_mode & 0o777)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, status.st_mode & 0o777)
         try:
             if os.geteuid() == 0:
                 os.fchown(descriptor, status.st_uid, status.st_gid)
@@ -115,7 +115,7 @@ class DatabaseAccess:
             mode: SQLite's, see https://www.sqlite.org/uri.html, where it can be written.
 
         Raises:
-            StoreReadOnlyError: the log beside it holds changes that can't be brought in.
+            StoreReadOnlyError: the log next to it holds changes that can't be brought in.
         """
         if self._is_cramped and self._alone is None:
             return schema.address(self._path, "mode=ro&readonly_shm=1")
@@ -123,7 +123,7 @@ class DatabaseAccess:
             return schema.address(self._path, f"mode={mode}")
         if self.is_read_only and self._log_bytes():
             raise StoreReadOnlyError(
-                f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
+                f"{self._path}: the file system is read-only, and the log next to it holds changes to bring in",
                 hint="mount it writable once",
             )
         # No process changes the file, and no log can be made in its folder.

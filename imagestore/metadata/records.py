@@ -61,7 +61,7 @@ class ImageRecord:
 
     @property
     def labelled(self) -> tuple[Digest, ...]:
-        """What its labels keep beside its roots."""
+        """What its labels keep besides its roots."""
         return ContentTerms.of(self.labels).references
 
     @property

@@ -64,7 +64,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
             stack.pop_all()
 
     def _begin_journal(self) -> None:
-        """Bring journal and database together where one of them was put beside the other."""
+        """Bring journal and database together where one of them was put next to the other."""
         if self._way.only_reads:
             return
         if not self._journal.path.exists():

@@ -1,5 +1,5 @@
 """Documents: JSON that points on (index, manifest) or describes an image (config).
 
 Raw bytes are the truth: a digest is over what was received, so a document keeps its bytes and the typed view stands
-beside them. Nothing here touches disk or network.
+next to them. Nothing here touches disk or network.
 """

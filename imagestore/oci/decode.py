@@ -6,7 +6,7 @@ bits, duplicate member names, and members equal to a known name but for case (Go
 not). Half a surrogate pair, which no text can hold, is read as U+FFFD, as Go reads it.
 
 The typed parsers judge (``members.py``). What they refuse, the schema library words: our own schemas, JSON Schema Draft
-2020-12, flat, one per kind of document, are beside this module.
+2020-12, flat, one per kind of document, are next to this module.
 """
 
 from __future__ import annotations

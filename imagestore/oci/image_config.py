@@ -119,7 +119,7 @@ class ImageConfig:
 def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | None:
     """The config of a manifest that is_image; None where its media type tells nothing, and neither do its bytes.
 
-    Such a file beside layers of images is an artifact's: Docker refuses it, and other peers carry it.
+    Such a file next to layers of images is an artifact's: Docker refuses it, and other peers carry it.
 
     Raises:
         DocumentError: it breaks its rules, or doesn't fit the manifest's layers.

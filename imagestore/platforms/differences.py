@@ -94,7 +94,7 @@ DIFFERENCES: Final = (
         upstream="of the fitting entries only the best is looked at: an index inside the index that holds nothing that "
         "fits is the end",
         here="the next best is tried",
-        because="an index that promises more than it holds must not hide the manifest beside it",
+        because="an index that promises more than it holds must not hide the manifest next to it",
         test="oci/test_select_nested.py::test_where_the_best_index_holds_nothing_that_fits_the_next_entry_is_tried",
     ),
     Difference(

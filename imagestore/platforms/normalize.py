@@ -64,7 +64,7 @@ KNOWN_ARCHITECTURES: Final = frozenset(
 
 _OS_NAMES: Final = {"macos": "darwin"}
 _ARCHITECTURE_NAMES: Final = {"i386": "386", "x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64"}
-#: Names that fix the variant, whatever variant is given beside them.
+#: Names that fix the variant, whatever variant is given next to them.
 _FIXED: Final = {"i386": ("386", ""), "armhf": ("arm", "v7"), "armel": ("arm", "v6")}
 _VARIANT_NAMES: Final = {
     "amd64": {"v1": ""},

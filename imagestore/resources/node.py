@@ -1,4 +1,4 @@
-"""What the numbers depend on beside the pod: the node, and how its kubelet is configured."""
+"""What the numbers depend on besides the pod: the node, and how its kubelet is configured."""
 
 from __future__ import annotations
 

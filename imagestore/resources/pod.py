@@ -67,7 +67,7 @@ class Container:
 
     @property
     def is_sidecar(self) -> bool:
-        """Whether it starts before the containers and goes on beside them."""
+        """Whether it starts before the containers and runs along with them."""
         return self.is_init and self.is_restartable
 
 
@@ -79,7 +79,7 @@ class Pod:
         containers: at least one in a valid pod.
         init_containers: in their order; each has ``is_init``.
         resources: of the pod itself (pod-level resources), or None.
-        overhead: what the sandbox takes beside the containers, from the RuntimeClass.
+        overhead: what the sandbox takes besides the containers, from the RuntimeClass.
         priority: as admission resolved it, or None.
         priority_class: name of the PriorityClass.
         annotations: tell static and mirror pods.

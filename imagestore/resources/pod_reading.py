@@ -75,7 +75,7 @@ def _meant(name: str) -> str:
 def faults(pod: Pod) -> Iterator[str]:
     """What the API server would refuse: negative quantities, requests above limits, huge pages that can't be had.
 
-    Huge pages are overcommitted nowhere, come in whole pages, and only beside cpu or memory.
+    Huge pages are overcommitted nowhere, come in whole pages, and only next to cpu or memory.
 
     Args:
         pod: before or after defaults were filled in, which may bring further ones.
@@ -142,7 +142,7 @@ def _faults_of_amounts(parts: Mapping[str, Mapping[str, Quantity]], what: str) -
             if expected:
                 yield f"{what}: {part}.{name} is {amount.as_written}, expected {expected}"
             if is_huge and not alone:
-                alone = f"{what}: {part}.{name} has neither cpu nor memory beside it, expected one of them too"
+                alone = f"{what}: {part}.{name} has neither cpu nor memory next to it, expected one of them too"
     if alone and not any(name in amounts for amounts in parts.values() for name in (CPU, MEMORY)):
         yield alone
 

@@ -25,7 +25,7 @@ _Part: TypeAlias = "Callable[[Container], Mapping[str, Quantity]]"
 def with_defaults(pod: Pod) -> Pod:
     """The pod as the API server stores it: a missing request takes its limit; an explicit 0 stays.
 
-    A pod-level request that is missing beside pod-level limits takes the containers' total, else the pod-level limit.
+    A pod-level request that is missing next to pod-level limits takes the containers' total, else the pod-level limit.
     Huge pages aren't overcommitted: the pod's limit, by default what its containers may have, is its request.
     """
     filled = replace(

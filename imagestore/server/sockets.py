@@ -3,7 +3,7 @@
 So no client ever sees a socket that isn't ready or whose rights are too wide, and one that connects meets the server or
 no one. A missing folder is made so that all users may pass through it (as containerd's) and the socket's own rights
 alone say who may connect; one that strangers could rename things in is refused. A socket whose server has died is
-replaced; one whose server lives is not. A lock file beside the socket settles the case of two servers that start at
+replaced; one whose server lives is not. A lock file next to the socket settles the case of two servers that start at
 once; it stays, since removing a lock file would let two processes hold "the" lock.
 """
 

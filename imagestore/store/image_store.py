@@ -134,7 +134,7 @@ class ImageStore(Archives, Upkeep):
         # Before its content: content without a database looks like a store that has lost it.
         self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=self._keep_found)
         if self._found[0]:
-            said = "%s: made a database beside %d blobs of unknown use, which lease %s keeps for a day"
+            said = "%s: made a database next to %d blobs of unknown use, which lease %s keeps for a day"
             logging.getLogger(__name__).warning(said, self.root, *self._found)
         try:
             self.content = LocalContentStore(

@@ -1,4 +1,4 @@
-"""Names of archives that are being written, beside their final ones; and the end of those whose writer died.
+"""Names of archives that are being written, next to their final ones; and the end of those whose writer died.
 
 A writer holds a lock on its temporary file; an unlocked file was left by a dead process, and goes when the
 next archive of that name is written.
@@ -23,7 +23,7 @@ _OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def partial_name(final: str) -> str:
-    """A new name beside the final one; what dead writers of ours left beside it is removed, as far as we may."""
+    """A new name next to the final one; what dead writers of ours left next to it is removed, as far as we may."""
     folder, name = os.path.split(final)
     dead = re.compile(re.escape(name) + _ENDING)
     found: list[str] = []

@@ -149,7 +149,7 @@ class StoreWorkers:
         None when that can't be told.
         """
         lent = self._current
-        # Closed meanwhile, it says None.
+        # Closed since then, it says None.
         generation = lent.store.metadata.generation()
         return None if generation is None else (lent.number, generation)
 

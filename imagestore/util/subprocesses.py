@@ -45,7 +45,7 @@ def converse(
         TimeoutError: it took too long; it and everything it started were ended.
         OverflowError: it said too much.
         OSError: it can't be started.
-        OperationCancelledError: cancelled meanwhile.
+        OperationCancelledError: cancelled since then.
     """
     process = subprocess.Popen(
         list(command),

@@ -296,7 +296,7 @@ class EventBody(httpx.SyncByteStream):
 
 
 def _written(machine: h11.Connection, request: httpx.Request) -> Iterator[bytes]:
-    """A request as bytes: the head with as much of the body as fits beside it, then what follows.
+    """A request as bytes: the head with as much of the body as fits next to it, then what follows.
 
     Raises:
         httpx.LocalProtocolError: it can't be written as valid HTTP.

@@ -86,7 +86,7 @@ class Exchange:
             return None
         try:
             found = self._socket.getpeername()
-        except OSError:  # closed meanwhile
+        except OSError:  # closed since then
             return None
         return str(found[0]).partition("%")[0] if isinstance(found, tuple) and found else None
 

@@ -1,4 +1,4 @@
-"""Docker's ``manifest.json`` beside a layout: whether it says something else of an image that the layout describes.
+"""Docker's ``manifest.json`` next to a layout: whether it says something else of an image that the layout describes.
 
 The layout counts, as in containerd; but ``docker load`` goes by the other, and would have another image of that name.
 """

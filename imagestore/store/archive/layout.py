@@ -1,7 +1,7 @@
 """Names and small documents of an OCI layout (image-spec 1.1, image-layout.md), and how containerd names images in it.
 
 ``io.containerd.image.name`` has the full reference; ``org.opencontainers.image.ref.name`` the tag, or the whole
-reference where it has a digest. ``manifest.json`` beside the layout lets ``docker load`` read the same archive.
+reference where it has a digest. ``manifest.json`` next to the layout lets ``docker load`` read the same archive.
 """
 
 from __future__ import annotations

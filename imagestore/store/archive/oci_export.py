@@ -1,4 +1,4 @@
-"""The members of an OCI layout, as containerd's export arranges them, with ``manifest.json`` for Docker beside."""
+"""The members of an OCI layout, as containerd's export arranges them, with ``manifest.json`` for Docker next to it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Writing members: a tar archive or a folder, the same bytes each time, whole or not at all.
 
-Members come sorted by name, with time 0, owner 0 and fixed modes. A file is written beside its place and renamed when
+Members come sorted by name, with time 0, owner 0 and fixed modes. A file is written next to its place and renamed when
 it is complete; a folder too. A pipe or a device is written directly; a wait for a pipe's reader ends with the token.
 """
 

@@ -1,6 +1,6 @@
 """Checking: every blob hashed again, every edge and every record compared with what the content says.
 
-Only reads. Work of other processes goes on meanwhile: what was removed or collected since it was listed is no fault.
+Only reads. Work of other processes goes on in that time: what was removed or collected since it was listed is no fault.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
 
 
 def record_faults(metadata: MetadataStore, content: ContentStore, record: ImageRecord) -> list[Fault]:
-    """What is wrong with one record; nothing when it was changed or removed meanwhile.
+    """What is wrong with one record; nothing when it was changed or removed since then.
 
     Args:
         metadata: where its edges are.

@@ -1,6 +1,6 @@
 """Rebuilding a damaged database: make a new one with each record whose content is all there, then exchange them.
 
-The journal beside the database says which records, labels and lasting leases there were; the content says which of them
+The journal next to the database has all records, labels and lasting leases; the content says which of them
 are true. Whether the last transaction was committed before the damage may be uncertain: then what it changed comes
 back, and what it replaced is kept for a day by a lease.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def rebuild(root: Path, *, is_forced: bool = False) -> RebuildReport:
-    """Restore the records of a store whose database is damaged. Nothing else may use the store meanwhile.
+    """Restore the records of a store whose database is damaged. Nothing else may use the store during that time.
 
     A whole database gets what the journal knows and it lacks; if only indexes are damaged, they are made anew first.
 
@@ -150,7 +150,7 @@ def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
 def put_aside(path: Path, why: str) -> Path | None:
     """Give a database another name, with its log, so that nothing of it is lost; None where there is none.
 
-    Who dies meanwhile leaves all of it or no database: without its log it would be an older one that may look whole.
+    A process that dies leaves all of it or no database: without its log it would be an older one that may look whole.
     And SQLite would play a log that stays into the new one.
     """
     number = 1

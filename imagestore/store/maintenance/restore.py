@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def restore_backup(root: Path, file: Path) -> Path | None:
-    """Put a backup's records in the place of a store's. Nothing else may use the store meanwhile.
+    """Put a backup's records in the place of a store's. Nothing else may use the store during that time.
 
     The content stays as it is: a record of the backup whose content has been collected since is found by a check and
     fetched by a repair; content that no record of the backup needs goes with the next collection.

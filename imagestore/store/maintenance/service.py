@@ -125,7 +125,7 @@ class Upkeep(abc.ABC):
             InvalidReferenceError, InvalidInputError: the reference can't be read, or has a digest; or as remove().
             UnknownRuntimeHandlerError: as remove().
             ImageDeniedError: an image verifier refuses the image under this reference.
-            StoreBusyError: an image was removed or changed meanwhile.
+            StoreBusyError: an image was removed or changed since then.
             OperationCancelledError: the token was cancelled.
             StoreError: the store can't be read or written.
         """
@@ -341,7 +341,7 @@ class Upkeep(abc.ABC):
         return report
 
     def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
-        """Free content that no record and no lease needs; safe beside pulls in any process.
+        """Free content that no record and no lease needs; safe while any process pulls.
 
         Args:
             dry_run: only say what would be freed, at least: what a collection drops first (images whose gc.expire is

@@ -51,7 +51,7 @@ def tag(metadata: MetadataStore, records: Sequence[ImageRecord], further: Refere
             now = metadata.get_image(record.reference, owner)
             # Where it is still there, all that it needs is too.
             if now is None or now.target != record.target:
-                raise StoreBusyError(f"image {record.reference!r} was changed or removed meanwhile", hint="try again")
+                raise StoreBusyError(f"image {record.reference!r} was changed or removed since then", hint="try again")
             new = replace(now, reference=str(further), is_pinned=False, created_at=0.0)
             stored.append(now if now.reference == new.reference else metadata.put_image(new, {}))
     return stored

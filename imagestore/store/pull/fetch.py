@@ -163,7 +163,7 @@ class Fetcher:
 
         Args:
             cancel: ends the work.
-            document: one of them that is read as soon as it came, beside the others.
+            document: one of them that is read as soon as it came, while others come.
             hear: gets its verified bytes then, or None where they can be read from the store; may raise.
         """
         with (
@@ -187,7 +187,7 @@ class Fetcher:
         return 0 if arrival is None else self._settle(arrival, cancel=cancel)
 
     def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken, flow: BlobFlow | None = None) -> None:
-        """Store a document whose bytes are at hand, with a flow beside what comes next."""
+        """Store a document whose bytes are at hand, with a flow while the next ones come."""
         while True:
             try:
                 writer = self._writer(descriptor, len(raw), cancel)

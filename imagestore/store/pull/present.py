@@ -62,14 +62,14 @@ class PresentImage:
         """Write the record, in the caller's transaction.
 
         Args:
-            content: looked at once more: perhaps nothing kept it meanwhile.
+            content: looked at once more: perhaps nothing kept it in that time.
             metadata: where the record goes.
             labels: the record's.
             is_pinned: whether policies spare it.
             created_at: seconds since 1970, for a reference and handler that had no record.
 
         Raises:
-            StoreBusyError: some of the content was collected meanwhile.
+            StoreBusyError: some of the content was collected since then.
         """
         needed = self.choice.descriptors
         confirm(content, needed, what=self.record.reference)
@@ -200,7 +200,7 @@ def confirm(content: LocalContentStore, descriptors: Collection[Descriptor], *, 
         what: names the record in errors.
 
     Raises:
-        StoreBusyError: something was collected meanwhile.
+        StoreBusyError: something was collected since then.
     """
     gone = [descriptor.digest for descriptor in descriptors if not content.exists(descriptor.digest)]
     if gone:

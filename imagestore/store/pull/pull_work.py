@@ -7,7 +7,7 @@
 5. *Fetch*: config and layers that are missing come in parallel, under a lease.
 6. *Record*: documents are stored, then the record and its edges are written in one transaction.
 
-A failure before step 6 leaves every record as it was. Blobs that came meanwhile are deleted again, unless trying again
+A failure before step 6 leaves every record as it was. Blobs that came since then are deleted again, unless trying again
 could use them.
 """
 
@@ -127,7 +127,7 @@ class PullWork:
         return target, raw
 
     def _report_drift(self, target: Descriptor) -> None:
-        """Say when the tag beside a digest no longer (or never) leads to it."""
+        """Say when the tag next to a digest no longer (or never) leads to it."""
         by_tag = Reference(self.reference.host, self.reference.path, self.reference.tag)
         try:
             now = self.client.resolve(by_tag, known=[target], cancel=self.cancel).digest
@@ -222,7 +222,7 @@ class ResolvedPull:
                 )
 
     def _bring(self, choice: Choice, fetcher: Fetcher) -> Choice:
-        """Bring everything; the config beside the layers, since it seldom says that they aren't wanted."""
+        """Bring everything; the config together with the layers, since it seldom says that they aren't wanted."""
         documents, config, layers = self._documents, choice.manifest.config, choice.manifest.layers
 
         def complete(raw: bytes | None) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Documents of one reference that are in memory together: the most that selecting may open, with something to spare.
 MAX_HELD_BYTES: Final = 384 * 1024 * 1024
-#: What Python takes for a text beside its characters, and for its place in a table.
+#: What Python takes for a text besides its characters, and for its place in a table.
 _TEXT_BYTES: Final = 64
 _Key = tuple["Digest", str]
 D = TypeVar("D")

@@ -96,7 +96,7 @@ def test_shared_content_that_was_collected_meanwhile_is_not_found_and_can_be_wri
     store.collect_garbage()
     assert not has_file(store, HELLO)
     collected.set()
-    with refused(NOT_FOUND, "collected meanwhile"):
+    with refused(NOT_FOUND, "collected since then"):
         list(stream)
     assert not other.knows(HELLO)
     other.ingest(b"hello")

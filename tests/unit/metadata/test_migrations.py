@@ -319,7 +319,7 @@ def test_a_read_only_disk_is_read_unless_changes_lie_beside_the_database(
                 store.delete_lease("here")
             assert "mount it writable" in refused.value.hint
     Path(f"{path}-wal").write_bytes(b"changes")
-    with pytest.raises(StoreReadOnlyError, match="log beside it holds changes") as caught:
+    with pytest.raises(StoreReadOnlyError, match="log next to it holds changes") as caught:
         SqliteMetadataStore(path)
     assert "mount it writable" in caught.value.hint
 

@@ -131,7 +131,7 @@ def test_what_the_api_server_would_refuse(given: Pod, faults: list[str]) -> None
 
 
 NO_SIZE = "expected a page size in its name that is a whole number of bytes above 0, such as 2Mi"
-ALONE = "has neither cpu nor memory beside it, expected one of them too"
+ALONE = "has neither cpu nor memory next to it, expected one of them too"
 
 
 @pytest.mark.parametrize(

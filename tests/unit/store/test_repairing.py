@@ -262,7 +262,7 @@ def test_a_store_made_beside_content_keeps_it_for_a_day(
         ImageStore(root, is_making=False)
     with ImageStore(root) as again:
         assert len(list(again.metadata.leases())) == 1
-        assert f"made a database beside {len(blobs)} blobs" in caplog.text
+        assert f"made a database next to {len(blobs)} blobs" in caplog.text
         again.collect_garbage()
         assert present(again) == blobs
     with ImageStore(root, clock=lambda: time.time() + 2 * DAY) as later:
@@ -315,7 +315,7 @@ def test_what_another_process_brought_into_a_new_store_is_not_taken_for_found(
 
     monkeypatch.setattr("imagestore.store.image_store.SqliteMetadataStore", slowly)
     with ImageStore(root) as store:
-        assert (list(store.metadata.leases()), "beside" in caplog.text) == ([], False)
+        assert (list(store.metadata.leases()), "next to" in caplog.text) == ([], False)
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
