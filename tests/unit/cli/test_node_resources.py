@@ -188,7 +188,7 @@ def test_every_option_of_node_and_kubelet_changes_its_number(line: Commands) -> 
         (("--memory-limit", "10E", "--os", "linux"), "does not fit"),
         (("--cpu-limit", "1", "--node-memory", "-5", "--os", "linux"), "--node-memory: '-5'"),
         (("--cpu-limit", "1", "--node-swap", "10E", "--os", "linux"), "--node-swap: '10E'"),
-        (("--huge-page-limit", "2Mi=4Mi", "--os", "linux"), "has neither cpu nor memory beside it"),
+        (("--huge-page-limit", "2Mi=4Mi", "--os", "linux"), "has neither cpu nor memory next to it"),
         (("--memory-limit", "1Gi", "--huge-page-limit", "0=0", "--os", "linux"), "expected a page size in its name"),
         (("--memory-limit", "1Gi", "--huge-page-limit", "2Mi=3Mi", "--os", "windows"), "such as 4Mi"),
     ],
