@@ -29,6 +29,7 @@ from imagestore.registry.push import RepositoryWriter, writable
 from imagestore.registry.ranges import range_field
 from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, ClientContext, Session
+from imagestore.registry.upload_sessions import UploadSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -67,6 +68,7 @@ class RegistryClient:
         policy: limits of retries, waits and waste.
         observer: told about waits and changes of host.
         foreign_sender: sends to hosts that only a document names; without it no such host is asked.
+        sessions: notes unfinished uploads for later processes; only in memory by default.
         breaker: remembers unreachable mirrors; its own by default.
         timing: clocks, chance and sleep.
         on_close: run by close().
@@ -80,6 +82,7 @@ class RegistryClient:
         policy: TransferPolicy | None = None,
         observer: Observer = ignore,
         foreign_sender: Sender | None = None,
+        sessions: UploadSessions | None = None,
         breaker: Breaker | None = None,
         timing: Timing | None = None,
         on_close: Callable[[], None] | None = None,
@@ -93,6 +96,7 @@ class RegistryClient:
         self._operations = Operations(self._shared.policy, used_timing)
         self._slots = TransferSlots(self._shared.policy.connections_per_host)
         self._foreign_sender = foreign_sender
+        self._sessions = sessions or UploadSessions()
 
     @property
     def policy(self) -> TransferPolicy:
@@ -327,7 +331,7 @@ class RegistryClient:
         operation = self._operations.of(cancel)
         endpoint = writable(operation.endpoints(reference.host, self._endpoints), reference.host)
         session = Session(endpoint, self._access(endpoint), self._shared, operation, cancel)
-        return RepositoryWriter(session, reference, self._slots)
+        return RepositoryWriter(session, reference, self._slots, self._sessions)
 
     def close(self) -> None:
         """Close all connections, those in use when their answer ends; the client is not usable afterwards.

@@ -6,6 +6,7 @@ addresses never mix between registries.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +20,8 @@ from imagestore.registry.mirrors import Breaker
 from imagestore.registry.policy import AuthPolicy
 from imagestore.registry.policy import auth_policy as auth_policy_of
 from imagestore.registry.policy import transfer_policy as transfer_policy_of
+from imagestore.registry.upload_sessions import FOLDER as UPLOADS
+from imagestore.registry.upload_sessions import UploadSessions
 
 if TYPE_CHECKING:
     import httpx
@@ -53,7 +56,8 @@ def connect(
             itself, and the defaults hold.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         policy: limits of retries, waits and waste, instead of the configuration's.
-        state_folder: where dead mirrors are remembered across processes; without it, in this client only.
+        state_folder: where dead mirrors and unfinished uploads are remembered across processes; without it, in this
+            client only.
         transport: answers instead of the network (replay, tests).
         unix_socket: connect to this socket whatever the host, for servers under test.
         timing: clocks, chance and sleep.
@@ -80,6 +84,7 @@ def connect(
         endpoints=endpoints,
         policy=policy,
         foreign_sender=sender.public_only(),
+        sessions=UploadSessions(os.path.join(state_folder, UPLOADS)) if state_folder else None,
         breaker=Breaker(state_folder) if state_folder else None,
         timing=timing,
         on_close=sender.close,

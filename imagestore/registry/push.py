@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from imagestore.registry.limits import TransferSlots
     from imagestore.registry.session import Session
     from imagestore.registry.transport.messages import Response
+    from imagestore.registry.upload_sessions import UploadSessions
     from imagestore.registry.uploads import Opener
 
 _SUBJECT: Final = "OCI-Subject"
@@ -58,12 +59,14 @@ class RepositoryWriter:
         session: the host.
         reference: names the repository.
         slots: how many transfers the host serves at once.
+        sessions: where uploads are noted for later processes.
     """
 
-    def __init__(self, session: Session, reference: Reference, slots: TransferSlots) -> None:
+    def __init__(self, session: Session, reference: Reference, slots: TransferSlots, sessions: UploadSessions) -> None:
         self._session = session
         self._reference = reference
         self._slots = slots
+        self._sessions = sessions
 
     @property
     def host(self) -> str:
@@ -85,7 +88,7 @@ class RepositoryWriter:
         """
         slot = self._slots.take(self._session.endpoint.origin, cancel=self._session.cancel)
         try:
-            upload = BlobUpload(self._session, self._reference.path, descriptor, opener, mount_from)
+            upload = BlobUpload(self._session, self._reference.path, descriptor, opener, mount_from, self._sessions)
             done = upload.run()
         finally:
             slot.give_back()

@@ -3,7 +3,8 @@
 A blob that the repository has is not sent; one that another repository of the same registry has is mounted from there.
 A small one goes in one PUT. A large one goes in one PATCH, which containers' tools have long used and so every registry
 takes, and a PUT then asks the registry to verify it. If the connection breaks, the registry is asked how much it has
-kept: from there the upload goes on, or it begins anew where that can't be told.
+kept: from there the upload goes on, or it begins anew where that can't be told. A later process goes on in the same
+way (``upload_sessions``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
-from imagestore.errors import DigestMismatchError, ImageStoreError, ProtocolError, RegistryError
+from imagestore.errors import DigestMismatchError, ImageStoreError, ProtocolError, RegistryError, SizeMismatchError
 from imagestore.oci.digest import Verifier
 from imagestore.registry.errors_body import failure
 from imagestore.registry.events import BlobUploaded, BlobUploading
@@ -24,6 +25,7 @@ from imagestore.registry.manifests import accepted, announced_digest, is_documen
 from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import Call, Content
 from imagestore.registry.transport import urls
+from imagestore.registry.upload_sessions import UploadNote, UploadSessions
 
 if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
@@ -63,6 +65,7 @@ class BlobUpload:
         descriptor: of the blob.
         opener: opens its bytes.
         mount_from: repository of the same registry that has it; empty if there is none.
+        sessions: where uploads are noted for later processes.
     """
 
     session: Session
@@ -70,10 +73,16 @@ class BlobUpload:
     descriptor: Descriptor
     opener: Opener
     mount_from: str = ""
+    sessions: UploadSessions = field(default_factory=UploadSessions)
+    #: Its ``location`` is where the bytes go; empty before the upload has begun.
+    _note: UploadNote = field(default_factory=UploadNote, init=False)
+    # Whether the registry may have a part.
+    _is_continued: bool = field(default=False, init=False)
+    # Bytes that were sent, those of broken tries too.
     _sent: int = field(default=0, init=False)
     _reading: Generator[bytes] | None = field(default=None, init=False)
-    # Over what was read so far, of which a part may be sent again.
-    _verifier: Verifier = field(init=False)
+    # Over what was read so far, of which a part may be sent again; None where an earlier process read the beginning.
+    _verifier: Verifier | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._verifier = self._new_verifier()
@@ -86,46 +95,53 @@ class BlobUpload:
             IntegrityError: the source's bytes aren't the descriptor's, or the registry has others.
             OperationCancelledError: cancelled, or past the deadline.
         """
-        try:
+        with contextlib.ExitStack() as stack:
+            if self.descriptor.size > _SMALL_BYTES:
+                origin = self.session.endpoint.origin
+                note = self.sessions.note(origin, self.repository, self.descriptor.digest)
+                self._note = stack.enter_context(note)
+                self._is_continued = self._is_ours(self._note.location)
+                if not self._is_continued:
+                    self._note.keep("")
+            stack.callback(self._close_source)
             return self._run()
-        finally:
-            self._close_source()
 
     def _run(self) -> BlobUploaded:
         if self._is_there():
+            self._note.keep("")
             return BlobUploaded(self.descriptor, 0)
-        attempt, location = 0, ""
+        attempt = 0
         while True:
             try:
-                location = location or self._begin()
-                if not location:
+                if not self._note.location and not self._begin():
                     return BlobUploaded(self.descriptor, 0, self.mount_from)
-                self._send(location)
+                self._send()
                 return BlobUploaded(self.descriptor, self._sent)
             except _SourceError as failed:
-                self._give_up(location)
+                self._give_up()
                 raise failed.error from failed.error.__cause__
             except RegistryError as error:
                 attempt += 1
-                location = self._after(error, attempt, location)
-                if not location and self._is_there():
+                self._wait_after(error, attempt)
+                if not self._note.location and self._is_there():
                     return BlobUploaded(self.descriptor, self._sent)
 
-    def _after(self, error: RegistryError, attempt: int, location: str) -> str:
-        """Wait, if another try may succeed; where the upload goes on, or nothing to begin anew."""
+    def _wait_after(self, error: RegistryError, attempt: int) -> None:
+        """Wait, if another try may succeed; an upload that the registry has lost begins anew."""
         policy, session = self.session.shared.policy, self.session
-        is_lost = bool(location) and error.status in {404, 416}
+        is_lost = bool(self._note.location) and error.status in {404, 416}
         if attempt >= policy.attempts or not (is_lost or is_transient(error)) or not session.operation.take_retry():
             raise error
         seconds = backoff_seconds(policy, attempt, session.shared.timing.random())
         session.shared.wait(session.endpoint.host, seconds, str(error), session.cancel)
-        return "" if is_lost else location
+        if is_lost:
+            self._note.keep("")
 
     def _is_there(self) -> bool:
         return is_there(self.session, self.repository, self.descriptor)
 
-    def _begin(self) -> str:
-        """Where to send the blob; empty if it was mounted, which is tried once."""
+    def _begin(self) -> bool:
+        """Begin an upload; False if the blob was mounted instead, which is tried once."""
 
         def judged(response: Response) -> str:
             with response:
@@ -135,37 +151,39 @@ class BlobUpload:
                     return self._location(response)
                 raise failure(response, what=self._what)
 
+        self._is_continued = False
         call = self._call("POST", "blobs/uploads/")
         if self.mount_from:
             query = f"mount={quote(str(self.descriptor.digest), safe='')}&from={quote(self.mount_from, safe='')}"
             try:
-                location = self.session.call(replace(call, query=query), judged)
+                self._note.keep(self.session.call(replace(call, query=query), judged))
             except RegistryError as error:
                 # The other repository may not be read, or the registry doesn't mount: the bytes are sent.
                 if error.status not in _NOT_MOUNTED:
                     raise
             else:
-                return location
+                return bool(self._note.location)
             self.mount_from = ""
-        return self.session.call(call, judged)
+        self._note.keep(self.session.call(call, judged))
+        return True
 
-    def _send(self, location: str) -> None:
+    def _send(self) -> None:
         if self.descriptor.size <= _SMALL_BYTES:
             data = b"".join(self._opened(0))
-            self._commit(location, Content(_OCTETS, len(data), lambda: (data,)))
-            self._sent = len(data)
+            self._commit(Content(_OCTETS, len(data), lambda: (data,)))
             return
-        start = 0
-        if self._sent:
-            kept = self._kept(location)
-            location, start = (location, kept) if kept is not None else (self._begin(), 0)
+        start = self._kept() if self._is_continued else 0
+        if start is None:
+            self._begin()
+            start = 0
+        self._is_continued = True
         if start < self.descriptor.size:
             place = f"{start}-{self.descriptor.size - 1}" if start else ""
             content = Content(_OCTETS, self.descriptor.size - start, lambda: self._opened(start), place)
-            location = self._at(location, "PATCH", content, self._next_location)
-        self._commit(location, Content(_OCTETS, 0, tuple))
+            self._note.keep(self._at("PATCH", content, self._next_location))
+        self._commit(Content(_OCTETS, 0, tuple))
 
-    def _kept(self, location: str) -> int | None:
+    def _kept(self) -> int | None:
         """How many bytes a registry has of an upload that broke; None if it doesn't know it any more, or can't tell."""
 
         def judged(response: Response) -> int | None:
@@ -175,9 +193,13 @@ class BlobUpload:
                     return None
                 # The first byte alone, or none: registries write both as 0-0.
                 last = int(found[1])
-                return last + 1 if 0 < last < self.descriptor.size else None
+                if not 0 < last < self.descriptor.size:
+                    return None
+                if response.headers.get("Location", ""):
+                    self._note.keep(self._location(response))
+                return last + 1
 
-        return self._at(location, "GET", None, judged)
+        return self._at("GET", None, judged)
 
     def _next_location(self, response: Response) -> str:
         with response:
@@ -185,7 +207,7 @@ class BlobUpload:
                 raise failure(response, what=self._what)
             return self._location(response)
 
-    def _commit(self, location: str, content: Content) -> None:
+    def _commit(self, content: Content) -> None:
         """Ask the registry to verify what it has, and to make it visible."""
 
         def judged(response: Response) -> None:
@@ -198,19 +220,30 @@ class BlobUpload:
                 what = f"{self._what} at {self.session.endpoint.host}"
                 raise DigestMismatchError(what, expected=str(wanted), actual=str(claimed))
 
-        mark = "&" if "?" in location else "?"
-        self._at(f"{location}{mark}digest={quote(str(self.descriptor.digest), safe='')}", "PUT", content, judged)
+        self._at("PUT", content, judged, query=f"digest={quote(str(self.descriptor.digest), safe='')}")
+        self._note.keep("")
 
-    def _give_up(self, location: str) -> None:
+    def _give_up(self) -> None:
         """Let the registry delete what it has; one that doesn't, forgets it after some days."""
-        if location:
+        if self._note.location:
             with contextlib.suppress(ImageStoreError):
-                self._at(location, "DELETE", None, lambda response: response.close())
+                self._at("DELETE", None, lambda response: response.close())
+            self._note.keep("")
 
-    def _at(self, location: str, method: str, content: Content | None, use: Callable[[Response], T]) -> T:
-        """One request to an upload, sent once: what repeats it has to know how far it came."""
+    def _at(self, method: str, content: Content | None, use: Callable[[Response], T], *, query: str = "") -> T:
+        """One request to the upload, sent once: what repeats it has to know how far it came."""
+        location = self._note.location
+        if query:
+            location += ("&" if "?" in location else "?") + query
         call = replace(self._call(method, ""), url=location, content=content)
         return replace(self.session, is_tried_once=True).call(call, use)
+
+    def _is_ours(self, location: str) -> bool:
+        """Whether an address that was noted is the registry's own."""
+        try:
+            return bool(location) and urls.origin_of(location) == self.session.endpoint.origin
+        except ProtocolError:
+            return False
 
     def _call(self, method: str, path: str) -> Call:
         return Call(method, self.repository, path, self._what)
@@ -243,9 +276,12 @@ class BlobUpload:
         Raises:
             _SourceError: they can't be had, or aren't the descriptor's.
         """
-        if start == 0 and self._verifier.received:
+        if start == 0:
             self._verifier = self._new_verifier()
-        self._sent = start
+        elif self._verifier is not None and start > self._verifier.received:
+            # The registry judges the whole.
+            self._verifier = None
+        at = start
         observer = self.session.shared.observer
         observer(BlobUploading(self.descriptor, start))
         try:
@@ -254,10 +290,14 @@ class BlobUpload:
                 coming = reader.submit(next, pieces, b"")
                 while piece := coming.result():
                     coming = reader.submit(next, pieces, b"")
-                    yield piece
                     self._sent += len(piece)
-                    observer(BlobUploading(self.descriptor, self._sent))
-            self._verifier.finish()
+                    yield piece
+                    at += len(piece)
+                    observer(BlobUploading(self.descriptor, at))
+            if at != self.descriptor.size:
+                raise SizeMismatchError(self._what, expected=self.descriptor.size, actual=at)
+            if self._verifier is not None:
+                self._verifier.finish()
         except ImageStoreError as error:
             raise _SourceError(error) from error
 
@@ -268,7 +308,7 @@ class BlobUpload:
         while count := source.readinto(buffer):
             self.session.cancel.check()
             piece, first, at = buffer[:count], at, at + count
-            if at > self._verifier.received:
+            if self._verifier is not None and at > self._verifier.received:
                 self._verifier.update(piece[max(0, self._verifier.received - first) :])
             if at > start:
                 yield bytes(piece[max(0, start - first) :])

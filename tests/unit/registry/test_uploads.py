@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Self
 
 import httpx
 import pytest
 
-from imagestore import BlobUploaded, CancelToken, Descriptor, Digest, Event, Reference
+from imagestore import BlobUploaded, CancelToken, Descriptor, Digest, Event, Reference, TransferPolicy
 from imagestore.errors import (
     AccessDeniedError,
     DigestMismatchError,
@@ -23,6 +25,8 @@ from imagestore.registry import connect
 from imagestore.registry.blobs import Transfer
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.retry import Timing
+from imagestore.registry.transport.addresses import Origin
+from imagestore.registry.upload_sessions import UploadSessions
 from imagestore.util.files import StreamReader
 
 TARGET: Final = Reference.parse("registry.example/team/app:1")
@@ -207,8 +211,7 @@ def test_an_upload_goes_on_where_it_broke() -> None:
 
 def test_an_upload_begins_anew_where_nothing_was_kept() -> None:
     registry = Registry(breaks=[1 << 20], resumes=False)
-    assert upload(registry, LARGE).sent == len(LARGE)
-    assert registry.received == len(LARGE) + (1 << 20)
+    assert upload(registry, LARGE).sent == registry.received == len(LARGE) + (1 << 20)
     assert registry.blobs == {key(LARGE): LARGE}
 
 
@@ -327,3 +330,63 @@ def test_referrers_are_listed_under_a_tag_once() -> None:
                 writer.manifest(Descriptor(kind, Digest.of(text), len(text)), text, subject=subject)
     listed = httpx.Response(200, content=registry.manifests["team/app", tag]).json()["manifests"]
     assert [each.get("artifactType") for each in listed] == ["a/b", "c/d", None]
+
+
+def killed_after(registry: Registry, folder: str, size: int) -> None:
+    """A process that ended within an upload: what it noted stays."""
+    registry.breaks = [size]
+    once = TransferPolicy(attempts=1)
+    with connect(transport=registry, policy=once, state_folder=folder) as client:
+        writer = client.writer(TARGET, cancel=CancelToken())
+        with pytest.raises(RegistryUnavailableError):
+            writer.blob(described(LARGE), lambda offset: Source(LARGE, offset))
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_later_process_goes_on_where_the_registry_kept_a_part(tmp_path: Path, resumes: bool) -> None:
+    registry = Registry(resumes=resumes)
+    killed_after(registry, str(tmp_path), 1 << 20)
+    (note,) = (tmp_path / "uploads").iterdir()
+    assert note.stat().st_mode & 0o777 == 0o600
+    with connect(transport=registry, state_folder=str(tmp_path)) as client:
+        writer = client.writer(TARGET, cancel=CancelToken())
+        done = writer.blob(described(LARGE), lambda offset: Source(LARGE, offset))
+    assert done.sent == len(LARGE) - (1 << 20 if resumes else 0)
+    assert registry.blobs == {key(LARGE): LARGE}
+    assert list((tmp_path / "uploads").iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "https://elsewhere.example/u0", "http://", "\0\xff", "x" * 10_000])
+def test_a_note_that_is_none_is_not_followed(tmp_path: Path, text: str) -> None:
+    registry = Registry()
+    killed_after(registry, str(tmp_path), 1 << 20)
+    (note,) = (tmp_path / "uploads").iterdir()
+    note.write_text(text)
+    with connect(transport=registry, state_folder=str(tmp_path)) as client:
+        done = client.writer(TARGET, cancel=CancelToken()).blob(described(LARGE), lambda offset: Source(LARGE, offset))
+    assert done.sent == len(LARGE)
+    assert not any("elsewhere" in line for line in registry.log)
+
+
+def test_two_processes_share_no_upload(tmp_path: Path) -> None:
+    sessions = UploadSessions(str(tmp_path))
+    origin, digest = Origin("https", "registry.example", 443), Digest.of(LARGE)
+    with sessions.note(origin, "app", digest) as first, sessions.note(origin, "app", digest) as second:
+        first.keep("https://registry.example/u0")
+        assert second.location == ""
+        second.keep("https://registry.example/u1")
+    with sessions.note(origin, "app", digest) as later:
+        assert later.location == "https://registry.example/u0"
+    with sessions.note(origin, "other", digest) as other:
+        assert other.location == ""
+
+
+def test_an_old_note_counts_no_more(tmp_path: Path) -> None:
+    sessions = UploadSessions(str(tmp_path))
+    origin, digest = Origin("https", "registry.example", 443), Digest.of(LARGE)
+    with sessions.note(origin, "app", digest) as note:
+        note.keep("https://registry.example/u0")
+    (path,) = tmp_path.iterdir()
+    os.utime(path, (0, 0))
+    with sessions.note(origin, "app", digest) as later:
+        assert later.location == ""
