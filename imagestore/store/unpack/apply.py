@@ -12,14 +12,14 @@ from imagestore.errors import DocumentError
 from imagestore.store.unpack.judge import NODES, WHITEOUT, shown, sparse_map
 from imagestore.store.unpack.layer import entries
 from imagestore.store.unpack.metadata import FileMetadata, clear_xattrs, set_on_name, set_on_open, set_xattrs
-from imagestore.store.unpack.paths import PathNode
-from imagestore.store.unpack.tree import parts_of
+from imagestore.store.unpack.paths import PathNode, parts_of
 
 if TYPE_CHECKING:
     import tarfile
 
     from imagestore.store.unpack.layer import LayerStream
-    from imagestore.store.unpack.tree import Parts, Tree
+    from imagestore.store.unpack.paths import Parts
+    from imagestore.store.unpack.tree import Tree
 
 OPAQUE: Final = ".wh..wh..opq"
 #: Names that aufs kept for itself, which some layers still have.

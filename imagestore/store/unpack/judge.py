@@ -21,8 +21,8 @@ WHITEOUT: Final = ".wh."
 #: What becomes a device or a FIFO, and its kind (stat(2)).
 NODES: Final = {tarfile.CHRTYPE: stat.S_IFCHR, tarfile.BLKTYPE: stat.S_IFBLK, tarfile.FIFOTYPE: stat.S_IFIFO}
 _BLOCK: Final = tarfile.BLOCKSIZE
-# 2**32 - 1 is -1 for chown(2), which then changes nothing.
-_MOST_ID: Final = 2**32 - 2
+#: Of users and groups: 2**32 - 1 is -1 for chown(2), which then changes nothing.
+MOST_ID: Final = 2**32 - 2
 # Of the kernel's device numbers (linux/kdev_t.h).
 _MOST_MAJOR: Final = 2**12 - 1
 _MOST_MINOR: Final = 2**20 - 1
@@ -81,8 +81,8 @@ def _faults(entry: tarfile.TarInfo, stored_bytes: int) -> Iterator[str]:
 
 def _number_faults(entry: tarfile.TarInfo) -> Iterator[str]:
     numbers = [
-        ("uid", entry.uid, 0, _MOST_ID),
-        ("gid", entry.gid, 0, _MOST_ID),
+        ("uid", entry.uid, 0, MOST_ID),
+        ("gid", entry.gid, 0, MOST_ID),
         ("size", entry.size, 0, _MOST_SECONDS),
         ("mtime", entry.mtime, -_MOST_SECONDS, _MOST_SECONDS),
     ]

@@ -1,4 +1,4 @@
-"""What is known of paths below a root, as a tree of names: a long path takes no more memory than its names."""
+"""Paths below a root, and what is known of them: a tree of names, so that a long path takes little memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.store.unpack.metadata import FileMetadata
-    from imagestore.store.unpack.tree import Parts
+
+#: Names from the root down.
+Parts = tuple[str, ...]
+
+
+def parts_of(name: str) -> Parts:
+    """The names of a path below a root; ``..`` leads to the root at most.
+
+    >>> parts_of("./a//b/../c"), parts_of("/../../etc")
+    (('a', 'c'), ('etc',))
+    """
+    parts: list[str] = []
+    for part in name.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return tuple(parts)
 
 
 class PathNode:

@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
 from imagestore.store.unpack.judge import shown
+from imagestore.store.unpack.paths import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.store.unpack.paths import PathNode
-
-#: Names from the root down.
-Parts = tuple[str, ...]
+    from imagestore.store.unpack.paths import Parts, PathNode
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,21 +34,6 @@ _MOST_LINKS: Final = 40
 MOST_DEEP: Final = 512
 _MOST_OPEN: Final = 64
 _PARENT_MODE: Final = 0o755
-
-
-def parts_of(name: str) -> Parts:
-    """The names of a path below a root; ``..`` leads to the root at most.
-
-    >>> parts_of("./a//b/../c"), parts_of("/../../etc")
-    (('a', 'c'), ('etc',))
-    """
-    parts: list[str] = []
-    for part in name.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    return tuple(parts)
 
 
 class Tree:
@@ -280,6 +263,9 @@ class Tree:
                 return b""
             try:
                 above = self.folder(parts[:-1], is_making=False)
+                kind = os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode
+                if not stat.S_ISREG(kind) and not stat.S_ISLNK(kind):
+                    return b""  # to open a device may do something
                 descriptor = os.open(parts[-1], _READING, dir_fd=above)
             except (FileNotFoundError, NotADirectoryError):
                 return b""
@@ -294,6 +280,7 @@ class Tree:
                     return b""
                 found = file.read(limit_bytes + 1)
             if len(found) > limit_bytes:
-                raise DocumentError(self.what, [f"has a file {'/'.join(parts)!r} of more than {limit_bytes} bytes"])
+                text = f"has a file {shown('/'.join(parts))} of more than {limit_bytes} bytes"
+                raise DocumentError(self.what, [text])
             return found
-        raise DocumentError(self.what, [f"has links at {'/'.join(parts)!r} that lead in a circle"])
+        raise DocumentError(self.what, [f"has links at {shown('/'.join(parts))} that lead in a circle"])
