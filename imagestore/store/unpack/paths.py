@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.store.unpack.metadata import FileMetadata
 
+#: Shared by all that have nothing below them: most paths are files'.
+_NOTHING: Final[dict[str, PathNode]] = {}
 #: Names from the root down.
 Parts = tuple[str, ...]
 
@@ -32,14 +34,14 @@ class PathNode:
     """A path and those below it.
 
     Attributes:
-        inner: by their names.
+        inner: by their names; only add() puts any in.
         metadata: what the path gets, where something has said so.
     """
 
     __slots__ = ("inner", "metadata")
 
     def __init__(self) -> None:
-        self.inner: dict[str, PathNode] = {}
+        self.inner: dict[str, PathNode] = _NOTHING
         self.metadata: FileMetadata | None = None
 
     def add(self, parts: Parts) -> PathNode:
@@ -48,6 +50,8 @@ class PathNode:
         for part in parts:
             found = node.inner.get(part)
             if found is None:
+                if node.inner is _NOTHING:
+                    node.inner = {}
                 found = node.inner[part] = PathNode()
             node = found
         return node

@@ -244,7 +244,8 @@ def _told(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         place = f"{path}: entry {shown(os.fsdecode(error.filename))}" if error.filename else path
-        if error.errno == errno.EPERM:
+        # EINVAL: an owner that this user namespace doesn't have (user_namespaces(7)).
+        if error.errno in (errno.EPERM, errno.EINVAL):
             raise PreconditionError(
                 f"{place}: the system refuses an owner, a device or an attribute: {error.strerror}",
                 hint="in a container or user namespace unpack rootless (--rootless)",

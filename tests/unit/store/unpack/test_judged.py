@@ -313,3 +313,16 @@ def test_errors_of_the_system_name_the_entry(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(PreconditionError, match=r"root: entry 'd/a': can't be written: No space left"):
         unpacked(tmp_path, made(link("d/a", "x")))
     assert sorted(each.name for each in tmp_path.iterdir()) == ["store"]
+
+
+@needs_root
+def test_owners_that_a_user_namespace_does_not_have_have_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    with pytest.raises(PreconditionError, match="entry 'a': the system refuses an owner") as refused:
+        unpacked(tmp_path, made(entry("a", uid=1000)), is_rootless=False)
+    assert "--rootless" in refused.value.hint
