@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from imagestore.store.unpack.bundle import BundleOptions
     from imagestore.store.unpack.unpack import UnpackReport
 
+#: $(NAME), or the escape $$.
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _FOLDER = GivenPath(file_okay=False, path_type=Path)
 
 
@@ -137,15 +140,40 @@ def _of_pod(app: App, file: Path, name: str | None, handler: str | None) -> Bund
         raise InvalidResourcesError(f"{file}: has {what}: {names}", hint="name one of them with --container")
     own = _container(document, chosen[0].name)
     linux = cast("Mapping[str, Any]", chosen[0].oci.get("linux", {}))
+    env = _variables(own)
+    args = own.get("args")
     return BundleOptions(
         name=chosen[0].name or "container",
-        command=tuple(own.get("command") or ()),
-        args=own.get("args"),
-        env={each["name"]: str(each.get("value") or "") for each in own.get("env") or () if "valueFrom" not in each},
+        command=tuple(_expanded(str(each), env) for each in own.get("command") or ()),
+        args=None if args is None else tuple(_expanded(str(each), env) for each in args),
+        env=env,
         cwd=own.get("workingDir") or "",
         linux_resources=linux.get("resources"),
         oom_score_adj=chosen[0].oom_score_adj,
     )
+
+
+def _variables(container: Mapping[str, Any]) -> dict[str, str]:
+    """A container's variables as far as the pod has their values; the rest is told."""
+    found: dict[str, str] = {}
+    for each in container.get("env") or ():
+        if "valueFrom" in each:
+            name = render.printable(str(each["name"]))
+            say(f"imagestore: left out: the variable {name}, whose value isn't in the pod")
+        else:
+            found[each["name"]] = _expanded(str(each.get("value") or ""), found)
+    if container.get("envFrom"):
+        say("imagestore: left out: the variables of envFrom, which aren't in the pod")
+    return found
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    """References to variables replaced as the kubelet does (k8s.io/kubernetes third_party/forked/golang/expansion).
+
+    >>> _expanded("$(A)-$$(A)-$(B)-$A", {"A": "1"})
+    '1-$(A)-$(B)-$A'
+    """
+    return _REFERENCE.sub(lambda each: "$" if each[1] is None else variables.get(each[1], each[0]), text)
 
 
 def _this_node() -> Node:

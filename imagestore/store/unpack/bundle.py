@@ -6,10 +6,12 @@ usual mounts, nothing of the host writable.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DocumentError
+from imagestore.store.unpack.judge import MOST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +32,7 @@ _MASKED: Final = (
     *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"),
 )
 _READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_ID: Final = re.compile("[0-9]{1,10}")
 _SAFE: Final = ("nosuid", "noexec", "nodev")
 
 
@@ -120,13 +123,13 @@ def _user(text: str, tree: Tree, what: str) -> dict[str, Any]:
     name, _, group = text.partition(":")
     accounts = list(_accounts(tree, "passwd", 7))
     user = next((each for each in accounts if name and name in (each[0], each[2])), None)
-    if user is None and name and not name.isdecimal():
+    if user is None and name and not _is_id(name):
         raise DocumentError(what, [f"starts as user {name!r}, whom its /etc/passwd doesn't have"])
     uid = int(user[2]) if user is not None else int(name or 0)
     groups = list(_accounts(tree, "group", 4))
     if group:
         named = next((each for each in groups if group in (each[0], each[2])), None)
-        if named is None and not group.isdecimal():
+        if named is None and not _is_id(group):
             raise DocumentError(what, [f"starts as group {group!r}, which its /etc/group doesn't have"])
         gid = int(named[2]) if named is not None else int(group)
     else:
@@ -140,8 +143,12 @@ def _accounts(tree: Tree, name: str, members: int) -> Iterator[list[str]]:
     """The lines of /etc/passwd or /etc/group whose numbers can be read."""
     for line in tree.read(("etc", name), _MAX_ACCOUNTS_BYTES).decode("utf-8", "replace").splitlines():
         fields = line.split(":")
-        if len(fields) >= members and fields[2].isdecimal() and (name == "group" or fields[3].isdecimal()):
+        if len(fields) >= members and _is_id(fields[2]) and (name == "group" or _is_id(fields[3])):
             yield fields
+
+
+def _is_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None and int(text) <= MOST_ID
 
 
 def _mounts() -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from imagestore.errors import DocumentError
 from imagestore.oci.digest import Digest, new_hash
+from imagestore.store.unpack.judge import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,11 +134,18 @@ class LayerStream:
         self.close()
 
 
+class _Ignored(dict[str, str]):
+    """Keeps nothing that is set in it."""
+
+    def __setitem__(self, key: str, value: str) -> None:
+        """Nothing."""
+
+
 def entries(stream: LayerStream, *, what: str) -> Iterator[tarfile.TarInfo]:
     """The entries of a layer; each one's data, if wanted, is read from the stream before the next entry is asked for.
 
     Raises:
-        DocumentError: a header is damaged, or takes too much.
+        DocumentError: a header is damaged or takes too much, or an entry can't be (see ``judge``).
     """
     try:
         archive = tarfile.open(  # noqa: SIM115 - holds nothing: the stream is the caller's
@@ -145,9 +153,12 @@ def entries(stream: LayerStream, *, what: str) -> Iterator[tarfile.TarInfo]:
             mode="r:",
             encoding="utf-8",
             errors="surrogateescape",
+            # Records for all entries that follow: containerd and Docker have none of them count.
+            pax_headers=_Ignored(),
         )
         entry = archive.next()
         while entry is not None:
+            judge(entry, archive.offset - entry.offset_data, what=what)
             yield entry
             stream.seek(archive.offset)
             stream.begin_entry()
@@ -163,6 +174,6 @@ def entries(stream: LayerStream, *, what: str) -> Iterator[tarfile.TarInfo]:
 
 
 def _refuse_damage(stream: LayerStream, error: tarfile.TarError, what: str) -> None:
-    """An archive ends with a block of zeros, or where the bytes end; anything else that is no header is damage."""
-    if stream.last.strip(b"\0"):
+    """An archive ends with two blocks of zeros, or where the bytes end; anything else that is no header is damage."""
+    if stream.last.strip(b"\0") or (stream.last and stream.read(_BLOCK).strip(b"\0")):
         raise DocumentError(what, [f"has a damaged tar header before byte {stream.tell()}: {error}"]) from error

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final
+
+from imagestore.store.unpack.judge import XATTR
 
 if TYPE_CHECKING:
     import tarfile
+    from collections.abc import Callable
 
-_XATTR: Final = "SCHILY.xattr."
 _NANOSECONDS: Final = 1_000_000_000
 #: Times that every file system takes; others become the nearest of them.
 _FIRST_NS: Final = -(2**31) * _NANOSECONDS
 _LAST_NS: Final = 2**33 * _NANOSECONDS
 #: What says that a file system, or this user, can't have an attribute.
 _NO_XATTR: Final = {errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EINVAL}
+#: Labels of the host's own policy, and what overlayfs keeps there: in a layer below, it would hide or redirect files.
+_OF_THE_HOST: Final = ("security.selinux", "trusted.overlay.")
+_SELINUX: Final = "security.selinux"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,78 +46,109 @@ class FileMetadata:
 
     @classmethod
     def of(cls, entry: tarfile.TarInfo) -> FileMetadata:
-        """What a header says; PAX records come before the plain fields."""
-        modified = _nanoseconds(entry.pax_headers.get("mtime"), entry.mtime)
-        accessed = _nanoseconds(entry.pax_headers.get("atime"), None)
+        """What the header of an entry says that has been judged; PAX records come before the plain fields."""
+        modified = _nanoseconds(entry.pax_headers.get("mtime") or str(int(entry.mtime)))
+        accessed = entry.pax_headers.get("atime")
         xattrs = tuple(
-            (name.removeprefix(_XATTR), value.encode("utf-8", "surrogateescape"))
+            (name.removeprefix(XATTR), value.encode("utf-8", "surrogateescape"))
             for name, value in entry.pax_headers.items()
-            if name.startswith(_XATTR)
+            if name.startswith(XATTR)
         )
-        times = (modified if accessed is None else accessed, modified or 0)
-        return cls(entry.uid, entry.gid, entry.mode & 0o7777, (times[0] or 0, times[1]), xattrs)
+        times = (_nanoseconds(accessed) if accessed else modified, modified)
+        return cls(entry.uid, entry.gid, entry.mode & 0o7777, times, xattrs)
 
 
-def _nanoseconds(text: str | None, seconds: float | None) -> int | None:
+def _nanoseconds(text: str) -> int:
     """PAX writes fractions of seconds, which a float can't hold."""
-    if text is not None:
-        try:
-            return _possible(int(Decimal(text[:64]) * _NANOSECONDS))
-        except (InvalidOperation, ValueError, OverflowError):
-            pass
-    try:
-        return None if seconds is None else _possible(int(seconds) * _NANOSECONDS)
-    except (ValueError, OverflowError):  # what PAX calls infinity, for example
-        return 0
+    return min(max(int(Decimal(text[:64]) * _NANOSECONDS), _FIRST_NS), _LAST_NS)
 
 
-def _possible(nanoseconds: int) -> int:
-    return min(max(nanoseconds, _FIRST_NS), _LAST_NS)
-
-
-def set_on_open(descriptor: int, metadata: FileMetadata, *, has_owner: bool, mode: int | None = None) -> list[str]:
-    """Give an open file or folder its owner, mode and attributes; times come last, by the caller.
+def set_on_open(descriptor: int, metadata: FileMetadata, *, has_owner: bool, mode: int | None = None) -> None:
+    """Give an open file or folder its owner and mode; attributes and times come later, by the caller.
 
     Args:
         descriptor: of the file.
         metadata: what it gets.
         has_owner: whether this user may give files away.
         mode: instead of the one in the metadata.
-
-    Returns:
-        The attributes that couldn't be set.
     """
     if has_owner:
         os.fchown(descriptor, metadata.uid, metadata.gid)
     # After the owner: giving a file away clears its set-id bits.
     os.fchmod(descriptor, metadata.mode if mode is None else mode)
-    return _set_xattrs(descriptor, metadata)
 
 
 def set_on_name(above: int, name: str, metadata: FileMetadata, *, has_owner: bool, is_link: bool) -> list[str]:
-    """Give what can't be opened, a link, device or FIFO, its owner, mode and times.
+    """Give what can't be opened, a link, device or FIFO, its owner, mode, attributes and times.
+
+    Args:
+        above: the open folder that has the name.
+        name: of the file.
+        metadata: what it gets.
+        has_owner: whether this user may give files away.
+        is_link: links have no mode.
 
     Returns:
-        The attributes that couldn't be set: links and devices take those of the system only, by their path.
+        The attributes that couldn't be set.
     """
     if has_owner:
         os.chown(name, metadata.uid, metadata.gid, dir_fd=above, follow_symlinks=False)
     if not is_link:
-        # No call changes a mode by name without following links before Linux 6.6, so by what the name was opened as.
-        descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-        try:
-            os.chmod(f"/proc/self/fd/{descriptor}", metadata.mode)
-        finally:
-            os.close(descriptor)
+        set_mode(above, name, metadata.mode)
+    refused = []
+    if metadata.xattrs:
+        # No call of Python's takes a folder and a name. Its link of proc_pid_fd(5) is the open folder itself, wherever
+        # that is by now, and the name in it isn't followed.
+        path = f"/proc/self/fd/{above}/{name}"
+        refused = _set_xattrs(metadata, lambda key, value: os.setxattr(path, key, value, follow_symlinks=False))
     os.utime(name, ns=metadata.times_ns, dir_fd=above, follow_symlinks=False)
-    return [attribute for attribute, _ in metadata.xattrs]
+    return refused
 
 
-def _set_xattrs(descriptor: int, metadata: FileMetadata) -> list[str]:
+def set_mode(above: int, name: str, mode: int) -> None:
+    """Give a file its mode by a name that isn't followed.
+
+    Raises:
+        OSError: ENOTSUP for a link, which has no mode.
+    """
+    try:
+        # fchmodat(2) with AT_SYMLINK_NOFOLLOW: glibc has it from 2.32, with a system call of its own on Linux 6.6.
+        os.chmod(name, mode, dir_fd=above, follow_symlinks=False)
+    except (NotImplementedError, ValueError) as error:  # Python's for ENOTSUP
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), name) from error
+
+
+def set_xattrs(descriptor: int, metadata: FileMetadata) -> list[str]:
+    """Give an open file or folder its attributes.
+
+    Returns:
+        Those that couldn't be set.
+    """
+    return _set_xattrs(metadata, lambda name, value: os.setxattr(descriptor, name, value))
+
+
+def clear_xattrs(descriptor: int) -> None:
+    """Take away what an open folder has from an earlier layer, or from the folder above: all but the host's label."""
+    try:
+        found = os.listxattr(descriptor)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        return
+    for name in found:
+        if name != _SELINUX:
+            with contextlib.suppress(OSError):  # what this user, or this file system, can't change isn't the image's
+                os.removexattr(descriptor, name)
+
+
+def _set_xattrs(metadata: FileMetadata, setter: Callable[[str, bytes], None]) -> list[str]:
     refused = []
     for name, value in metadata.xattrs:
+        if name.startswith(_OF_THE_HOST):
+            refused.append(name)
+            continue
         try:
-            os.setxattr(descriptor, name, value)
+            setter(name, value)
         except OSError as error:
             if error.errno not in _NO_XATTR:
                 raise

@@ -17,35 +17,23 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
+from imagestore.store.unpack.judge import shown
+from imagestore.store.unpack.paths import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
-#: Names from the root down.
-Parts = tuple[str, ...]
+    from imagestore.store.unpack.paths import Parts, PathNode
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: As the kernel's limit is 40 for one path; layers of distributions have a handful.
-_MOST_LINKS: Final = 255
+#: As the kernel has it for one path.
+_MOST_LINKS: Final = 40
+#: Folders below each other, also where links lead deeper than names say: removing a tree takes a descriptor for each.
+MOST_DEEP: Final = 512
 _MOST_OPEN: Final = 64
 _PARENT_MODE: Final = 0o755
-
-
-def parts_of(name: str) -> Parts:
-    """The names of a path below a root; ``..`` leads to the root at most.
-
-    >>> parts_of("./a//b/../c"), parts_of("/../../etc")
-    (('a', 'c'), ('etc',))
-    """
-    parts: list[str] = []
-    for part in name.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    return tuple(parts)
 
 
 class Tree:
@@ -53,14 +41,16 @@ class Tree:
 
     Args:
         path: the folder, which is there.
-        what: names the image in errors.
+        what: names the image, or the layer that is applied, in errors; it may be set anew.
     """
 
     def __init__(self, path: str, *, what: str) -> None:
-        self._what = what
+        self.what = what
         self._root = os.open(path, _FOLDER)
-        #: Folders that were used last, open, by the names that led there.
-        self._open: OrderedDict[Parts, int] = OrderedDict()
+        #: Folders that were used last, open, by the names that led there; and where they are.
+        self._open: OrderedDict[Parts, tuple[int, Parts]] = OrderedDict()
+        #: Folders made on the way to a name.
+        self.implied = 0
 
     def close(self) -> None:
         """Close all folders."""
@@ -69,7 +59,7 @@ class Tree:
 
     def _forget(self) -> None:
         """Names may lead elsewhere from now on."""
-        for descriptor in self._open.values():
+        for descriptor, _ in self._open.values():
             os.close(descriptor)
         self._open.clear()
 
@@ -77,78 +67,101 @@ class Tree:
         """An open folder, made with those above it when missing; the tree closes it, sooner or later.
 
         Raises:
-            DocumentError: something on the way is neither a folder nor a link to one.
+            DocumentError: too many links or folders lead there.
+            NotADirectoryError: something on the way is neither a folder nor a link to one.
             FileNotFoundError: it is missing, and nothing is to be made.
         """
+        return self._reached(parts, is_making=is_making)[0]
+
+    def place(self, parts: Parts, *, is_making: bool = True) -> Parts:
+        """The names of a path without links on the way to the last one, which may be one.
+
+        Raises:
+            As folder(), for the folder that has the last name.
+        """
+        return (*self._reached(parts[:-1], is_making=is_making)[1], *parts[-1:])
+
+    def _reached(self, parts: Parts, *, is_making: bool) -> tuple[int, Parts]:
         if not parts:
-            return self._root
+            return self._root, ()
         found = self._open.get(parts)
         if found is not None:
             self._open.move_to_end(parts)
             return found
-        descriptor = self._walked(parts, is_making=is_making)
-        self._open[parts] = descriptor
+        found = self._open[parts] = self._stepped(parts) or self._walked(parts, is_making=is_making)
         if len(self._open) > _MOST_OPEN:
-            _, oldest = self._open.popitem(last=False)
+            _, (oldest, _) = self._open.popitem(last=False)
             os.close(oldest)
-        return descriptor
+        return found
 
-    def _walked(self, parts: Parts, *, is_making: bool) -> int:
-        above = self._open.get(parts[:-1]) if len(parts) > 1 else self._root
-        if above is not None:
-            with contextlib.suppress(OSError):
-                return os.open(parts[-1], _FOLDER, dir_fd=above)
+    def _stepped(self, parts: Parts) -> tuple[int, Parts] | None:
+        """One step from a folder that is open; None when it takes more."""
+        found = self._open.get(parts[:-1]) if len(parts) > 1 else (self._root, ())
+        if found is None or len(found[1]) >= MOST_DEEP:
+            return None
+        above, place = found
+        try:
+            return os.open(parts[-1], _FOLDER, dir_fd=above), (*place, parts[-1])
+        except OSError:  # missing, or a link
+            return None
+
+    def _walked(self, parts: Parts, *, is_making: bool) -> tuple[int, Parts]:
         # Folders from the root to where the walk is, so that ".." in a link leads to the one above.
-        way = [os.dup(self._root)]
+        way: list[tuple[int, str]] = [(os.dup(self._root), "")]
         pending, links = list(reversed(parts)), 0
         try:
             while pending:
                 name = pending.pop()
                 if name == "..":
                     if len(way) > 1:
-                        os.close(way.pop())
+                        os.close(way.pop()[0])
                     continue
-                opened, target = self._opened(way[-1], name, "/".join(parts), is_making=is_making)
+                opened, target = self._opened(way[-1][0], name, is_making=is_making)
                 if opened is not None:
-                    way.append(opened)
+                    way.append((opened, name))
+                    if len(way) > MOST_DEEP + 1:
+                        raise DocumentError(self.what, [f"has more than {MOST_DEEP} folders in each other"])
                     continue
                 links += 1
                 if links > _MOST_LINKS:
-                    raise DocumentError(self._what, [f"leads {'/'.join(parts)!r} through too many links"])
+                    raise DocumentError(self.what, [f"leads {shown('/'.join(parts))} through too many links"])
                 if target.startswith("/"):
                     while len(way) > 1:
-                        os.close(way.pop())
+                        os.close(way.pop()[0])
                 pending += [part for part in reversed(target.split("/")) if part not in ("", ".")]
-            return way.pop()
+            place = tuple(name for _, name in way[1:])
+            return way.pop()[0], place
         finally:
-            for each in way:
+            for each, _ in way:
                 os.close(each)
 
-    def _opened(self, above: int, name: str, path: str, *, is_making: bool) -> tuple[int | None, str]:
+    def _opened(self, above: int, name: str, *, is_making: bool) -> tuple[int | None, str]:
         """A folder by its name in another, made when missing; or what the link of that name says."""
-        for _ in range(2):
+        try:
+            return os.open(name, _FOLDER, dir_fd=above), ""
+        except FileNotFoundError:
+            if not is_making:
+                raise
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
             try:
-                return os.open(name, _FOLDER, dir_fd=above), ""
-            except FileNotFoundError:
-                if not is_making:
-                    raise
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, _PARENT_MODE, dir_fd=above)
-            except OSError as error:
-                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                    raise
-                try:
-                    return None, os.readlink(name, dir_fd=above)
-                except OSError:
-                    raise DocumentError(self._what, [f"has an entry {path!r} below a file"]) from error
-        raise DocumentError(self._what, [f"has an entry {path!r} below a folder that comes and goes"])
+                return None, os.readlink(name, dir_fd=above)
+            except OSError:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from error
+        os.mkdir(name, _PARENT_MODE, dir_fd=above)
+        self.implied += 1
+        made = os.open(name, _FOLDER, dir_fd=above)
+        # Whatever the process's mask says; below a set-group-id folder it is one, too.
+        os.fchmod(made, _PARENT_MODE | os.fstat(made).st_mode & stat.S_ISGID)
+        return made, ""
 
     def remove(self, parts: Parts) -> None:
         """Remove whatever has this name; nothing there is fine."""
         try:
             above = self.folder(parts[:-1], is_making=False)
             os.unlink(parts[-1], dir_fd=above)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except (IsADirectoryError, PermissionError):
             # What is not a folder fails here again, with its true reason.
@@ -156,20 +169,22 @@ class Tree:
         # Names may lead elsewhere now: a folder or a link is gone.
         self._forget()
 
-    def remove_others(self, parts: Parts, kept: Collection[Parts]) -> None:
-        """Remove what is below a folder, but for some paths and what is above them."""
+    def remove_others(self, parts: Parts, kept: PathNode | None) -> None:
+        """Remove what is below a folder, but for some paths and what is above them; no folder there is fine."""
+        if not self.is_folder(parts):
+            return
         for name in os.listdir(self.folder(parts, is_making=False)):
-            inner = (*parts, name)
-            if inner not in kept:
-                self.remove(inner)
-            elif self.is_folder(inner):
-                self.remove_others(inner, kept)
+            inner = kept.inner.get(name) if kept is not None else None
+            if inner is None:
+                self.remove((*parts, name))
+            else:
+                self.remove_others((*parts, name), inner)
 
     def is_folder(self, parts: Parts) -> bool:
         """Whether a name is a folder's, and no link's."""
         if not parts:
             return True
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             above = self.folder(parts[:-1], is_making=False)
             status = os.stat(parts[-1], dir_fd=above, follow_symlinks=False)
             return stat.S_ISDIR(status.st_mode)
@@ -207,17 +222,21 @@ class Tree:
         Raises:
             DocumentError: no file has the first one.
         """
+        text = f"has a hard link {shown('/'.join(parts))} to {shown('/'.join(target))}"
         if not target or parts == target:
-            raise DocumentError(self._what, [f"has a hard link {'/'.join(parts)!r} that names itself or the root"])
+            raise DocumentError(self.what, [f"{text}: itself, or the root"])
         self.remove(parts)
         source = -1
         try:
             source = os.dup(self.folder(target[:-1], is_making=False))
             above = self.folder(parts[:-1])
             os.link(target[-1], parts[-1], src_dir_fd=source, dst_dir_fd=above, follow_symlinks=False)
-        except FileNotFoundError:
-            text = f"has a hard link {'/'.join(parts)!r} to {'/'.join(target)!r}, which isn't there"
-            raise DocumentError(self._what, [text]) from None
+        except (FileNotFoundError, NotADirectoryError):
+            raise DocumentError(self.what, [f"{text}, which isn't there"]) from None
+        except PermissionError:
+            if not self.is_folder(target):
+                raise
+            raise DocumentError(self.what, [f"{text}, which is a folder"]) from None
         finally:
             if source >= 0:
                 os.close(source)
@@ -244,8 +263,11 @@ class Tree:
                 return b""
             try:
                 above = self.folder(parts[:-1], is_making=False)
+                kind = os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode
+                if not stat.S_ISREG(kind) and not stat.S_ISLNK(kind):
+                    return b""  # to open a device may do something
                 descriptor = os.open(parts[-1], _READING, dir_fd=above)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return b""
             except OSError as error:
                 if error.errno != errno.ELOOP:
@@ -258,6 +280,7 @@ class Tree:
                     return b""
                 found = file.read(limit_bytes + 1)
             if len(found) > limit_bytes:
-                raise DocumentError(self._what, [f"has a file {'/'.join(parts)!r} of more than {limit_bytes} bytes"])
+                text = f"has a file {shown('/'.join(parts))} of more than {limit_bytes} bytes"
+                raise DocumentError(self.what, [text])
             return found
-        raise DocumentError(self._what, [f"has links at {'/'.join(parts)!r} that lead in a circle"])
+        raise DocumentError(self.what, [f"has links at {shown('/'.join(parts))} that lead in a circle"])

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,9 @@ from imagestore.store.archive.compressions import plain
 from imagestore.store.partial_names import lock, partial_name
 from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
 from imagestore.store.unpack.bundle import runtime_config
+from imagestore.store.unpack.judge import shown
 from imagestore.store.unpack.layer import LayerStream
+from imagestore.store.unpack.metadata import set_mode
 from imagestore.store.unpack.tree import Tree
 from imagestore.util import files
 
@@ -39,7 +42,10 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 _READ_BYTES: Final = 1024 * 1024
-_ROOT_MODE: Final = 0o755
+_CLOSED: Final = 0o700
+_BUNDLE_MODE: Final = 0o755
+#: What files get from the folder above, which isn't the image's (acl(5)).
+_DEFAULT_ACL: Final = "system.posix_acl_default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class UnpackWork:
         """
         path = os.path.abspath(os.fspath(folder))
         with in_place(path) as partial:
-            unpacked = self.unpack_into(partial)
+            unpacked = self.unpack_into(partial, shown_as=path)
         return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
 
     def run_bundle(self, folder: str | os.PathLike[str], options: BundleOptions) -> UnpackReport:
@@ -107,16 +113,21 @@ class UnpackWork:
         what = f"image {self.image.reference}"
         with in_place(path) as partial:
             rootfs = os.path.join(partial, "rootfs")
-            os.mkdir(rootfs, _ROOT_MODE)
-            unpacked = self.unpack_into(rootfs)
+            os.mkdir(rootfs, _CLOSED)
+            unpacked = self.unpack_into(rootfs, shown_as=path)
             with contextlib.closing(Tree(rootfs, what=what)) as tree:
                 config = runtime_config(self.image.config, tree, options, what=what)
             document = json.dumps(config, indent=2).encode()
             files.replace(os.path.join(partial, "config.json"), document, mode=0o600)
+            os.chmod(partial, _BUNDLE_MODE)
         return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
 
-    def unpack_into(self, path: str) -> Unpacked:
-        """Unpack into an empty folder that is there; whoever calls removes it when this fails.
+    def unpack_into(self, path: str, *, shown_as: str) -> Unpacked:
+        """Unpack into an empty folder that is there; the caller removes it when this fails.
+
+        Args:
+            path: the folder, which gets the root's mode at the very end.
+            shown_as: its name in errors.
 
         Raises:
             As run(), but for the folder's place.
@@ -126,7 +137,9 @@ class UnpackWork:
         if len(layers) != len(diff_ids):
             what = f"image {self.image.reference}"
             raise DocumentError(what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
-        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _told(path):
+        with contextlib.suppress(OSError):  # most folders have none, and some file systems never
+            os.removexattr(path, _DEFAULT_ACL)
+        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _told(shown_as):
             applier = LayerApplier(tree, self.limits, is_rootless=self.is_rootless)
             for layer, diff_id in zip(layers, diff_ids, strict=True):
                 self._apply(layer, diff_id, applier)
@@ -139,6 +152,11 @@ class UnpackWork:
                 f"image {self.image.reference}: layers of Windows are unpacked by Windows itself (hcsshim), not here",
                 hint="pull it for a runtime handler with a Linux guest, or export it",
             )
+        if sys.getfilesystemencoding() != "utf-8":
+            raise PreconditionError(
+                f"names of files are written as {sys.getfilesystemencoding()} here, and layers have UTF-8",
+                hint="set PYTHONUTF8=1, or LC_ALL=C.UTF-8",
+            )
         if os.geteuid() != 0 and not self.is_rootless:
             raise PreconditionError(
                 "only root can give files to their owners and make devices",
@@ -149,13 +167,22 @@ class UnpackWork:
         what = f"layer {layer.digest}"
         before = applier.unpacked.entries
         with self.content.open(layer.digest) as file:
-            pieces = plain(self._pieces(file, layer), what=what)
+            pieces = self._bounded(plain(self._pieces(file, layer), what=what), applier.unpacked, what)
             with LayerStream(pieces, diff_id.algorithm, what=what, cancel=self.cancel) as stream:
                 applier.apply(stream, what=what)
                 found = stream.finish()
         if found != diff_id:
             raise IntegrityError(f"{what}: its config says that it unpacks to {diff_id}, but it unpacks to {found}")
         self.observer(LayerUnpacked(layer, applier.unpacked.entries - before))
+
+    def _bounded(self, pieces: Iterator[bytes], unpacked: Unpacked, what: str) -> Iterator[bytes]:
+        """The same; a few bytes may stand for endless headers, or for padding behind the last entry."""
+        most = self.limits.plain_bytes
+        for piece in pieces:
+            unpacked.plain += len(piece)
+            if unpacked.plain > most:
+                raise DocumentError(what, [f"unpacks to more than {most} bytes, the limit of this unpacking"])
+            yield piece
 
     def _pieces(self, file: BinaryIO, layer: Descriptor) -> Iterator[bytes]:
         done = 0
@@ -180,34 +207,47 @@ def in_place(path: str) -> Iterator[str]:
         if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path) or os.listdir(path)):
             raise AlreadyExistsError(f"{path}: expected nothing or an empty folder", hint="name another folder")
         partial = partial_name(path)
-        os.mkdir(partial, 0o700)
+        os.mkdir(partial, _CLOSED)
         descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise files.write_refusal(path, error) from error
     try:
         lock(descriptor)
-        os.fchmod(descriptor, _ROOT_MODE)
+        os.fchmod(descriptor, _CLOSED)
         yield partial
         try:
             os.rename(partial, path)
         except OSError as error:
             raise files.write_refusal(path, error) from error
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial, descriptor)
         raise
     finally:
         os.close(descriptor)
 
 
+def _remove(partial: str, descriptor: int) -> None:
+    """Remove what is half finished, as far as it can be; folders of the image that their owner may not write, too."""
+    with contextlib.suppress(OSError):
+        os.fchmod(descriptor, _CLOSED)
+        for _, folders, _, above in os.fwalk(partial):
+            for name in folders:
+                with contextlib.suppress(OSError):  # a link has no mode
+                    set_mode(above, name, _CLOSED)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def _told(path: str) -> Iterator[None]:
-    """The system's errors about the tree, as ours."""
+    """The system's errors about the tree, as ours, with the entry that they are about."""
     try:
         yield
     except OSError as error:
-        if error.errno == errno.EPERM:
+        place = f"{path}: entry {shown(os.fsdecode(error.filename))}" if error.filename else path
+        # EINVAL: an owner that this user namespace doesn't have (user_namespaces(7)).
+        if error.errno in (errno.EPERM, errno.EINVAL):
             raise PreconditionError(
-                f"{path}: the system refuses an owner, a device or an attribute: {error.strerror}",
+                f"{place}: the system refuses an owner, a device or an attribute: {error.strerror}",
                 hint="in a container or user namespace unpack rootless (--rootless)",
             ) from error
-        raise files.write_refusal(path, error) from error
+        raise files.write_refusal(place, error) from error

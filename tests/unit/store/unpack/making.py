@@ -19,6 +19,18 @@ REFERENCE = "registry.example/app:1"
 #: Owners need root.
 IS_ROOTLESS = os.geteuid() != 0
 
+#: Offset and size of a header's numbers.
+_PLACES = {
+    "mode": (100, 8),
+    "uid": (108, 8),
+    "gid": (116, 8),
+    "size": (124, 12),
+    "mtime": (136, 12),
+    "devmajor": (329, 8),
+    "devminor": (337, 8),
+}
+_CHECKSUM = slice(148, 156)
+
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", **given: Any) -> tuple[tarfile.TarInfo, bytes]:
     """One entry; ``given`` are members of its header."""
@@ -48,6 +60,33 @@ def archive(entries: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
         for info, data in entries:
             tar.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
+
+
+def with_records(records: dict[str, str], following: bytes, *, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """PAX records as they are, however odd, in front of an archive."""
+    data = b""
+    for name, value in records.items():
+        record = f" {name}={value}\n".encode("utf-8", "surrogateescape")
+        # The length of a record counts its own digits.
+        size = next(n for n in range(len(record), len(record) + 10) if n == len(record) + len(str(n)))
+        data += str(size).encode() + record
+    info = tarfile.TarInfo("records")
+    info.type, info.size = kind, len(data)
+    return info.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE) + following
+
+
+def with_numbers(name: str, kind: bytes = tarfile.REGTYPE, **numbers: int) -> bytes:
+    """An archive of one entry whose header has some numbers in base 256, as GNU tar writes what octal can't hold."""
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    for member, number in numbers.items():
+        offset, size = _PLACES[member]
+        sign = b"\xff" if number < 0 else b"\x80"
+        header[offset : offset + size] = sign + (number % 256 ** (size - 1)).to_bytes(size - 1, "big")
+    header[_CHECKSUM] = b" " * 8
+    header[_CHECKSUM] = b"%06o\0 " % sum(header)
+    return bytes(header) + bytes(2 * tarfile.BLOCKSIZE)
 
 
 def made(*entries: tuple[tarfile.TarInfo, bytes]) -> Layer:

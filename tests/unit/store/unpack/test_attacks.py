@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import sys
 import tarfile
 import threading
 from pathlib import Path
 
 import pytest
 
-from imagestore import UnpackLimits
+from imagestore import Digest, UnpackLimits
 from imagestore.errors import DocumentError, ImageStoreError
+from imagestore.oci import media_types
 from imagestore.store.unpack.tree import Tree
+from imagestore.testing import Layer
+from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.builders.layers import layer_from_tar
 from tests.unit.store.unpack.making import archive, entry, folder, hard_link, link, listed, made, unpacked
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 
 def outside(path: Path) -> Path:
@@ -177,3 +187,46 @@ def test_a_bomb_ends_at_the_limit_of_bytes(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="limit"):
         unpacked(tmp_path, made(entry("zeros", data=bytes(64 << 20))), limits=UnpackLimits(size=1 << 20))
     assert not (tmp_path / "root").exists()
+
+
+def compressed(tar: bytes, body: bytes, media_type: str = media_types.OCI_LAYER_GZIP) -> Layer:
+    return Layer(BytesBody(body), Digest.of(body), Digest.of(tar), media_type=media_type)
+
+
+TAR = archive([entry("a", data=b"1" * 5000)])
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        compressed(TAR, gzip.compress(TAR[:700]) + gzip.compress(b"") + gzip.compress(TAR[700:])),
+        compressed(TAR, zstd.compress(TAR[:700]) + zstd.compress(TAR[700:]), media_types.OCI_LAYER_ZSTD),
+        compressed(TAR, gzip.compress(TAR) + bytes(100)),
+    ],
+    ids=["gzip members", "zstd frames", "zeros behind gzip"],
+)
+def test_pieces_that_are_compressed_each_are_one_layer(tmp_path: Path, layer: Layer) -> None:
+    unpacked(tmp_path, layer)
+    assert listed(tmp_path / "root") == {"a": "1" * 5000}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [gzip.compress(TAR, mtime=0)[:-9], gzip.compress(TAR, mtime=0) + b"garbage", zstd.compress(TAR)[:-5]],
+    ids=["cut off gzip", "garbage behind gzip", "cut off zstd"],
+)
+def test_damaged_compression_is_refused_and_leaves_nothing(tmp_path: Path, body: bytes) -> None:
+    with pytest.raises(DocumentError):
+        unpacked(tmp_path, compressed(TAR, body))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["store"]
+
+
+@pytest.mark.parametrize("is_padding", [True, False])
+def test_a_few_compressed_bytes_never_become_gigabytes(tmp_path: Path, is_padding: bool) -> None:
+    """A gigabyte of zeros in 32 KiB of zstd: behind the last entry, or as a file."""
+    zeros = zstd.compress(bytes(64 << 20)) * 16
+    header = b"" if is_padding else _header(tarfile.REGTYPE, 1 << 30)
+    layer = compressed(TAR, zstd.compress(header) + zeros, media_types.OCI_LAYER_ZSTD)
+    assert layer.body.size < 1 << 17
+    with pytest.raises(DocumentError, match="limit of this unpacking"):
+        unpacked(tmp_path, layer, limits=UnpackLimits(size=1 << 20, entries=1000))
