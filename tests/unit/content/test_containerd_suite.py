@@ -37,7 +37,8 @@ from imagestore.errors import (
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci import media_types
 from imagestore.registry.events import ignore
-from imagestore.store.pull.fetch import Fetcher, ingest_ref
+from imagestore.store.pull.fetch import Fetcher
+from imagestore.store.pull.fetch_order import ingest_ref
 
 NEVER = CancelToken()
 SIZES = (500, 5000, 50000)

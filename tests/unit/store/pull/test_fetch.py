@@ -21,7 +21,8 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER
-from imagestore.store.pull.fetch import Fetcher, ingest_ref
+from imagestore.store.pull.fetch import Fetcher
+from imagestore.store.pull.fetch_order import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
