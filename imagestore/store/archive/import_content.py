@@ -1,8 +1,8 @@
-"""Bringing an import's content into the store: small blobs of all images together, large ones as a pull would."""
+"""An import's records and their content: small blobs of all images come together, large ones as a pull would."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.small_writer import BATCH, BATCHED_BYTES, SmallBlob
@@ -11,16 +11,20 @@ from imagestore.store.archive.source import read
 from imagestore.store.pull.fetch import Fetcher
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from imagestore.content.local import LocalContentStore
     from imagestore.content.small_writer import SmallBlobs
+    from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
     from imagestore.registry.events import Observer
     from imagestore.store.archive.contents import ArchiveOrigin
+    from imagestore.store.archive.index_survey import SurveyedManifest
     from imagestore.store.leases import HeldLease
+    from imagestore.store.pull.choice import Choice
+    from imagestore.store.pull.sources import Documents
     from imagestore.util.cancel import CancelToken
 
 #: Digests that get their lease in one transaction: some milliseconds.
@@ -40,6 +44,58 @@ class Wanted:
     reference: Reference
     descriptor: Descriptor
     raw: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """One record to be, and what must be in the store for it."""
+
+    reference: Reference
+    choice: Choice
+    record: ImageRecord
+    others: tuple[SurveyedManifest, ...]
+    reader: Documents
+    documents: tuple[Descriptor, ...]
+    blobs: tuple[Descriptor, ...]
+
+    @classmethod
+    def of(
+        cls,
+        reference: Reference,
+        choice: Choice,
+        record: ImageRecord,
+        others: tuple[SurveyedManifest, ...],
+        reader: Documents,
+    ) -> ImportPlan:
+        """With each document and each other blob once."""
+        pointing = [each for found in others for each in (*found.chain, found.descriptor)]
+        pointed_at = [each for found in others if found.manifest is not None for each in found.manifest.children]
+        documents = {each.digest: each for each in (*choice.documents, *pointing)}
+        blobs = {each.digest: each for each in (*choice.manifest.children, *pointed_at)}
+        roots = tuple(dict.fromkeys((*record.roots, *(each.digest for each in pointing))))
+        size = sum(each.size for each in (documents | blobs).values())
+        record = replace(record, roots=roots, content_size=size)
+        return cls(reference, choice, record, others, reader, tuple(documents.values()), tuple(blobs.values()))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Reference and runtime handler of the record."""
+        return self.record.reference, self.record.handler
+
+    @property
+    def wanted(self) -> Iterator[Wanted]:
+        """Documents first, then the other blobs."""
+        for each in self.documents:
+            yield Wanted(self.reference, each, self.reader.raw(each))
+        for each in self.blobs:
+            yield Wanted(self.reference, each, self.reader.remembered(each))
+
+    @property
+    def edges(self) -> dict[Digest, list[Digest]]:
+        """What each manifest leads to, by digest."""
+        manifests = {found.descriptor.digest: found.manifest for found in self.others if found.manifest is not None}
+        manifests[self.choice.chosen.digest] = self.choice.manifest
+        return {digest: [child.digest for child in manifest.children] for digest, manifest in manifests.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
 from imagestore.store.archive import import_names
 from imagestore.store.archive.docker_manifest import Rival
-from imagestore.store.archive.import_content import Storing, Wanted
+from imagestore.store.archive.import_content import ImportPlan, Storing
 from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
 from imagestore.store.archive.layout import INDEX as _INDEX
@@ -46,7 +46,7 @@ from imagestore.store.pull.undo import undone_on_failure
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from imagestore.config import Config, HandlerPlatform
     from imagestore.content.local import LocalContentStore
@@ -128,55 +128,6 @@ def handlers_for(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """One record to be, and what must be in the store for it."""
-
-    reference: Reference
-    choice: Choice
-    record: ImageRecord
-    others: tuple[SurveyedManifest, ...]
-    reader: Documents
-    documents: tuple[Descriptor, ...]
-    blobs: tuple[Descriptor, ...]
-
-    @classmethod
-    def of(
-        cls,
-        reference: Reference,
-        choice: Choice,
-        record: ImageRecord,
-        others: tuple[SurveyedManifest, ...],
-        reader: Documents,
-    ) -> _Plan:
-        """With each document and each other blob once."""
-        pointing = [each for found in others for each in (*found.chain, found.descriptor)]
-        pointed_at = [each for found in others if found.manifest is not None for each in found.manifest.children]
-        documents = {each.digest: each for each in (*choice.documents, *pointing)}
-        blobs = {each.digest: each for each in (*choice.manifest.children, *pointed_at)}
-        roots = tuple(dict.fromkeys((*record.roots, *(each.digest for each in pointing))))
-        size = sum(each.size for each in (documents | blobs).values())
-        record = replace(record, roots=roots, content_size=size)
-        return cls(reference, choice, record, others, reader, tuple(documents.values()), tuple(blobs.values()))
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.record.reference, self.record.handler
-
-    @property
-    def wanted(self) -> Iterator[Wanted]:
-        for each in self.documents:
-            yield Wanted(self.reference, each, self.reader.raw(each))
-        for each in self.blobs:
-            yield Wanted(self.reference, each, self.reader.remembered(each))
-
-    @property
-    def edges(self) -> dict[Digest, list[Digest]]:
-        manifests = {found.descriptor.digest: found.manifest for found in self.others if found.manifest is not None}
-        manifests[self.choice.chosen.digest] = self.choice.manifest
-        return {digest: [child.digest for child in manifest.children] for digest, manifest in manifests.items()}
-
-
-@dataclass(frozen=True, slots=True)
 class ImportWork:
     """One import.
 
@@ -251,7 +202,7 @@ class ImportWork:
         # Everything is judged before anything is written.
         for note in (*contents.notes, *notes):
             self.observer(Noticed(note))
-        plans: list[_Plan] = []
+        plans: list[ImportPlan] = []
         held_bytes = 0
         for reference, image in named:
             plans += self._plans(reference, image, contents.origin)
@@ -268,10 +219,10 @@ class ImportWork:
         self._check_free(plans, contents.origin)
         return self._report(self._bring(plans, contents.origin), plans, contents.origin)
 
-    def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[_Plan]:
+    def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[ImportPlan]:
         """What each handler gets; of all handlers, those for which there is nothing are only noted."""
         documents = Documents(self.content, origin, reference, self.cancel)
-        plans: list[_Plan] = []
+        plans: list[ImportPlan] = []
         refusals: list[NoMatchingManifestError | ContentNotFoundError] = []
         for handler, wanted in self.handlers.items():
             decider = Decider(str(reference), handler, wanted, self.observer)
@@ -314,7 +265,7 @@ class ImportWork:
         decider: Decider,
         documents: Documents,
         origin: ArchiveOrigin,
-    ) -> _Plan:
+    ) -> ImportPlan:
         target = self._target(reference, image, decider, documents)
         choice = decider.complete(decider.choose(target, documents), documents)
         record = choice.record(str(reference), decider.handler, decider.wanted_text)
@@ -323,7 +274,7 @@ class ImportWork:
             # A single manifest, taken with a warning by a handler that was asked for; this one was not.
             raise NoMatchingManifestError(str(reference), decider.wanted_text, [format_all(record.platform)])
         others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
-        plan = _Plan.of(reference, choice, record, others, documents)
+        plan = ImportPlan.of(reference, choice, record, others, documents)
         self._check_content(plan, origin)
         return plan
 
@@ -338,7 +289,7 @@ class ImportWork:
     def _at_hand(self, wanted: Collection[Descriptor], origin: ArchiveOrigin) -> set[Digest]:
         return {each.digest for each in wanted if origin.has(each.digest) or self.content.exists(each.digest)}
 
-    def _check_content(self, plan: _Plan, origin: ArchiveOrigin) -> None:
+    def _check_content(self, plan: ImportPlan, origin: ArchiveOrigin) -> None:
         """What the archive lacks may be in the store already; what it has must have the size that is promised."""
         for descriptor in plan.blobs:
             if not descriptor.digest.is_verifiable:
@@ -346,7 +297,7 @@ class ImportWork:
             if origin.has(descriptor.digest) or not self.content.exists(descriptor.digest):
                 origin.check(descriptor)
 
-    def _bring(self, plans: list[_Plan], origin: ArchiveOrigin) -> tuple[ImageRecord, ...]:
+    def _bring(self, plans: list[ImportPlan], origin: ArchiveOrigin) -> tuple[ImageRecord, ...]:
         everything = {each.digest: each for plan in plans for each in (*plan.documents, *plan.blobs)}
         with (
             leases.held(self.metadata, purpose="import") as held,
@@ -367,14 +318,14 @@ class ImportWork:
                     [(self._joined(plan, here.get(plan.key)), plan.edges) for plan in plans]
                 )
 
-    def _check_free(self, plans: Iterable[_Plan], origin: ArchiveOrigin) -> Mapping[tuple[str, str], ImageRecord]:
+    def _check_free(self, plans: Iterable[ImportPlan], origin: ArchiveOrigin) -> Mapping[tuple[str, str], ImageRecord]:
         """Check that no name would be moved that may not be, and return the records of these names that are here."""
         here = self.metadata.get_images([plan.key for plan in plans])
         records = (plan.record for plan in plans)
         import_names.check_free(here, records, origin.has, may_replace=self.options.may_replace)
         return here
 
-    def _joined(self, plan: _Plan, current: ImageRecord | None) -> ImageRecord:
+    def _joined(self, plan: ImportPlan, current: ImageRecord | None) -> ImageRecord:
         """Another import of the same content may have kept more of its platforms; they stay, if they are whole."""
         record = plan.record if current is None else replace(plan.record, labels=current.labels)
         if current is None or current.target.digest != record.target.digest:
@@ -382,7 +333,7 @@ class ImportWork:
         counted = {each.digest for each in (*plan.documents, *plan.blobs)}
         return holding(record, current.roots, counted, self.content, self.metadata)
 
-    def _report(self, records: tuple[ImageRecord, ...], plans: list[_Plan], origin: ArchiveOrigin) -> ImportReport:
+    def _report(self, records: tuple[ImageRecord, ...], plans: list[ImportPlan], origin: ArchiveOrigin) -> ImportReport:
         used = {each.digest for plan in plans for each in (*plan.documents, *plan.blobs)}
         sizes = origin.source.sizes()
         unused = [sizes[place] for digest, place in origin.places.items() if digest not in used]
