@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from imagestore.content.disk import translated
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError, UnknownRuntimeHandlerError
@@ -27,17 +26,14 @@ if TYPE_CHECKING:
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.leases import HeldLease
     from imagestore.store.maintenance.check import CheckReport
-    from imagestore.store.maintenance.eviction import Eviction, EvictionPolicy, EvictionReport
+    from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
     from imagestore.store.maintenance.hashing import CheckOptions
     from imagestore.store.maintenance.removal import Removal, Removals
     from imagestore.store.maintenance.repair import RepairReport
-    from imagestore.store.maintenance.usage import ImageUsage, StoreUsage
+    from imagestore.store.maintenance.usage import StoreUsage
     from imagestore.store.maintenance.why import Chain
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
-
-#: Records that go in one transaction: some milliseconds.
-_AT_ONCE: Final = 64
 
 
 class Upkeep(abc.ABC):
@@ -225,41 +221,10 @@ class Upkeep(abc.ABC):
             StoreError: the store can't be read or written.
         """
         with self._loading():
-            from imagestore.store import garbage
-            from imagestore.store.maintenance import eviction, usage
+            from imagestore.store.maintenance.evict import EvictionWork
 
-        used = self.usage()
-        disk = used.disk
-        if rules.high_percent is not None:
-            unkept_bytes = garbage.collect(self.metadata, self.content, dry_run=True, clock=self._clock).bytes_freed
-            disk = usage.Disk(disk.total_bytes, disk.free_bytes + unkept_bytes)
-        chosen = eviction.choose(self._with_spared(used.images), disk, rules, now=self._clock())
-        if dry_run:
-            gone = {(each.record.reference, each.record.handler) for each in chosen}
-            staying = [each for each in used.images if (each.record.reference, each.record.handler) not in gone]
-            kept = {digest for each in staying for digest in each.blobs}
-            blobs = {digest: size for each in used.images for digest, size in each.blobs.items()}
-            freed = [size for digest, size in blobs.items() if digest not in kept]
-            return eviction.EvictionReport(True, chosen, sum(freed), len(freed))
-        self.metadata.refuse_damaged_indexes()
-        evicted: list[Eviction] = []
-        roots: set[str] = set()
-        for start in range(0, len(chosen), _AT_ONCE):
-            some = chosen[start : start + _AT_ONCE]
-            self.metadata.give_way()
-            with self.metadata.exclusive():
-                # What was pinned, pulled, used or leased since the choice stays.
-                leased = self.metadata.leased_records()
-                going = [each for each in some if self._is_unchanged(each.record) and _name(each.record) not in leased]
-                keys = [(each.record.reference, each.record.handler) for each in going]
-                self.metadata.remove_images(keys)
-                roots.update(record_lookup.drop_hidden(self.metadata, keys, self.config.default_handler))
-            evicted += going
-        roots.update(str(digest) for each in evicted for digest in each.record.held)
-        swept = garbage.collect_from(self.metadata, self.content, roots)
-        report = eviction.EvictionReport(False, tuple(evicted), sum(swept.freed.values()), len(swept.freed))
-        swept.check(report)
-        return report
+        work = EvictionWork(self.metadata, self.content, self.config, self._clock)
+        return work.run(self.usage(), rules, dry_run=dry_run)
 
     def names_of(
         self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
@@ -413,33 +378,12 @@ class Upkeep(abc.ABC):
         """For modules that are imported in mid-work: the system may have no descriptor left to read them."""
         return translated("load what works on it", self.root)
 
-    def _with_spared(self, images: Iterable[ImageUsage]) -> list[ImageUsage]:
-        """Images with those marked as pinned that no policy may take.
-
-        CRI's clients see what the configuration pins (the pause image) as pinned. A lease
-        keeps the images that it names.
-        """
-        pinned, leased = record_lookup.pinned_by(self.config), self.metadata.leased_records()
-        return [
-            replace(each, record=replace(each.record, is_pinned=True))
-            if each.record.reference in pinned or _name(each.record) in leased
-            else each
-            for each in images
-        ]
-
-    def _is_unchanged(self, record: ImageRecord) -> bool:
-        return self.metadata.get_image(record.reference, record.handler) == record
-
     def _pinned(self, name: str, handler: str | None, *, is_pinned: bool) -> tuple[tuple[str, str], ...]:
         records = record_lookup.doomed(self.metadata, name, self._known(handler), self.config.default_handler)
         changed = self.metadata.pin_images(((each.reference, each.handler) for each in records), is_pinned=is_pinned)
         if not changed:
             raise _missing(name, handler)
         return tuple((record.reference, record.handler) for record in changed)
-
-
-def _name(record: ImageRecord) -> str:
-    return f"{record.reference}@{record.handler}"
 
 
 def _missing(name: str, handler: str | None) -> ImageNotFoundError:
