@@ -16,12 +16,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
-from imagestore.errors import DigestMismatchError, ImageStoreError, ProtocolError, RegistryError
+from imagestore.errors import (
+    DigestMismatchError,
+    ImageStoreError,
+    ProtocolError,
+    RateLimitedError,
+    RegistryError,
+    RegistryUnavailableError,
+)
 from imagestore.oci.digest import Verifier
 from imagestore.registry.errors_body import failure
 from imagestore.registry.events import BlobUploaded, BlobUploading
 from imagestore.registry.manifests import accepted, announced_digest, is_document
-from imagestore.registry.retry import backoff_seconds, is_transient
+from imagestore.registry.retry import is_transient
 from imagestore.registry.session import Call, Content
 from imagestore.registry.transport import urls
 
@@ -97,29 +104,35 @@ class BlobUpload:
         attempt, location = 0, ""
         while True:
             try:
-                location = location or self._begin()
+                start = self._kept(location) if location else 0
+                if start is None:
+                    location, start = "", 0
+                    # The answer may be all that was lost.
+                    if self._is_there():
+                        return BlobUploaded(self.descriptor, self._sent)
                 if not location:
-                    return BlobUploaded(self.descriptor, 0, self.mount_from)
-                self._send(location)
+                    location = self._begin()
+                    if not location:
+                        return BlobUploaded(self.descriptor, 0, self.mount_from)
+                    self.mount_from = ""
+                self._send(location, start)
                 return BlobUploaded(self.descriptor, self._sent)
             except _SourceError as failed:
                 self._give_up(location)
                 raise failed.error from failed.error.__cause__
             except RegistryError as error:
                 attempt += 1
-                location = self._after(error, attempt, location)
-                if not location and self._is_there():
-                    return BlobUploaded(self.descriptor, self._sent)
+                # Without a location it was a request that the session has tried several times.
+                if not location or not self._will_go_on(error, attempt):
+                    raise
 
-    def _after(self, error: RegistryError, attempt: int, location: str) -> str:
-        """Wait, if another try may succeed; where the upload goes on, or nothing to begin anew."""
-        policy, session = self.session.shared.policy, self.session
-        is_lost = bool(location) and error.status in {404, 416}
-        if attempt >= policy.attempts or not (is_lost or is_transient(error)) or not session.operation.take_retry():
-            raise error
-        seconds = backoff_seconds(policy, attempt, session.shared.timing.random())
-        session.shared.wait(session.endpoint.host, seconds, str(error), session.cancel)
-        return "" if is_lost else location
+    def _will_go_on(self, error: RegistryError, attempt: int) -> bool:
+        """Wait, if another try may succeed."""
+        is_lost = error.status in {404, 416}
+        if attempt >= self.session.shared.policy.attempts or not (is_lost or is_transient(error)):
+            return False
+        asked = error.retry_after if isinstance(error, RateLimitedError | RegistryUnavailableError) else None
+        return self.session.will_wait(error, attempt, asked)
 
     def _is_there(self) -> bool:
         return is_there(self.session, self.repository, self.descriptor)
@@ -149,16 +162,12 @@ class BlobUpload:
             self.mount_from = ""
         return self.session.call(call, judged)
 
-    def _send(self, location: str) -> None:
+    def _send(self, location: str, start: int) -> None:
         if self.descriptor.size <= _SMALL_BYTES:
             data = b"".join(self._opened(0))
             self._commit(location, Content(_OCTETS, len(data), lambda: (data,)))
             self._sent = len(data)
             return
-        start = 0
-        if self._sent:
-            kept = self._kept(location)
-            location, start = (location, kept) if kept is not None else (self._begin(), 0)
         if start < self.descriptor.size:
             place = f"{start}-{self.descriptor.size - 1}" if start else ""
             content = Content(_OCTETS, self.descriptor.size - start, lambda: self._opened(start), place)
@@ -166,16 +175,18 @@ class BlobUpload:
         self._commit(location, Content(_OCTETS, 0, tuple))
 
     def _kept(self, location: str) -> int | None:
-        """How many bytes a registry has of an upload that broke; None if it doesn't know it any more, or can't tell."""
+        """How many bytes a registry has of an upload that broke; None if that can't be told, or none are worth it."""
+        if self.descriptor.size <= _SMALL_BYTES:
+            return None
 
         def judged(response: Response) -> int | None:
             with response:
                 found = _RANGE.fullmatch(response.headers.get("Range", "").strip())
                 if response.status != 204 or found is None:
                     return None
-                # The first byte alone, or none: registries write both as 0-0.
+                # The first byte alone, or none: registries write both as 0-0. What wasn't read can't be there.
                 last = int(found[1])
-                return last + 1 if 0 < last < self.descriptor.size else None
+                return last + 1 if 0 < last < self._verifier.received else None
 
         return self._at(location, "GET", None, judged)
 
@@ -190,7 +201,7 @@ class BlobUpload:
 
         def judged(response: Response) -> None:
             with response:
-                if response.status not in {201, 204}:
+                if response.status not in {200, 201, 204}:
                     raise failure(response, what=self._what)
                 claimed = announced_digest(response.headers)
             wanted = self.descriptor.digest
@@ -294,7 +305,8 @@ def is_there(session: Session, repository: str, descriptor: Descriptor) -> bool:
         with response:
             if response.status == 200:
                 return response.length in (None, descriptor.size)
-            if response.status == 404:
+            # Some registries know no HEAD.
+            if response.status in {404, 405}:
                 return False
             raise failure(response, what=what)
 
