@@ -229,13 +229,7 @@ class Session:
         return is_stale and urls.origin_of(response.url) != self.endpoint.origin
 
     def will_wait(self, error: RegistryError, attempt: int, retry_after: float | None) -> bool:
-        """Arrange the wait before the next try; False when there shall be none.
-
-        Args:
-            error: why the try failed.
-            attempt: its number, from 1.
-            retry_after: seconds that the host asks to wait, or None.
-        """
+        """Arrange the wait after a try, counted from 1; False when no other shall follow."""
         policy, pauses, host = self.shared.policy, self.shared.pauses, self.endpoint.host
         is_limit_without_time = retry_after is None and isinstance(error, RateLimitedError)
         wait_for = limited_seconds if is_limit_without_time else backoff_seconds

@@ -22,6 +22,7 @@ from imagestore.errors import (
 from imagestore.registry import connect
 from imagestore.registry.blobs import Transfer
 from imagestore.registry.client import RegistryClient
+from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.retry import Timing
 from imagestore.util.files import StreamReader
 
@@ -77,9 +78,10 @@ class Registry(httpx.BaseTransport):
 
     def _blob(self, request: httpx.Request, name: str, digest: str) -> httpx.Response:
         found = self.blobs.get((name, digest))
-        return (
-            httpx.Response(404) if found is None else httpx.Response(200, headers={"Content-Length": str(len(found))})
-        )
+        if found is None:
+            return httpx.Response(404)
+        body = found if request.method == "GET" else None
+        return httpx.Response(200, headers={"Content-Length": str(len(found))}, content=body)
 
     def _upload(self, request: httpx.Request, name: str, upload: str) -> httpx.Response:
         if request.method == "POST":
@@ -285,6 +287,17 @@ def test_a_registry_says_how_long_to_wait(method: str) -> None:
 def test_answers_that_other_tools_take(method: str, status: int) -> None:
     registry = Registry(faults=[(method, httpx.Response(status))] * (1 if method == "PUT" else 9))
     assert upload(registry, LARGE).sent == len(LARGE)
+
+
+def test_an_upload_does_not_wait_for_its_source_in_the_same_registry() -> None:
+    registry, token = Registry(blobs={key(LARGE, "other"): LARGE}), CancelToken(5)
+    other = Reference.parse("registry.example/other:1")
+    with connect(transport=registry, policy=TransferPolicy(connections_per_host=1)) as client:
+        writer = client.writer(TARGET, cancel=token)
+        done = writer.blob(
+            described(LARGE), lambda offset: client.blob(other, described(LARGE), offset=offset, cancel=token)
+        )
+    assert done.sent == len(LARGE)
 
 
 def test_sources_are_closed_whatever_happens() -> None:
