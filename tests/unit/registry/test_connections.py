@@ -217,3 +217,22 @@ def test_a_body_may_be_sent_slowly(sender: HttpSender, serve: Serve) -> None:
     request = make_request("PATCH", f"http://127.0.0.1:{server.port}/upload", fields, iter([data]))
     with sender.send(request, cancel=CancelToken(30)) as response:
         assert response.status == 202
+
+
+def test_a_refusal_is_read_although_the_peer_reads_no_further(sender: HttpSender, serve: Serve) -> None:
+    go = threading.Event()
+
+    def refuse(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+        go.wait(10)
+
+    server = serve(refuse)
+    size = 64 << 20
+    request = make_request(
+        "PATCH", f"http://127.0.0.1:{server.port}/upload", [("Content-Length", str(size))], iter([bytes(size)])
+    )
+    try:
+        with sender.send(request, cancel=CancelToken(30)) as response:
+            assert response.status == 413
+    finally:
+        go.set()
