@@ -95,6 +95,8 @@ class RegistryClient:
         self._on_close = on_close
         self._operations = Operations(self._shared.policy, used_timing)
         self._slots = TransferSlots(self._shared.policy.connections_per_host)
+        # Their own: an upload that held one of the others could wait for ever for its source, in the same registry.
+        self._upload_slots = TransferSlots(self._shared.policy.connections_per_host)
         self._foreign_sender = foreign_sender
         self._sessions = sessions or UploadSessions()
 
@@ -331,7 +333,7 @@ class RegistryClient:
         operation = self._operations.of(cancel)
         endpoint = writable(operation.endpoints(reference.host, self._endpoints), reference.host)
         session = Session(endpoint, self._access(endpoint), self._shared, operation, cancel)
-        return RepositoryWriter(session, reference, self._slots, self._sessions)
+        return RepositoryWriter(session, reference, self._upload_slots, self._sessions)
 
     def close(self) -> None:
         """Close all connections, those in use when their answer ends; the client is not usable afterwards.

@@ -34,7 +34,8 @@ class TransferPolicy:
         progress_bytes: a transfer that got this far since its last break starts counting its tries anew.
         wasted_share: how much of a blob's size may be received twice, because a host ignores Range.
         redirects: hops followed for one request.
-        connections_per_host: transfers of blobs that one host serves at a time, over all pulls of a client.
+        connections_per_host: transfers of blobs that one host serves at a time, over all pulls of a client; uploads
+            are counted on their own.
         parallel_ranges: parts of one large blob that are fetched at a time; 1 means that a blob comes in one stream.
             Hosts that don't prove Range support by their first answer are asked for one stream in any case.
         range_bytes: size of such a part; twice as many parts as are fetched at a time may be in memory.

@@ -122,7 +122,7 @@ class RepositoryWriter:
 
         def judged(response: Response) -> bool:
             with response:
-                if response.status not in {200, 201, 202}:
+                if response.status not in {200, 201, 202, 204}:
                     raise failure(response, what=what)
                 claimed, is_listed = announced_digest(response.headers), _SUBJECT in response.headers
             if (

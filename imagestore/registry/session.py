@@ -176,7 +176,7 @@ class Session:
                     # A token service has its own limits.
                     asked = raised.retry_after
             with slot.lent(cancel=self.cancel) if slot is not None else nullcontext():
-                if attempt >= attempts or not self._will_wait(error, attempt, asked):
+                if attempt >= attempts or not self.will_wait(error, attempt, asked):
                     raise error
                 self._wait_for_pauses()
 
@@ -228,8 +228,8 @@ class Session:
         is_stale = response.status in _STALE_STATUSES and call.method == "GET" and attempt == 1
         return is_stale and urls.origin_of(response.url) != self.endpoint.origin
 
-    def _will_wait(self, error: RegistryError, attempt: int, retry_after: float | None) -> bool:
-        """Arrange the wait before the next try; False when there shall be none."""
+    def will_wait(self, error: RegistryError, attempt: int, retry_after: float | None) -> bool:
+        """Arrange the wait after a try, counted from 1; False when no other shall follow."""
         policy, pauses, host = self.shared.policy, self.shared.pauses, self.endpoint.host
         is_limit_without_time = retry_after is None and isinstance(error, RateLimitedError)
         wait_for = limited_seconds if is_limit_without_time else backoff_seconds

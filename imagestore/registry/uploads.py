@@ -17,12 +17,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
-from imagestore.errors import DigestMismatchError, ImageStoreError, ProtocolError, RegistryError, SizeMismatchError
+from imagestore.errors import (
+    DigestMismatchError,
+    ImageStoreError,
+    ProtocolError,
+    RateLimitedError,
+    RegistryError,
+    RegistryUnavailableError,
+    SizeMismatchError,
+)
 from imagestore.oci.digest import Verifier
 from imagestore.registry.errors_body import failure
 from imagestore.registry.events import BlobUploaded, BlobUploading
 from imagestore.registry.manifests import accepted, announced_digest, is_document
-from imagestore.registry.retry import backoff_seconds, is_transient
+from imagestore.registry.retry import is_transient
 from imagestore.registry.session import Call, Content
 from imagestore.registry.transport import urls
 from imagestore.registry.upload_sessions import UploadNote, UploadSessions
@@ -76,8 +84,8 @@ class BlobUpload:
     sessions: UploadSessions = field(default_factory=UploadSessions)
     #: Its ``location`` is where the bytes go; empty before the upload has begun.
     _note: UploadNote = field(default_factory=UploadNote, init=False)
-    # Whether the registry may have a part.
-    _is_continued: bool = field(default=False, init=False)
+    # Whether an earlier process began the upload.
+    _is_noted: bool = field(default=False, init=False)
     # Bytes that were sent, those of broken tries too.
     _sent: int = field(default=0, init=False)
     _reading: Generator[bytes] | None = field(default=None, init=False)
@@ -100,8 +108,8 @@ class BlobUpload:
                 origin = self.session.endpoint.origin
                 note = self.sessions.note(origin, self.repository, self.descriptor.digest)
                 self._note = stack.enter_context(note)
-                self._is_continued = self._is_ours(self._note.location)
-                if not self._is_continued:
+                self._is_noted = self._is_ours(self._note.location)
+                if not self._is_noted:
                     self._note.keep("")
             stack.callback(self._close_source)
             return self._run()
@@ -113,29 +121,34 @@ class BlobUpload:
         attempt = 0
         while True:
             try:
+                start = self._kept() if self._note.location else 0
+                if start is None:
+                    self._note.keep("")
+                    start = 0
+                    # The answer may be all that was lost.
+                    if self._is_there():
+                        return BlobUploaded(self.descriptor, self._sent)
                 if not self._note.location and not self._begin():
                     return BlobUploaded(self.descriptor, 0, self.mount_from)
-                self._send()
+                self.mount_from = ""
+                self._send(start)
                 return BlobUploaded(self.descriptor, self._sent)
             except _SourceError as failed:
                 self._give_up()
                 raise failed.error from failed.error.__cause__
             except RegistryError as error:
                 attempt += 1
-                self._wait_after(error, attempt)
-                if not self._note.location and self._is_there():
-                    return BlobUploaded(self.descriptor, self._sent)
+                # Without a location it was a request that the session has tried several times.
+                if not self._note.location or not self._will_go_on(error, attempt):
+                    raise
 
-    def _wait_after(self, error: RegistryError, attempt: int) -> None:
-        """Wait, if another try may succeed; an upload that the registry has lost begins anew."""
-        policy, session = self.session.shared.policy, self.session
-        is_lost = bool(self._note.location) and error.status in {404, 416}
-        if attempt >= policy.attempts or not (is_lost or is_transient(error)) or not session.operation.take_retry():
-            raise error
-        seconds = backoff_seconds(policy, attempt, session.shared.timing.random())
-        session.shared.wait(session.endpoint.host, seconds, str(error), session.cancel)
-        if is_lost:
-            self._note.keep("")
+    def _will_go_on(self, error: RegistryError, attempt: int) -> bool:
+        """Wait, if another try may succeed."""
+        is_lost = error.status in {404, 416}
+        if attempt >= self.session.shared.policy.attempts or not (is_lost or is_transient(error)):
+            return False
+        asked = error.retry_after if isinstance(error, RateLimitedError | RegistryUnavailableError) else None
+        return self.session.will_wait(error, attempt, asked)
 
     def _is_there(self) -> bool:
         return is_there(self.session, self.repository, self.descriptor)
@@ -151,7 +164,7 @@ class BlobUpload:
                     return self._location(response)
                 raise failure(response, what=self._what)
 
-        self._is_continued = False
+        self._is_noted = False
         call = self._call("POST", "blobs/uploads/")
         if self.mount_from:
             query = f"mount={quote(str(self.descriptor.digest), safe='')}&from={quote(self.mount_from, safe='')}"
@@ -167,16 +180,11 @@ class BlobUpload:
         self._note.keep(self.session.call(call, judged))
         return True
 
-    def _send(self) -> None:
+    def _send(self, start: int) -> None:
         if self.descriptor.size <= _SMALL_BYTES:
             data = b"".join(self._opened(0))
             self._commit(Content(_OCTETS, len(data), lambda: (data,)))
             return
-        start = self._kept() if self._is_continued else 0
-        if start is None:
-            self._begin()
-            start = 0
-        self._is_continued = True
         if start < self.descriptor.size:
             place = f"{start}-{self.descriptor.size - 1}" if start else ""
             content = Content(_OCTETS, self.descriptor.size - start, lambda: self._opened(start), place)
@@ -184,7 +192,11 @@ class BlobUpload:
         self._commit(Content(_OCTETS, 0, tuple))
 
     def _kept(self) -> int | None:
-        """How many bytes a registry has of an upload that broke; None if it doesn't know it any more, or can't tell."""
+        """How many bytes a registry has of an upload that broke; None if that can't be told, or none are worth it."""
+        if self.descriptor.size <= _SMALL_BYTES:
+            return None
+        # What this process hasn't read can't be there, unless an earlier one sent it.
+        most = self.descriptor.size if self._is_noted or self._verifier is None else self._verifier.received
 
         def judged(response: Response) -> int | None:
             with response:
@@ -193,7 +205,7 @@ class BlobUpload:
                     return None
                 # The first byte alone, or none: registries write both as 0-0.
                 last = int(found[1])
-                if not 0 < last < self.descriptor.size:
+                if not 0 < last < most:
                     return None
                 if response.headers.get("Location", ""):
                     self._note.keep(self._location(response))
@@ -212,7 +224,7 @@ class BlobUpload:
 
         def judged(response: Response) -> None:
             with response:
-                if response.status not in {201, 204}:
+                if response.status not in {200, 201, 204}:
                     raise failure(response, what=self._what)
                 claimed = announced_digest(response.headers)
             wanted = self.descriptor.digest
@@ -334,7 +346,8 @@ def is_there(session: Session, repository: str, descriptor: Descriptor) -> bool:
         with response:
             if response.status == 200:
                 return response.length in (None, descriptor.size)
-            if response.status == 404:
+            # Some registries know no HEAD.
+            if response.status in {404, 405}:
                 return False
             raise failure(response, what=what)
 

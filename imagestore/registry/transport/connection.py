@@ -184,9 +184,11 @@ class Transfer:
         try:
             for part in _written(self._machine, self._request):
                 self._connection.send(part, self._write_seconds, self._exchange)
-        except httpx.WriteError:
-            # A peer may refuse and close before it has read everything; its answer may still be there.
+        except (httpx.WriteError, httpx.WriteTimeout) as error:
+            # A peer may refuse, and close or read no further, before it has read everything; its answer may be there.
             self._exchange.check()
+            if isinstance(error, httpx.WriteTimeout) and not self._connection.is_readable:
+                raise
         else:
             self._is_sent = True
 

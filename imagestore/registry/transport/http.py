@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 # No request goes there, so every host counts as named by a server.
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
 _DEFAULT_PACE: Final = Pace()
+_PART_BYTES: Final = 64 * 1024
 # Where a request's extensions have the transport that was chosen for it.
 _TRANSPORT: Final = "imagestore.transport"
 _is_ours: ContextVar[bool] = ContextVar("imagestore_request", default=False)
@@ -288,7 +289,7 @@ class _Chosen(httpx.BaseTransport):
 
 
 class _NotedBody(httpx.SyncByteStream):
-    """A request's body whose every piece its exchange hears of."""
+    """A request's body in parts, of whose every one its exchange hears."""
 
     def __init__(self, inner: httpx.SyncByteStream | httpx.AsyncByteStream, exchange: Exchange) -> None:
         assert isinstance(inner, httpx.SyncByteStream)
@@ -297,8 +298,10 @@ class _NotedBody(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         for piece in self._inner:
-            self._exchange.body_goes_on()
-            yield piece
+            # In parts: each has the time limits of a write, however slow the way is.
+            for start in range(0, len(piece), _PART_BYTES):
+                self._exchange.body_goes_on()
+                yield piece[start : start + _PART_BYTES]
 
 
 class _NoCookies(CookieJar):

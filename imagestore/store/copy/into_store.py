@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from imagestore.errors import AlreadyExistsError, ImageNotFoundError, InvalidInputError
+from imagestore.errors import AlreadyExistsError, ImageNotFoundError, InvalidInputError, NoMatchingManifestError
 from imagestore.oci.reference import Reference
+from imagestore.registry.events import Noticed
 from imagestore.store.copy.locations import LocationKind
 from imagestore.store.maintenance.tags import further_reference
 
@@ -81,22 +82,31 @@ def pulled_as(
 
     Raises:
         AlreadyExistsError: the name leads to other content, and may not be moved.
+        NoMatchingManifestError: it has nothing for a handler; of all handlers, nothing for any.
         ImageStoreError: as ImageStore.pull() and tag().
     """
     further, own = further_reference(name), Reference.parse(reference)
     handlers = list(store.config.handlers) if options.has_all_handlers else list(options.runtime_handlers) or [""]
     images: list[Image] = []
+    refusals: list[NoMatchingManifestError] = []
     for handler in handlers:
         before = _found(store, str(own), handler)
         there = _found(store, str(further), handler)
-        image = store.pull(
-            reference,
-            runtime_handler=handler,
-            platform=options.platform or None,
-            credentials=credentials,
-            observer=observer,
-            cancel=cancel,
-        )
+        try:
+            image = store.pull(
+                reference,
+                runtime_handler=handler,
+                platform=options.platform or None,
+                credentials=credentials,
+                observer=observer,
+                cancel=cancel,
+            )
+        except NoMatchingManifestError as error:
+            if not options.has_all_handlers:
+                raise
+            refusals.append(error)
+            observer(Noticed(f"left out for {handler}: {error}"))
+            continue
         if further == own:
             images.append(image)
             continue
@@ -111,6 +121,8 @@ def pulled_as(
         finally:
             if before is None:
                 store.remove(image.reference, runtime_handler=image.runtime_handler, only_name=True)
+    if not images:
+        raise refusals[0]
     return images
 
 

@@ -39,7 +39,7 @@ class CopyOptions:
     @property
     def keeps_index(self) -> bool:
         """Whether the index goes along; else one manifest goes alone."""
-        return self.has_all_handlers or self.has_all_platforms or len(self.runtime_handlers) > 1
+        return self.has_all_handlers or self.has_all_platforms or len(set(self.runtime_handlers)) > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,12 +90,13 @@ class RegistryTarget:
 
     def _blobs(self, manifests: Iterable[Manifest], others: Iterable[Manifest]) -> list[Descriptor]:
         """Every blob once, the largest first; layers that no registry keeps stay where they are."""
-        wanted = {child.digest: child for manifest in (*manifests, *others) for child in manifest.children}
-        foreign = [each for each in wanted.values() if each.kind is Kind.FOREIGN_LAYER]
+        children = [child for manifest in (*manifests, *others) for child in manifest.children]
+        wanted = {child.digest: child for child in children if child.kind is not Kind.FOREIGN_LAYER}
+        # What one manifest has as a foreign layer, another may have as its own.
+        foreign = {child.digest for child in children} - wanted.keys()
         if foreign:
             self.observer(Noticed(f"{len(foreign)} foreign layers stay at the addresses that the manifest has of them"))
-        kept = (each for each in wanted.values() if each.kind is not Kind.FOREIGN_LAYER)
-        return sorted(kept, key=lambda each: each.size, reverse=True)
+        return sorted(wanted.values(), key=lambda each: each.size, reverse=True)
 
     def _copied(
         self, source: CopySource, writer: RepositoryWriter, blobs: Sequence[Descriptor], token: CancelToken
@@ -123,7 +124,8 @@ class RegistryTarget:
 
     def _write_documents(self, source: CopySource, writer: RepositoryWriter) -> None:
         image = source.image
-        chain = {index.digest: index for found in image.manifests for index in reversed(found.chain)}
+        depths = [(depth, index) for found in image.manifests for depth, index in enumerate(found.chain)]
+        chain = {index.digest: index for _, index in sorted(depths, key=lambda each: each[0], reverse=True)}
         below = {found.descriptor.digest: found.descriptor for found in image.manifests}
         if self.options.keeps_index:
             # Indexes that are listed by others come before these.
@@ -131,7 +133,7 @@ class RegistryTarget:
         below.pop(image.target.digest, None)
         for descriptor in below.values():
             self._write(source, writer, descriptor, "")
-        self._write(source, writer, image.target, self.reference.tag if self.reference.digest is None else "")
+        self._write(source, writer, image.target, self.reference.tag)
 
     def _write(self, source: CopySource, writer: RepositoryWriter, descriptor: Descriptor, tag: str) -> None:
         raw = source.documents.raw(descriptor)
@@ -143,7 +145,7 @@ class RegistryTarget:
                 raise
             raise InvalidInputError(
                 f"{self.reference}: {writer.host} doesn't take an index without all its manifests; {len(left_out)} are "
-                f"left out: {', '.join(left_out[:10])}",
+                f"left out: {', '.join(left_out[:10])} ({error})",
                 hint="copy all of them with --all-platforms, or one manifest alone with --platform or one handler",
             ) from error
 

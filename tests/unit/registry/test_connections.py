@@ -198,3 +198,41 @@ def test_a_refusal_before_everything_is_sent_is_heard(sender: HttpSender, serve:
     url = f"http://127.0.0.1:{server.port}/token"
     with sender.send(make_request("POST", url, body=b"x" * 100_000), cancel=CancelToken()) as response:
         assert response.status == 413
+
+
+def test_a_body_may_be_sent_slowly(sender: HttpSender, serve: Serve) -> None:
+    """A piece of it may take longer than the time without a byte, since bytes go all the time."""
+    data = bytes(16 << 20) + b"end"
+
+    def take_slowly(connection: socket.socket) -> None:
+        came = b""
+        while not came.endswith(b"end"):
+            time.sleep(0.01)
+            came = connection.recv(1 << 17)
+            assert came
+        connection.sendall(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+
+    server = serve(take_slowly)
+    fields = [("Content-Length", str(len(data)))]
+    request = make_request("PATCH", f"http://127.0.0.1:{server.port}/upload", fields, iter([data]))
+    with sender.send(request, cancel=CancelToken(30)) as response:
+        assert response.status == 202
+
+
+def test_a_refusal_is_read_although_the_peer_reads_no_further(sender: HttpSender, serve: Serve) -> None:
+    go = threading.Event()
+
+    def refuse(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+        go.wait(10)
+
+    server = serve(refuse)
+    size = 64 << 20
+    request = make_request(
+        "PATCH", f"http://127.0.0.1:{server.port}/upload", [("Content-Length", str(size))], iter([bytes(size)])
+    )
+    try:
+        with sender.send(request, cancel=CancelToken(30)) as response:
+            assert response.status == 413
+    finally:
+        go.set()

@@ -81,9 +81,10 @@ class Registry(httpx.BaseTransport):
 
     def _blob(self, request: httpx.Request, name: str, digest: str) -> httpx.Response:
         found = self.blobs.get((name, digest))
-        return (
-            httpx.Response(404) if found is None else httpx.Response(200, headers={"Content-Length": str(len(found))})
-        )
+        if found is None:
+            return httpx.Response(404)
+        body = found if request.method == "GET" else None
+        return httpx.Response(200, headers={"Content-Length": str(len(found))}, content=body)
 
     def _upload(self, request: httpx.Request, name: str, upload: str) -> httpx.Response:
         if request.method == "POST":
@@ -213,6 +214,92 @@ def test_an_upload_begins_anew_where_nothing_was_kept() -> None:
     registry = Registry(breaks=[1 << 20], resumes=False)
     assert upload(registry, LARGE).sent == registry.received == len(LARGE) + (1 << 20)
     assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE])
+def test_a_registry_that_kept_part_of_the_first_piece_gets_it_once(data: bytes) -> None:
+    registry = Registry(breaks=[1])
+    upload(registry, data)
+    assert registry.blobs == {key(data): data}
+
+
+def test_a_lost_answer_to_the_commit_costs_no_second_upload() -> None:
+    class Forgetful(Registry):
+        is_lost = False
+
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            answer = super().handle_request(request)
+            if request.method == "PUT" and not self.is_lost:
+                self.is_lost = True
+                raise httpx.ReadError("the connection broke")
+            return answer
+
+    registry = Forgetful()
+    assert upload(registry, LARGE).sent == len(LARGE)
+    assert registry.received == len(LARGE)
+
+
+@pytest.mark.parametrize("claimed", ["0-3000000", "0-99999999", "9-2", "nonsense"])
+def test_a_registry_that_claims_more_than_it_got_is_not_believed(claimed: str) -> None:
+    told = httpx.Response(204, headers={"Range": claimed})
+
+    class Liar(Registry):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            if request.method == "GET" and self.log.count("liar") == 0:
+                self.log.append("liar")
+                return told
+            return super().handle_request(request)
+
+    registry = Liar(breaks=[1])
+    upload(registry, LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+def test_a_lost_upload_is_begun_anew_once() -> None:
+    registry = Registry(breaks=[1 << 20], resumes=False)
+    upload(registry, LARGE)
+    assert sum(line.startswith("POST") for line in registry.log) == 2
+
+
+def test_refused_beginnings_are_not_tried_squared() -> None:
+    registry = Registry(faults=[("POST", httpx.Response(503))] * 100)
+    with client_of(registry) as client:
+        attempts = client.policy.attempts
+    with pytest.raises(RegistryUnavailableError):
+        upload(registry, LARGE)
+    assert sum(line.startswith("POST") for line in registry.log) == attempts
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_a_registry_says_how_long_to_wait(method: str) -> None:
+    registry, now = Registry(faults=[(method, httpx.Response(429, headers={"Retry-After": "7"}))]), [0.0]
+
+    def sleep(cancel: CancelToken, seconds: float) -> None:
+        now[0] += seconds
+
+    timing = Timing(sleep=sleep, random=lambda: 0.0, monotonic=lambda: now[0])
+    with connect(transport=registry, timing=timing) as client:
+        writer = client.writer(TARGET, cancel=CancelToken())
+        writer.blob(described(LARGE), lambda offset: Source(LARGE, offset))
+    assert now[0] >= 7
+    assert registry.blobs == {key(LARGE): LARGE}
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 405), ("PUT", 200), ("PUT", 204)])
+def test_answers_that_other_tools_take(method: str, status: int) -> None:
+    registry = Registry(faults=[(method, httpx.Response(status))] * (1 if method == "PUT" else 9))
+    assert upload(registry, LARGE).sent == len(LARGE)
+
+
+def test_an_upload_does_not_wait_for_its_source_in_the_same_registry() -> None:
+    registry, token = Registry(blobs={key(LARGE, "other"): LARGE}), CancelToken(5)
+    other = Reference.parse("registry.example/other:1")
+    with connect(transport=registry, policy=TransferPolicy(connections_per_host=1)) as client:
+        writer = client.writer(TARGET, cancel=token)
+        done = writer.blob(
+            described(LARGE), lambda offset: client.blob(other, described(LARGE), offset=offset, cancel=token)
+        )
+    assert done.sent == len(LARGE)
 
 
 def test_sources_are_closed_whatever_happens() -> None:
