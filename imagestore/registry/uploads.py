@@ -2,9 +2,10 @@
 
 A blob that the repository has is not sent; one that another repository of the same registry has is mounted from there.
 A small one goes in one PUT. A large one goes in one PATCH, which containers' tools have long used and so every registry
-takes, and a PUT then asks the registry to verify it. If the connection breaks, the registry is asked how much it has
-kept: from there the upload goes on, or it begins anew where that can't be told. A later process goes on in the same
-way (``upload_sessions``).
+takes, or in several where that is too large; a PUT then asks the registry to verify it.
+
+If the connection breaks, the registry is asked how much it has kept: from there the upload goes on, or it begins anew
+where that can't be told. A later process goes on in the same way (``upload_sessions``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote
 
@@ -50,6 +52,9 @@ _OCTETS: Final = "application/octet-stream"
 #: Blobs up to this size are sent with one request after they were read and verified.
 _SMALL_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
+#: Bytes of one request where more were too much: proxies have limits, often of 100 MB.
+_CHUNK_BYTES: Final = 32 * 1024 * 1024
+_TOO_LARGE: Final = 413
 #: Answers of registries that can't take a blob over from another repository, or may not.
 _NOT_MOUNTED: Final = frozenset({400, 401, 403, 404, 405})
 _RANGE: Final = re.compile(r"(?:bytes=)?0-([0-9]{1,19})")
@@ -86,6 +91,8 @@ class BlobUpload:
     _note: UploadNote = field(default_factory=UploadNote, init=False)
     # Whether an earlier process began the upload.
     _is_noted: bool = field(default=False, init=False)
+    # Bytes of one request; None for all that there are.
+    _most: int | None = field(default=None, init=False)
     # Bytes that were sent, those of broken tries too.
     _sent: int = field(default=0, init=False)
     _reading: Generator[bytes] | None = field(default=None, init=False)
@@ -138,6 +145,10 @@ class BlobUpload:
                 raise failed.error from failed.error.__cause__
             except RegistryError as error:
                 attempt += 1
+                if error.status == _TOO_LARGE and self._most is None and self.descriptor.size > _CHUNK_BYTES:
+                    self._most = _CHUNK_BYTES
+                    self._note.keep("")
+                    continue
                 # Without a location it was a request that the session has tried several times.
                 if not self._note.location or not self._will_go_on(error, attempt):
                     raise
@@ -182,13 +193,16 @@ class BlobUpload:
 
     def _send(self, start: int) -> None:
         if self.descriptor.size <= _SMALL_BYTES:
-            data = b"".join(self._opened(0))
+            data = b"".join(self._opened(0, self.descriptor.size))
             self._commit(Content(_OCTETS, len(data), lambda: (data,)))
             return
-        if start < self.descriptor.size:
-            place = f"{start}-{self.descriptor.size - 1}" if start else ""
-            content = Content(_OCTETS, self.descriptor.size - start, lambda: self._opened(start), place)
+        while start < self.descriptor.size:
+            end = min(self.descriptor.size, start + (self._most or self.descriptor.size))
+            is_part = start or end < self.descriptor.size
+            place = f"{start}-{end - 1}" if is_part else ""
+            content = Content(_OCTETS, end - start, partial(self._opened, start, end), place)
             self._note.keep(self._at("PATCH", content, self._next_location))
+            start = end
         self._commit(Content(_OCTETS, 0, tuple))
 
     def _kept(self) -> int | None:
@@ -272,18 +286,18 @@ class BlobUpload:
             raise ProtocolError(message, host=host, hint=hint)
         return location
 
-    def _opened(self, start: int) -> Iterator[bytes]:
+    def _opened(self, start: int, end: int) -> Iterator[bytes]:
         """Pieces for one try; the source of the try before, which its error may still know, is closed."""
         self._close_source()
-        self._reading = self._pieces(start)
+        self._reading = self._pieces(start, end)
         return self._reading
 
     def _close_source(self) -> None:
         if self._reading is not None:
             self._reading.close()
 
-    def _pieces(self, start: int) -> Generator[bytes]:
-        """The blob's bytes from an offset on; while one piece is sent, the next is read.
+    def _pieces(self, start: int, end: int) -> Generator[bytes]:
+        """The blob's bytes from one offset to before another; while one piece is sent, the next is read.
 
         Raises:
             _SourceError: they can't be had, or aren't the descriptor's.
@@ -300,15 +314,17 @@ class BlobUpload:
             with self.opener(start) as source, ThreadPoolExecutor(1, "imagestore-read") as reader:
                 pieces = self._read(source, start)
                 coming = reader.submit(next, pieces, b"")
-                while piece := coming.result():
+                while at < end and (piece := coming.result()[: end - at]):
                     coming = reader.submit(next, pieces, b"")
                     self._sent += len(piece)
                     yield piece
                     at += len(piece)
                     observer(BlobUploading(self.descriptor, at))
-            if at != self.descriptor.size:
+                if at == self.descriptor.size and coming.result():
+                    at += 1  # more than there should be
+            if at != end:
                 raise SizeMismatchError(self._what, expected=self.descriptor.size, actual=at)
-            if self._verifier is not None:
+            if self._verifier is not None and end == self.descriptor.size:
                 self._verifier.finish()
         except ImageStoreError as error:
             raise _SourceError(error) from error

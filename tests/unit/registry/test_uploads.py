@@ -20,6 +20,7 @@ from imagestore.errors import (
     OperationCancelledError,
     ProtocolError,
     RegistryUnavailableError,
+    SizeMismatchError,
 )
 from imagestore.registry import connect
 from imagestore.registry.blobs import Transfer
@@ -319,6 +320,27 @@ def test_sources_are_closed_whatever_happens() -> None:
         with pytest.raises(RegistryUnavailableError):
             writer.blob(described(LARGE), lambda offset: Counted(LARGE, offset))
     assert is_open == []
+
+
+def test_a_body_that_is_too_large_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagestore.registry.uploads._CHUNK_BYTES", 1 << 20)
+    registry = Registry(faults=[("PATCH", httpx.Response(413))])
+    assert upload(registry, LARGE + b"x").sent >= len(LARGE) + 1
+    assert registry.blobs == {key(LARGE + b"x"): LARGE + b"x"}
+    assert sum(line.startswith("PATCH") for line in registry.log) == 1 + 4
+    registry = Registry(faults=[("PATCH", httpx.Response(413))], breaks=[1 << 18])
+    upload(registry, LARGE)
+    assert registry.blobs == {key(LARGE): LARGE}
+    registry = Registry(faults=[("PATCH", httpx.Response(413))] * 2)
+    with pytest.raises(ProtocolError, match="413"):
+        upload(registry, LARGE)
+
+
+def test_a_source_that_goes_on_too_long_is_refused() -> None:
+    registry = Registry()
+    with pytest.raises(SizeMismatchError):
+        upload(registry, LARGE, source=LARGE + b"more")
+    assert registry.blobs == {}
 
 
 def test_tries_end() -> None:
