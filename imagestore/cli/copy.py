@@ -98,9 +98,14 @@ def push(app: App, name: str, destination: str, **given: Any) -> None:
     \b
     imagestore push python:3 registry.example/python:3
     """
+    from imagestore.store.copy.copying import find_stored
+    from imagestore.store.copy.options import CopyOptions
+
     app.missing = "refuse"
     if not destination:
-        destination = app.store.get(name).reference
+        options = CopyOptions(given["handlers"], given["all_handlers"], given["platform"], given["all_platforms"])
+        default = app.config.default_handler
+        destination, _ = find_stored(app.store.metadata, name, options, default_handler=default)
     _run(app, f"store:{name}", destination, host=_host(destination), more={}, **given)
 
 

@@ -406,11 +406,16 @@ class ImageStore(Archives, Upkeep):
 
         Raises:
             ImageNotFoundError: the store has no such image.
-            InvalidInputError: the name is an id, so that the destination has to be said.
+            InvalidInputError: the image has several names, so that one has to be said.
             ImageStoreError: as copy().
         """
         if not destination:
-            destination = self.get(name).reference
+            with self._loading():
+                from imagestore.store.copy.copying import find_stored
+                from imagestore.store.copy.options import CopyOptions
+
+            chosen = options or CopyOptions()
+            destination, _ = find_stored(self.metadata, name, chosen, default_handler=self.config.default_handler)
         return self.copy(
             f"store:{name}", destination, options=options, credentials=credentials, observer=observer, cancel=cancel
         )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.content.local import LocalContentStore
     from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
@@ -36,6 +37,39 @@ if TYPE_CHECKING:
 
 #: For images of archives that say no name; it appears in messages only.
 _NAMELESS = "archive.invalid/image"
+
+
+def find_stored(
+    metadata: MetadataStore, name: str, options: CopyOptions, *, default_handler: str
+) -> tuple[str, list[ImageRecord]]:
+    """The reference and the records of the store's image that a copy means.
+
+    Args:
+        metadata: of the store.
+        name: reference, image id, or the beginning of one.
+        options: says whose.
+        default_handler: meant when nothing is said.
+
+    Raises:
+        ImageNotFoundError: the store has no such image, or a handler has none of it.
+        InvalidInputError: several images, or one under several names.
+    """
+    records = exporting.find_records(metadata, [name], _as_export(options), default_handler=default_handler)
+    if len(records) > 1:
+        raise InvalidInputError(
+            f"{name}: has {len(records)} names in the store", hint=f"say which: {', '.join(records)}"
+        )
+    return next(iter(records.items()))
+
+
+def _as_export(options: CopyOptions) -> exporting.ExportOptions:
+    return exporting.ExportOptions(
+        options.runtime_handlers,
+        options.has_all_handlers,
+        options.platform,
+        options.has_all_platforms,
+        shape=exporting.ExportShape.INDEX if options.keeps_index else exporting.ExportShape.MANIFEST,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +129,15 @@ class CopyWork:
 
     @contextlib.contextmanager
     def _of_store(self, name: str) -> Iterator[CopySource]:
-        shape = exporting.ExportShape.INDEX if self.options.keeps_index else exporting.ExportShape.MANIFEST
-        options = exporting.ExportOptions(
-            self.options.runtime_handlers,
-            self.options.has_all_handlers,
-            self.options.platform,
-            self.options.has_all_platforms,
-            shape=shape,
-        )
-        default = self.config.default_handler
-        records = exporting.find_records(self.metadata, [name], options, default_handler=default)
-        if len(records) > 1:
-            raise InvalidInputError(
-                f"{name}: has {len(records)} names in the store", hint=f"say which: {', '.join(records)}"
-            )
+        default, options = self.config.default_handler, _as_export(self.options)
+        reference, records = find_stored(self.metadata, name, self.options, default_handler=default)
         wanted = None
         if self.platform is not None:
             explicit = self.config.handler_platform(default, host=self.host, explicit=self.platform)
             wanted = self.platform, explicit.matcher
         with leases.held_to_read(self.metadata, purpose="copy") as held:
             work = exporting.ExportWork(
-                records, "", options, wanted, self.content, self.metadata, self.observer, self.cancel
+                {reference: records}, "", options, wanted, self.content, self.metadata, self.observer, self.cancel
             )
             image = work.images(held)[0]
             documents = Documents(self.content, None, None, self.cancel)
