@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,6 +13,7 @@ from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.options import handlers_option, host_option, html_option
 from imagestore.errors import StoreError
+from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from imagestore.content.api import ContentStore
     from imagestore.oci.select import Selection, Verdict
     from imagestore.store.report.matrix import Matrix
+
+#: Characters of a platform where the terminal is too narrow for all of a matrix; "windows(10.0.20348.1970)/amd64" fits.
+_PLATFORM: Final = 32
 
 
 @click.command()
@@ -140,7 +144,10 @@ def _print_matrix(matrix: Matrix) -> None:
         render.table(headings, rows)
         return
     letters = [chr(ord("A") + number % 26) * (1 + number // 26) for number in range(len(names))]
-    short = [(entry, platform, *(cell.rpartition(".")[2] for cell in cells)) for entry, platform, _, *cells in rows]
+    short = [
+        (entry, cut(render.printable(platform), _PLATFORM), *(cell.rpartition(".")[2] for cell in cells))
+        for entry, platform, _, *cells in rows
+    ]
     for first, last in _columns(letters, short):
         heading = ("ENTRY", "PLATFORM", *letters[first:last])
         render.table(heading, [(*row[:2], *row[2 + first : 2 + last]) for row in short])

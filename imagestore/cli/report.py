@@ -40,15 +40,20 @@ def report(app: App, names: tuple[str, ...], html: Path | None, output: str) -> 
 
     app.missing = "refuse"
     found = gather.gather(app.store, names=names)
-    with cancelled_by_signals() as token:
-        if html is not None:
-            from imagestore.cli.html.page import write_page
-            from imagestore.cli.html.store_page import store_page
+    if html is not None:
+        from imagestore.cli.html.page import write_page
+        from imagestore.cli.html.store_page import store_page
 
-            write_page(html, store_page(found, gather.matrices(app.store, found, cancel=token)), output)
-        if output == "json":
-            render.dump_json(_as_json(found, gather.matrices(app.store, found, cancel=token), app))
-        elif html is None:
+        with cancelled_by_signals() as token:
+            text = store_page(found, gather.matrices(app.store, found, cancel=token))
+        # Only now: a pipe may wait for its reader, which no token ends.
+        write_page(html, text, output)
+    if output == "json":
+        with cancelled_by_signals() as token:
+            document = _as_json(found, gather.matrices(app.store, found, cancel=token), app)
+        render.dump_json(document)
+    elif html is None:
+        with cancelled_by_signals() as token:
             _print(found, gather.matrices(app.store, found, cancel=token))
 
 

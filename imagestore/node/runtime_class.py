@@ -106,16 +106,18 @@ def admit(spec: dict[str, object], given: RuntimeClass) -> list[str]:
 
 
 def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[RuntimeClass]:
-    """Read RuntimeClass objects, and lists of them as ``kubectl get -o yaml`` prints.
+    """Read RuntimeClass objects, and lists of them as ``kubectl get -o yaml`` and the API print.
 
     Raises:
         ConfigError: as parse_runtime_class().
     """
     found: list[RuntimeClass] = []
     for document in documents:
-        items = document.get("items")
-        if document.get("kind") in ("List", "RuntimeClassList") and isinstance(items, list):
-            found += [parse_runtime_class(each if isinstance(each, dict) else {}) for each in items]
+        kind, items = document.get("kind"), document.get("items")
+        if kind in ("List", "RuntimeClassList") and isinstance(items, list):
+            # The API itself leaves out the kind of what is in a list of one kind.
+            own = {"kind": "RuntimeClass"} if kind == "RuntimeClassList" else {}
+            found += [parse_runtime_class({**own, **each} if isinstance(each, dict) else {}) for each in items]
         else:
             found.append(parse_runtime_class(document))
     return found
@@ -126,11 +128,14 @@ def class_named(name: str, classes: Iterable[RuntimeClass]) -> RuntimeClass:
 
     Raises:
         RuntimeClassNotFoundError: there is none.
+        ConfigError: there are several that differ, which no cluster has.
     """
-    found = next((each for each in classes if each.name == name), None)
-    if found is None:
+    found = [each for each in classes if each.name == name]
+    if not found:
         raise RuntimeClassNotFoundError(name)
-    return found
+    if any(each != found[0] for each in found):
+        raise ConfigError(f"RuntimeClass {name[:100]!r} comes twice, and differs", hint="leave one of them")
+    return found[0]
 
 
 def handler_of(name: str | None, classes: Iterable[RuntimeClass]) -> str:
@@ -138,6 +143,7 @@ def handler_of(name: str | None, classes: Iterable[RuntimeClass]) -> str:
 
     Raises:
         RuntimeClassNotFoundError: no class has this name.
+        ConfigError: as class_named().
     """
     return class_named(name, classes).handler if name else ""
 
@@ -147,5 +153,6 @@ def image_handler(name: str | None, classes: Iterable[RuntimeClass], gates: Feat
 
     Raises:
         RuntimeClassNotFoundError: the gate is on and no class has this name.
+        ConfigError: as class_named().
     """
     return handler_of(name, classes) if gates.runtime_class_in_image_cri else ""

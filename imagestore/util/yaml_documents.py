@@ -78,6 +78,9 @@ def parse_documents(data: bytes, what: str) -> list[dict[str, Any]]:
     try:
         text = data.decode("utf-8")
         values = list(_Reader(yaml.parse(text, Loader=yaml.SafeLoader), what).documents())
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
+        raise ConfigError(f"{what}: {line}is no YAML: {error.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise

@@ -122,6 +122,7 @@ def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClas
     Raises:
         InvalidResourcesError, InvalidQuantityError: a pod can't be read, or there is none.
         RuntimeClassNotFoundError: classes are known, and one that a pod names isn't among them.
+        ConfigError: a RuntimeClass can't be read, or comes twice.
     """
     from imagestore.node.runtime_class import parse_runtime_class
     from imagestore.resources.pod_reading import pod_from_json

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import json
+import os
 import re
+import select
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -286,3 +292,19 @@ def test_a_single_manifest_has_one_row(line: Line, tmp_path: Path) -> None:
     page = _page(line, tmp_path, "report")
     _check(page)
     assert any(caption.startswith("Entries of registry.example/one:1") for caption in _tables(page))
+
+
+def test_a_signal_ends_a_report_that_waits_for_a_reader(pulled: Line, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)  # less than the page
+    command = [sys.executable, "-m", "imagestore", "--root", str(pulled.root), "--config", str(pulled.config)]
+    with subprocess.Popen([*command, "report", "--html", str(pipe)], stderr=subprocess.DEVNULL) as running:
+        try:
+            assert select.select([reader], [], [], 60)[0]
+            running.send_signal(signal.SIGINT)
+            assert running.wait(timeout=20) == 130
+        finally:
+            running.kill()
+            os.close(reader)

@@ -67,6 +67,23 @@ def test_lists_of_runtime_classes_are_read(kind: str) -> None:
             parse_runtime_classes([{"kind": kind, "items": items}])
 
 
+def test_a_list_of_the_api_leaves_out_the_kind_of_its_items() -> None:
+    items = [{"metadata": {"name": "gold"}, "handler": "kata"}]
+    assert parse_runtime_classes([{"kind": "RuntimeClassList", "items": items}]) == [RuntimeClass("gold", "kata")]
+    with pytest.raises(ConfigError, match="kind 'None'"):
+        parse_runtime_classes([{"kind": "List", "items": items}])
+    with pytest.raises(ConfigError, match="kind 'Pod'"):
+        parse_runtime_classes([{"kind": "RuntimeClassList", "items": [{"kind": "Pod", **items[0]}]}])
+
+
+def test_a_class_that_comes_twice_must_be_the_same() -> None:
+    gold = RuntimeClass("gold", "kata")
+    assert handler_of("gold", [gold, gold, RuntimeClass("silver", "x")]) == "kata"
+    with pytest.raises(ConfigError, match="RuntimeClass 'gold' comes twice") as caught:
+        handler_of("gold", [gold, RuntimeClass("gold", "other")])
+    assert caught.value.hint == "leave one of them"
+
+
 def test_admission_adds_overhead_and_node_selector_and_says_what_contradicts() -> None:
     document = {
         "kind": "RuntimeClass",

@@ -129,3 +129,9 @@ def test_what_is_wrong_with_a_key_is_told_with_its_lines(text: str, told: str) -
     with pytest.raises(ConfigError) as caught:
         parse_documents(text.encode(), "file")
     assert str(caught.value) == f"file: {told}"
+
+
+def test_what_is_no_yaml_is_told_with_its_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_documents(b"a: 1\n---\nspec: [\n", "file")
+    assert str(caught.value) == "file: line 4: is no YAML: expected the node content, but found '<stream end>'"
