@@ -42,7 +42,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder of a store of a version."""
     version: str = request.param
     with tarfile.open(STORES / f"{version}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path)
     folder = tmp_path / version
     folder.chmod(0o700)
     return folder
