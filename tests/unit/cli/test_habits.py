@@ -248,7 +248,7 @@ def test_the_matrix_fits_the_terminal(tmp_path: Path, columns: int) -> None:
 
 
 def test_a_long_platform_is_cut_where_the_matrix_would_not_fit(tmp_path: Path) -> None:
-    entry = build_image().target.members()
+    entry: dict[str, object] = dict(build_image().target.members())
     entry["platform"] = {"os": "windows", "architecture": "amd64", "os.version": "10.0.20348.1970" * 20}
     index = tmp_path / "index.json"
     media_type = "application/vnd.oci.image.index.v1+json"
