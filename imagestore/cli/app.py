@@ -134,14 +134,14 @@ class App:
     @functools.cached_property
     def host(self) -> Platform:
         """The node's platform."""
-        from imagestore import platforms
+        import imagestore.platforms as platforms
 
         return platforms.host.detect()
 
     @functools.cached_property
     def config(self) -> Config:
         """The configuration, read when first needed."""
-        from imagestore import config
+        import imagestore.config as config
 
         path = self.config_path
         return config.load(path, host=self.host) if path is not None else config.default(self.host)

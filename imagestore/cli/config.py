@@ -106,13 +106,13 @@ def _plain(value: Any) -> Any:
 
 
 def _host(text: str | None) -> Platform:
-    from imagestore import platforms
+    import imagestore.platforms as platforms
 
     return platforms.host.detect() if text is None else platforms.parse(text)
 
 
 def _report(app: App, file: Path | None, host: Platform) -> Report:
-    from imagestore import config as configuration
+    import imagestore.config as configuration
 
     path = file or app.config_path
     if path is None:
@@ -148,7 +148,7 @@ def _print(report: Report, passed_over: Sequence[str]) -> None:
 
 
 def _rows(resolved: HandlerPlatform, default_handler: str) -> Iterator[tuple[str, ...]]:
-    from imagestore import platforms
+    import imagestore.platforms as platforms
 
     name = resolved.handler.name
     heading = (
@@ -161,7 +161,7 @@ def _rows(resolved: HandlerPlatform, default_handler: str) -> Iterator[tuple[str
 
 
 def _as_json(report: Report) -> dict[str, Any]:
-    from imagestore import platforms
+    import imagestore.platforms as platforms
 
     return {
         "host": platforms.format_all(report.host),

@@ -6,7 +6,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set

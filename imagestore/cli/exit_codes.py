@@ -7,7 +7,7 @@ import enum
 import sys
 from typing import TYPE_CHECKING, Final
 
-from imagestore import errors
+import imagestore.errors as errors
 from imagestore.cli.render import printable
 from imagestore.errors import Category, ConfigError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from imagestore import errors
+import imagestore.errors as errors
 from imagestore._version import __version__
 from imagestore.cli import signals
 from imagestore.cli.app import App, GivenPath

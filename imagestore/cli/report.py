@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.cli import complete, describe, render
 from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.options import html_option

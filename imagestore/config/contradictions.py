@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.config.explain import assignment, place
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show
 from imagestore.config.guest_platform import Isolation, complete, is_same_kind, parse_text, sandbox_of

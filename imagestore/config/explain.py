@@ -13,7 +13,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.config.findings import dotted, shorten
 from imagestore.config.guest_platform import Isolation, PlatformSource, is_same_kind, sandbox_of
 from imagestore.config.known import RUNHCS_TYPE

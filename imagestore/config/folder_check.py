@@ -8,7 +8,9 @@ import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import certificates, hosts, hosts_file
+import imagestore.config.certificates as certificates
+import imagestore.config.hosts as hosts
+import imagestore.config.hosts_file as hosts_file
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted, nearest, show
 from imagestore.config.hosts import find_folder
 from imagestore.config.redaction import without_secrets

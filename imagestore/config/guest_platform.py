@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.config.tree import BUILT_IN, Location
 from imagestore.platforms import windows
 from imagestore.platforms.platform import Platform

@@ -81,7 +81,7 @@ def read_hosts(host: str, folders: Sequence[str]) -> RegistryHosts:
     folder = find_folder(host, folders)
     if not folder:
         return RegistryHosts()
-    from imagestore.config import hosts_file
+    import imagestore.config.hosts_file as hosts_file
 
     return hosts_file.read(folder)
 
@@ -96,7 +96,7 @@ def used_folders(config: Config) -> tuple[str, ...]:
     if config.settings.registry_config_path:
         return configured_folders(config)
     if config.document:
-        from imagestore.config import registry_hosts
+        import imagestore.config.registry_hosts as registry_hosts
 
         if registry_hosts.mirrors(config.document):
             return ()
@@ -112,7 +112,7 @@ def reader_for(config: Config) -> Callable[[str], RegistryHosts]:
         folders = configured_folders(config)
         return lambda host: read_hosts(host, folders)
     if config.document:
-        from imagestore.config import registry_hosts
+        import imagestore.config.registry_hosts as registry_hosts
 
         if registry_hosts.mirrors(config.document):
             return lambda host: registry_hosts.read(host, config.document)
@@ -126,6 +126,6 @@ def _read_either(host: str, document: Table) -> RegistryHosts:
     found = read_hosts(host, DEFAULT_FOLDERS)
     if found.folder:
         return found
-    from imagestore.config import registry_hosts
+    import imagestore.config.registry_hosts as registry_hosts
 
     return registry_hosts.read(host, document)

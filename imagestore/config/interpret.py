@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.config.defaults import built_in_tables, default_name, is_of_runtimes, with_built_in
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
 from imagestore.config.guest_platform import GuestPlatform, Isolation, PlatformText, RuntimeHandler

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import known
+import imagestore.config.known as known
 from imagestore.config.findings import Finding, Severity, dotted
 from imagestore.config.known import Shape
 from imagestore.config.merge_imports import deep

@@ -149,6 +149,6 @@ class Config:
             UnknownRuntimeHandlerError: no such handler.
             InvalidPlatformError: ``explicit`` or the host is a Windows platform whose version can't be read.
         """
-        from imagestore.config import runtimes  # with matchers; who lists images has a configuration too
+        import imagestore.config.runtimes as runtimes
 
         return runtimes.resolve(self.handler(name), host=host or self.host, explicit=explicit)

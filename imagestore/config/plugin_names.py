@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import known
+import imagestore.config.known as known
 from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.known import CRI_PLUGIN, IMAGES_PLUGIN, REGISTRY_PLUGIN, RUNTIME_PLUGIN
 from imagestore.config.tree import child

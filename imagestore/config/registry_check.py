@@ -11,7 +11,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import known, registry_hosts
+import imagestore.config.known as known
+import imagestore.config.registry_hosts as registry_hosts
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
 from imagestore.config.folder_check import (
     folder_findings,

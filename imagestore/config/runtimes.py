@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.config.guest_platform import Isolation, ResolvedPlatform, complete, parse_text, same_origin
 from imagestore.config.guest_platform import PlatformSource as PlatformSource
 from imagestore.config.tree import BUILT_IN
@@ -53,7 +53,7 @@ class HandlerPlatform(ResolvedPlatform):
         Args:
             selection: what the handler gets.
         """
-        from imagestore.config import explain
+        import imagestore.config.explain as explain
 
         return explain.advise(self, selection)
 
@@ -63,7 +63,7 @@ class HandlerPlatform(ResolvedPlatform):
         Args:
             selection: what the handler gets.
         """
-        from imagestore.config import explain
+        import imagestore.config.explain as explain
 
         return explain.remarks(self, selection)
 

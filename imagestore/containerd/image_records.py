@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.errors import ImageNotFoundError, InvalidInputError
 from imagestore.metadata.namespace_api import HOME, NamedImage, image_name
 from imagestore.oci.gc_labels import checked

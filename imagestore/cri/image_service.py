@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from imagestore.cri import records
+import imagestore.cri.records as records
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.model import ImageSpec
 from imagestore.cri.pull_queue import PullKey

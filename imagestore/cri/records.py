@@ -17,7 +17,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.errors import (
     ContentNotFoundError,

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.cri import records
+import imagestore.cri.records as records
 from imagestore.cri._proto import api_pb2
 from imagestore.oci.digest import Digest
 from imagestore.store import record_lookup

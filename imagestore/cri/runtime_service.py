@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore._version import __version__
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 

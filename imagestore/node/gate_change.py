@@ -11,8 +11,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import imagestore.node.state_file as state_file
 from imagestore.errors import StoreFullError
-from imagestore.node import state_file
 from imagestore.node.eviction import Spared
 from imagestore.node.feature_gates import RUNTIME_CLASS_IN_IMAGE_CRI_API
 from imagestore.util.durations import Duration

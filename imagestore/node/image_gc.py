@@ -15,9 +15,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import imagestore.node.kubelet_messages as kubelet_messages
 from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageCollectionError, ImageStoreError, OperationCancelledError
-from imagestore.node import kubelet_messages
 from imagestore.node.eviction import (
     CollectionReport,
     Spared,

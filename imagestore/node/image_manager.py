@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import imagestore.node.kubelet_messages as kubelet_messages
 from imagestore.cri.model import ImageSpec, SandboxMetadata
 from imagestore.errors import ConfigError, ImageStoreError
-from imagestore.node import kubelet_messages
 from imagestore.node.credentials import ChainedKeyring, with_secrets
 from imagestore.node.image_names import (
     InvalidImageNameError,

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.node import state_file
+import imagestore.node.state_file as state_file
 from imagestore.node.image_names import spellings
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+import imagestore.node.pull_records as pull_records
 from imagestore.content.disk import Signature, make_directory, signature, translated
 from imagestore.content.locks import FileLock, SharedLock
 from imagestore.errors import StoreCorruptError
-from imagestore.node import pull_records
 from imagestore.oci.digest import Digest
 from imagestore.util import files
 

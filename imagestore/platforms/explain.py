@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.platforms import windows
+import imagestore.platforms.windows as windows
 from imagestore.platforms.fallback import pair_name
 from imagestore.platforms.platform import format_all
 

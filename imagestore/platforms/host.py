@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import imagestore.platforms.cpuinfo as cpu
 from imagestore.errors import InvalidPlatformError
-from imagestore.platforms import cpuinfo as cpu
 from imagestore.platforms.platform import Platform
 
 _logger: Final = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.platforms import windows
+import imagestore.platforms.windows as windows
 from imagestore.platforms.matcher import BaseMatcher, only, ordered
 from imagestore.platforms.normalize import normalize
 from imagestore.platforms.platform import Platform

@@ -119,7 +119,7 @@ def normalize_os(name: str, *, host: Platform | None = None) -> str:
     """
     if not name:
         # Rarely asked for, and how a machine is looked at takes longer to load than this module.
-        from imagestore.platforms import host as host_module
+        import imagestore.platforms.host as host_module
 
         return (host if host is not None else host_module.detect()).os
     lowered = lower(name)

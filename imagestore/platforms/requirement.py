@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from imagestore.platforms import explain, windows
+import imagestore.platforms.explain as explain
+import imagestore.platforms.windows as windows
 from imagestore.platforms.explain import Explanation, Rule
 from imagestore.platforms.fallback import exactly, fallbacks
 from imagestore.platforms.normalize import normalize, normalize_architecture, normalize_os

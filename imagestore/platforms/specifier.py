@@ -16,8 +16,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+import imagestore.platforms.host as host_module
 from imagestore.errors import InvalidPlatformError
-from imagestore.platforms import host as host_module
 from imagestore.platforms.normalize import (
     KNOWN_ARCHITECTURES,
     KNOWN_OPERATING_SYSTEMS,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import imagestore.registry.manifests as manifests
 from imagestore.errors import ReferenceNotFoundError
 from imagestore.oci import digest as digests
-from imagestore.registry import manifests
 from imagestore.registry.auth.access import Access, NoLogin
 from imagestore.registry.blob_ranges import ParallelStream
 from imagestore.registry.blob_sources import allowed_sources, inline_body, open_blob

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import imagestore.registry.redirects as redirects
 from imagestore.errors import (
     AuthenticationError,
     ConfigError,
@@ -21,7 +22,6 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.registry import redirects
 from imagestore.registry.errors_body import failure, hide_secrets, redact, secrets_in, warning_texts
 from imagestore.registry.events import Noticed, Waiting
 from imagestore.registry.retry import (

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.resources import cpu, memory
+import imagestore.resources.cpu as cpu
+import imagestore.resources.memory as memory
 from imagestore.resources.cgroup import MAXIMUM_WEIGHT, WeightFormula
 from imagestore.resources.cpu import Mapping as Rules
 from imagestore.resources.integers import byte_count, milli_cpu

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.resources import cpu, hugepages, memory
+import imagestore.resources.cpu as cpu
+import imagestore.resources.hugepages as hugepages
+import imagestore.resources.memory as memory
 from imagestore.resources.integers import INT64, byte_count, fitting, milli_cpu
 from imagestore.resources.messages import LinuxContainerResources
 from imagestore.resources.node import CgroupVersion

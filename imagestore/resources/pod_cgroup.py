@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore.resources import cpu, hugepages, memory, totals
+import imagestore.resources.cpu as cpu
+import imagestore.resources.hugepages as hugepages
+import imagestore.resources.memory as memory
+import imagestore.resources.totals as totals
 from imagestore.resources.integers import INT64, byte_count, fitting, milli_cpu
 from imagestore.resources.node import CgroupVersion, MemoryReservationPolicy
 from imagestore.resources.pod import CPU, MEMORY

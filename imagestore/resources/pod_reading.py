@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import imagestore.resources.hugepages as hugepages
+import imagestore.resources.placement as placement
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import hugepages, placement
 from imagestore.resources.document_members import Document, object_in, objects_in, text_in, wrong
 from imagestore.resources.pod import (
     CPU,

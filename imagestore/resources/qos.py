@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
+import imagestore.resources.totals as totals
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import totals
 from imagestore.resources.integers import byte_count, quotient
 from imagestore.resources.pod import CPU, MEMORY
 

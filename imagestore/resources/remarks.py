@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.resources import placement
+import imagestore.resources.placement as placement
 from imagestore.resources.amount_remarks import amount_remarks
 from imagestore.resources.document_members import object_in
 from imagestore.resources.workloads import VERSIONS, pod_in

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore import config as configuration
-from imagestore import platforms
+import imagestore.config as configuration
+import imagestore.platforms as platforms
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError

@@ -33,6 +33,22 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert sorted(left) == []
 
 
+def test_no_module_takes_a_neighbour_from_the_face_of_its_package() -> None:
+    """A face (``__init__``) imports the modules behind it: a module behind it that imports from it closes a circle."""
+    wrong = []
+    for path in TOP.rglob("*.py"):
+        if "_proto" in path.parts or path.name == "__init__.py":
+            continue
+        own = ".".join(("imagestore", *path.relative_to(TOP).with_suffix("").parts))
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not own.startswith(f"{node.module}."):
+                continue
+            face = TOP.parent.joinpath(*str(node.module).split(".")) / "__init__.py"
+            if face.exists() and f"from {node.module}" in face.read_text("utf-8"):
+                wrong.append(f"{path.relative_to(TOP)}:{node.lineno} from {node.module}")
+    assert wrong == []
+
+
 def test_no_function_is_longer_than_a_page() -> None:
     long = []
     for path in TOP.rglob("*.py"):

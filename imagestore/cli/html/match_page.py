@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.cli.html.handlers import handlers_table
 from imagestore.cli.html.matrices import Matrices
 from imagestore.cli.html.page import Section, page

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.cli import describe
 from imagestore.cli.html.handlers import handlers_table
 from imagestore.cli.html.markup import Markup, element, joined, table

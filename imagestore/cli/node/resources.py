@@ -135,7 +135,7 @@ def resources(
     amounts = {name: given.pop(name.replace("-", "_")) for name in _AMOUNTS}
     found = manifests(_described(document, amounts, given.pop("huge_pages")), read_runtime_classes(runtime_classes))
     if host is not None:
-        from imagestore import platforms
+        import imagestore.platforms as platforms
 
         app.host = platforms.parse(host)
     node, settings = _node(**given), _settings(**given)

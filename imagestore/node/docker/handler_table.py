@@ -11,9 +11,9 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Final
 
+import imagestore.node.state_file as state_file
 from imagestore.content.disk import make_directory, signature, translated
 from imagestore.content.locks import FileLock
-from imagestore.node import state_file
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.errors import (
     ContentNotFoundError,
     ContentUnreadableError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.errors import NoMatchingManifestError
 from imagestore.oci.media_types import Kind
 from imagestore.registry.events import Noticed, Selected

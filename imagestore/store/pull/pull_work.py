@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from imagestore import platforms
+import imagestore.platforms as platforms
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, ReferenceNotFoundError, RegistryError
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from imagestore import config as configuration
+import imagestore.config as configuration
 from imagestore.errors import (
     ContentNotFoundError,
     DocumentError,

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore import errors
+import imagestore.errors as errors
 from imagestore.oci import media_types
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
