@@ -1,4 +1,4 @@
-"""2 GiB from one registry into another, beside ``skopeo copy``."""
+"""2 GiB from one registry into another, compared with ``skopeo copy``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PEAK_MEBIBYTES = 96
 
 
 def measure(bench: Bench) -> Findings:
-    """Three layers, 2 GiB, between two registries, beside skopeo."""
+    """Three layers, 2 GiB, between two registries, compared with skopeo."""
     found = Findings()
     source = bench.reference("L")
     for place in bench.places:

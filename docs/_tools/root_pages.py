@@ -1,6 +1,6 @@
 """Pages that are files of the repository's root: ``python -m docs._tools.root_pages``, which ``make docs`` runs first.
 
-They are written beside the others and not committed. (A hook of mkdocs could add them; zensical, the successor of
+They are written next to the others and not committed. (A hook of mkdocs could add them; zensical, the successor of
 mkdocs-material, has none.)
 """
 

@@ -154,7 +154,7 @@ def _of_pod(app: App, file: Path, name: str | None, handler: str | None) -> Bund
 
 
 def _variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """A container's variables as far as the pod has their values; the rest is told."""
+    """A container's variables as far as the pod has their values; a note names the rest."""
     found: dict[str, str] = {}
     for each in container.get("env") or ():
         if "valueFrom" in each:

@@ -28,7 +28,7 @@ class RuntimeClass:
     Attributes:
         name: used in pods.
         handler: name in the container runtime.
-        overhead: what a sandbox takes beside its containers (``overhead.podFixed``), as written.
+        overhead: what a sandbox takes besides its containers (``overhead.podFixed``), as written.
         node_selector: labels of the nodes that have the handler (``scheduling.nodeSelector``).
 
     Raises:

@@ -59,7 +59,7 @@ class Endpoint:
         return urls.host_port(self.origin)
 
     def url(self, repository: str, path: str, query: str = "") -> str:
-        """Absolute URL of something in a repository, or without one of the registry's; a mirror is told which it is."""
+        """Absolute URL of something in a repository, or without one of the registry's; a mirror gets its name."""
         named = "" if self._serves_own_namespace else f"ns={quote(self.namespace, safe='')}"
         joined = "&".join(part for part in (query, named) if part)
         place = f"{repository}/{path}" if repository else path

@@ -184,7 +184,7 @@ def test_a_copy_into_the_store_has_the_name_alone(one: DockerRegistry, store: Im
 
 SUBJECT: Final = IMAGE.manifests[0].descriptor
 SIGNATURE: Final = build_artifact("application/vnd.example.signature", {"a": b"signed"}, subject=SUBJECT)
-#: docker-registry has no list of referrers: whoever pushes keeps it under a tag.
+#: docker-registry has no list of referrers: the client keeps it under a tag.
 TAG: Final = str(SUBJECT.digest).replace(":", "-")
 
 

@@ -121,7 +121,7 @@ class Matrices:
 
 
 def _gist(matrix: Matrix, count: int) -> str:
-    """What stands beside the names: how many entries, and which one each handler takes."""
+    """What stands next to the names: how many entries, and which one each handler takes."""
     if matrix.failure:
         return "no matrix"
     taken = [

@@ -1,7 +1,7 @@
 """The frame of a page: head, style, skip link, contents.
 
 The style's hash is the only thing that the page's Content-Security-Policy allows: should markup of an image ever get
-through, a browser runs no script of it and asks nobody for anything.
+through, a browser runs no script of it and sends no request.
 """
 
 from __future__ import annotations

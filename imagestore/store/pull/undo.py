@@ -34,7 +34,7 @@ _WORTH_KEEPING: Final = (RegistryUnavailableError, RateLimitedError, OperationCa
 def undone_on_failure(
     metadata: MetadataStore, content: LocalContentStore, held: HeldLease, descriptors: Sequence[Descriptor]
 ) -> Iterator[None]:
-    """After a failure that trying again can't mend, delete what the block brought and nothing else needs.
+    """After a failure that another try can't help, delete what the block brought and nothing else needs.
 
     Args:
         metadata: says what others need.

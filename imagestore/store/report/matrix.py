@@ -37,7 +37,7 @@ class Matrix:
 
     Attributes:
         names: the references that lead to it, or what people call it.
-        target: the index or manifest; None where nobody asked for its digest.
+        target: the index or manifest; None where its digest was not asked for.
         selections: what each handler gets, by its name; empty where it can't be told.
         failure: why it can't be told; else empty.
     """

@@ -1,9 +1,9 @@
-"""A tree of files below one folder, written by names that nobody vouches for.
+"""A tree of files below one folder, written by names that are not trusted.
 
 Every step goes from an open folder to a name in it, and no call follows a symbolic link. Links on the way to a name are
 read and resolved here, with the tree's root as their root, as containerd (``fs.RootPath``) and ``openat2(2)`` with
-``RESOLVE_IN_ROOT`` do it. So nothing outside of the folder is ever touched, whatever a layer says and whoever changes
-the tree meanwhile.
+``RESOLVE_IN_ROOT`` do it. So nothing outside of the folder is ever touched, whatever a layer says, also when another process changes
+the tree during the work.
 """
 
 from __future__ import annotations

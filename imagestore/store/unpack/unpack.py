@@ -104,7 +104,7 @@ class UnpackWork:
         return UnpackReport(path, unpacked.entries, unpacked.size, tuple(unpacked.left_out), unpacked.left_out_count)
 
     def run_bundle(self, folder: str | os.PathLike[str], options: BundleOptions) -> UnpackReport:
-        """Unpack into ``rootfs`` in a new folder, and write ``config.json`` beside it.
+        """Unpack into ``rootfs`` in a new folder, and write ``config.json`` next to it.
 
         Raises:
             As run(); DocumentError too if the image starts nothing, or names a user that it doesn't have.
@@ -194,7 +194,7 @@ class UnpackWork:
 
 @contextlib.contextmanager
 def in_place(path: str) -> Iterator[str]:
-    """A new folder beside its final place, where it goes when the block ends well; else nothing is left of it.
+    """A new folder next to its final place, where it goes when the block ends well; else nothing is left of it.
 
     Args:
         path: the final place: not there, or an empty folder.

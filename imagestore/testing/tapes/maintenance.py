@@ -144,7 +144,7 @@ def collect_bodies(folder: str, *, is_dry_run: bool = False) -> CollectedBodies:
     """
     blobs = BlobFolder.beside(os.path.join(folder, "any"))
     if not blobs.roots:
-        raise ConfigError(f"folder {folder}: no folder 'blobs' in it or beside it")
+        raise ConfigError(f"folder {folder}: no folder 'blobs' in it or next to it")
     needed: set[Digest] = set()
     for place in dict.fromkeys((folder, *(os.path.dirname(root) for root in blobs.roots))):
         for path in find_tapes(place):
@@ -188,7 +188,7 @@ def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[st
             if fault is not None:
                 found[member] = fault
         if is_redirect(one.status, one.headers) and (one.body is not None or one.text):
-            found[body] = "a note beside a redirect, which may repeat a signed address", "remove it"
+            found[body] = "a note next to a redirect, which may repeat a signed address", "remove it"
         # A path that may be a secret is shown no more than any other.
         path = "" if "request's path" in found else one.path
         for member, (reason, hint) in found.items():

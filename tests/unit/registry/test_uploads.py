@@ -1,4 +1,4 @@
-"""Uploads against a registry in memory that keeps, loses, limits and lies as it is told."""
+"""Uploads against a registry in memory that keeps, loses, limits and lies as a test says."""
 
 from __future__ import annotations
 

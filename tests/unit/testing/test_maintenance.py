@@ -151,7 +151,7 @@ def test_a_note_beside_a_redirect_is_named(tmp_path: Path) -> None:
     tape = exchange(blob, headers=location).replace("status = 200", "status = 307")
     assert problems_of(tmp_path, tape) == []
     (problem,) = problems_of(tmp_path, tape + 'text = "<a href=\\"https://s3.example/0?X-Signature=short\\">"\n')
-    assert problem.endswith("the text holds a note beside a redirect, which may repeat a signed address; remove it")
+    assert problem.endswith("the text holds a note next to a redirect, which may repeat a signed address; remove it")
 
 
 def test_placeholders_and_plain_names_pass(tmp_path: Path) -> None:
