@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.events import Event, Observer
     from imagestore.registry.policy import TransferPolicy
-    from imagestore.store.copy.locations import ImageLocation
-    from imagestore.store.copy.options import CopyOptions, CopyReport
     from imagestore.store.pull.plan import PullPlan
     from imagestore.store.pull.pull_work import PullWork
     from imagestore.store.pull.verify import ImageVerifier
@@ -184,9 +181,8 @@ class ImageStore(Archives, Upkeep):
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError: it failed on the way.
         """
         with self._operation(cancel) as token:
-            work = self._work(Reference.parse(reference), runtime_handler, platform, observer or self.observer, token)
-            if credentials is not None:
-                work = replace(work, client=work.client.with_credentials(credentials))
+            heard = observer or self.observer
+            work = self._work(Reference.parse(reference), runtime_handler, platform, heard, token, credentials)
             record = work.run()
             self.metadata.touch_image(record.reference, record.handler)
         return Image(record, self.content)
@@ -384,122 +380,6 @@ class ImageStore(Archives, Upkeep):
             )
             return work.run(folder) if bundle is None else work.run_bundle(folder, bundle)
 
-    def push(
-        self,
-        name: str,
-        destination: str = "",
-        *,
-        options: CopyOptions | None = None,
-        credentials: CredentialLookup | None = None,
-        observer: Observer | None = None,
-        cancel: CancelToken | None = None,
-    ) -> CopyReport:
-        """Copy an image of the store into a registry.
-
-        Args:
-            name: reference or id.
-            destination: the reference that it gets there; empty for its own.
-            options: whose manifests; by default the default handler's alone.
-            credentials: instead of the store's, for this push.
-            observer: hears of progress (BlobUploading, BlobUploaded), from several threads.
-            cancel: ends the push; what was sent is not sent again by the next one.
-
-        Raises:
-            ImageNotFoundError: the store has no such image.
-            InvalidInputError: the image has several names, so that one has to be said.
-            ImageStoreError: as copy().
-        """
-        if not destination:
-            with self._loading():
-                from imagestore.store.copy.copying import find_stored
-                from imagestore.store.copy.options import CopyOptions
-
-            chosen = options or CopyOptions()
-            destination, _ = find_stored(self.metadata, name, chosen, default_handler=self.config.default_handler)
-        return self.copy(
-            f"store:{name}", destination, options=options, credentials=credentials, observer=observer, cancel=cancel
-        )
-
-    def copy(
-        self,
-        source: str,
-        destination: str,
-        *,
-        options: CopyOptions | None = None,
-        credentials: CredentialLookup | None = None,
-        observer: Observer | None = None,
-        cancel: CancelToken | None = None,
-    ) -> CopyReport:
-        """Copy an image between registries, this store, OCI layouts and archives, verified on both sides.
-
-        Args:
-            source: a reference means its registry; ``store:NAME`` this store, ``oci:FOLDER`` a layout,
-                ``oci-archive:FILE`` and ``docker-archive:FILE`` an archive.
-            destination: the same; in the store and in a registry it is the name that the image gets.
-            options: whose manifests; by default the default handler's alone.
-            credentials: instead of the store's, for this copy.
-            observer: hears of progress, from several threads.
-            cancel: ends the copy; what a registry has by then is not sent again by the next one.
-
-        Raises:
-            InvalidReferenceError, InvalidInputError: a place can't be read, or the two don't go together.
-            ImageNotFoundError, NoMatchingManifestError: the source has no such image, or nothing for a handler.
-            PreconditionError: the registry may not be pushed to (``capabilities`` in its ``hosts.toml``).
-            RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError: it failed on the way.
-        """
-        with self._loading():
-            from imagestore.store.copy.copying import CopyWork
-            from imagestore.store.copy.locations import ImageLocation, LocationKind
-            from imagestore.store.copy.options import CopyOptions
-
-        origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
-        chosen, heard = options or CopyOptions(), observer or self.observer
-        platform = self.explicit_platform(chosen.platform or None)
-        if target.kind is LocationKind.STORE:
-            return self._copy_into_store(origin, target.name, chosen, credentials, heard, cancel)
-        if target.is_archive:
-            self._refuse_own_files(target.name)
-        for handler in chosen.runtime_handlers:
-            self._known(handler)
-        with self._operation(cancel) as token:
-            client = self.registry.observed_by(heard)
-            if credentials is not None:
-                client = client.with_credentials(credentials)
-            parts = (self.config, self.host, platform, self.content, self.metadata, client, self.content.root)
-            return CopyWork(chosen, *parts, heard, token).run(origin, target)
-
-    def _copy_into_store(
-        self,
-        origin: ImageLocation,
-        name: str,
-        options: CopyOptions,
-        credentials: CredentialLookup | None,
-        observer: Observer,
-        cancel: CancelToken | None,
-    ) -> CopyReport:
-        """A pull or an import under another name."""
-        from imagestore.store.archive.importing import ImportOptions
-        from imagestore.store.copy.into_store import pulled_as, refuse
-        from imagestore.store.copy.locations import LocationKind
-        from imagestore.store.copy.options import CopyReport
-
-        refuse(origin, options)
-        if origin.kind is LocationKind.REGISTRY:
-            images = pulled_as(self, origin.name, name, options, credentials, observer, cancel)
-        else:
-            wanted = ImportOptions(
-                options.runtime_handlers,
-                options.has_all_handlers,
-                options.platform,
-                options.has_all_platforms,
-                (options.image,) if options.image else (),
-                name,
-                options.may_replace,
-            )
-            images = list(self.import_images(origin.name, options=wanted, observer=observer, cancel=cancel).images)
-        platforms = tuple(dict.fromkeys(str(image.platform) for image in images))
-        return CopyReport(f"store:{name}", images[0].target, platforms, ())
-
     def match(
         self,
         reference: str,
@@ -600,6 +480,7 @@ class ImageStore(Archives, Upkeep):
         platform: str | Platform | None,
         observer: Observer,
         cancel: CancelToken,
+        credentials: CredentialLookup | None = None,
     ) -> PullWork:
         with self._loading():
             from imagestore.store.pull.pull_work import PullWork
@@ -607,13 +488,16 @@ class ImageStore(Archives, Upkeep):
         # Everything that can be refused without asking anybody is refused here.
         handler = self.config.handler(runtime_handler).name
         wanted = self.config.handler_platform(handler, host=self.host, explicit=self.explicit_platform(platform))
+        client = self.registry.observed_by(observer)
+        if credentials is not None:
+            client = client.with_credentials(credentials)
         return PullWork(
             reference=reference,
             handler=handler,
             wanted=wanted,
             content=self.content,
             metadata=self.metadata,
-            client=self.registry.observed_by(observer),
+            client=client,
             observer=observer,
             cancel=cancel,
             parallel=self.config.settings.max_concurrent_downloads,

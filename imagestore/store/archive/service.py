@@ -1,13 +1,15 @@
-"""The part of ImageStore that exports to archives and imports from them."""
+"""The part of ImageStore that exports, imports and copies."""
 
 from __future__ import annotations
 
 import abc
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.errors import InvalidInputError
+from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,9 +20,14 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.platforms import Platform
+    from imagestore.registry.client import RegistryClient
+    from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.events import Observer
     from imagestore.store.archive.exporting import ExportOptions, ExportReport
     from imagestore.store.archive.importing import ImportOptions, ImportReport
+    from imagestore.store.copy.locations import ImageLocation
+    from imagestore.store.copy.options import CopyOptions, CopyReport
+    from imagestore.store.pull.pull_work import PullWork
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
 
@@ -29,7 +36,7 @@ _STREAM: Final = "-"
 
 
 class Archives(abc.ABC):
-    """Export and import; the store's other halves say where and for whom."""
+    """Export, import and copy; the store's other halves say where and for whom."""
 
     root: Path
     content: LocalContentStore
@@ -50,6 +57,23 @@ class Archives(abc.ABC):
     @abc.abstractmethod
     def _operation(self, cancel: CancelToken | None) -> AbstractContextManager[CancelToken]:
         """A long work, which ends when the store is closed."""
+
+    @property
+    @abc.abstractmethod
+    def registry(self) -> RegistryClient:
+        """The registry client in use."""
+
+    @abc.abstractmethod
+    def _work(
+        self,
+        reference: Reference,
+        runtime_handler: str,
+        platform: str | Platform | None,
+        observer: Observer,
+        cancel: CancelToken,
+        credentials: CredentialLookup | None = None,
+    ) -> PullWork:
+        """A pull for one handler."""
 
     @abc.abstractmethod
     def explicit_platform(self, platform: str | Platform | None) -> Platform | None:
@@ -131,6 +155,125 @@ class Archives(abc.ABC):
         with self._operation(cancel) as token:
             parts = (self.content, self.metadata, observer or self.observer, token)
             return exporting.ExportWork(records, path, chosen, wanted, *parts).run()
+
+    def push(
+        self,
+        name: str,
+        destination: str = "",
+        *,
+        options: CopyOptions | None = None,
+        credentials: CredentialLookup | None = None,
+        observer: Observer | None = None,
+        cancel: CancelToken | None = None,
+    ) -> CopyReport:
+        """Copy an image of the store into a registry.
+
+        Args:
+            name: reference or id.
+            destination: the reference that it gets there; empty for its own.
+            options: whose manifests; by default the default handler's alone.
+            credentials: instead of the store's, for this push.
+            observer: hears of progress (BlobUploading, BlobUploaded), from several threads.
+            cancel: ends the push; what was sent is not sent again by the next one.
+
+        Raises:
+            ImageNotFoundError: the store has no such image.
+            InvalidInputError: the image has several names, so that one has to be said.
+            ImageStoreError: as copy().
+        """
+        if not destination:
+            with translated("load what copies from it", self.content.root):
+                from imagestore.store.copy.copying import find_stored
+                from imagestore.store.copy.options import CopyOptions
+
+            chosen = options or CopyOptions()
+            destination, _ = find_stored(self.metadata, name, chosen, default_handler=self.config.default_handler)
+        return self.copy(
+            f"store:{name}", destination, options=options, credentials=credentials, observer=observer, cancel=cancel
+        )
+
+    def copy(
+        self,
+        source: str,
+        destination: str,
+        *,
+        options: CopyOptions | None = None,
+        credentials: CredentialLookup | None = None,
+        observer: Observer | None = None,
+        cancel: CancelToken | None = None,
+    ) -> CopyReport:
+        """Copy an image between registries, this store, OCI layouts and archives, verified on both sides.
+
+        Args:
+            source: a reference means its registry; ``store:NAME`` this store, ``oci:FOLDER`` a layout,
+                ``oci-archive:FILE`` and ``docker-archive:FILE`` an archive.
+            destination: the same; in the store and in a registry it is the name that the image gets.
+            options: whose manifests; by default the default handler's alone.
+            credentials: instead of the store's, for this copy.
+            observer: hears of progress, from several threads.
+            cancel: ends the copy; what a registry has by then is not sent again by the next one.
+
+        Raises:
+            InvalidReferenceError, InvalidInputError: a place can't be read, or the two don't go together.
+            ImageNotFoundError, NoMatchingManifestError: the source has no such image, or nothing for a handler.
+            PreconditionError: the registry may not be pushed to (``capabilities`` in its ``hosts.toml``).
+            RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError: it failed on the way.
+        """
+        with translated("load what copies from it", self.content.root):
+            from imagestore.store.copy.copying import CopyWork
+            from imagestore.store.copy.locations import ImageLocation, LocationKind
+            from imagestore.store.copy.options import CopyOptions
+
+        origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
+        chosen, heard = options or CopyOptions(), observer or self.observer
+        platform = self.explicit_platform(chosen.platform or None)
+        if target.kind is LocationKind.STORE:
+            return self._copy_into_store(origin, target.name, chosen, credentials, heard, cancel)
+        if target.is_archive:
+            self._refuse_own_files(target.name)
+        for handler in chosen.runtime_handlers:
+            self._known(handler)
+        with self._operation(cancel) as token:
+            client = self.registry.observed_by(heard)
+            if credentials is not None:
+                client = client.with_credentials(credentials)
+            parts = (self.config, self.host, platform, self.content, self.metadata, client, self.content.root)
+            return CopyWork(chosen, *parts, heard, token).run(origin, target)
+
+    def _copy_into_store(
+        self,
+        origin: ImageLocation,
+        name: str,
+        options: CopyOptions,
+        credentials: CredentialLookup | None,
+        observer: Observer,
+        cancel: CancelToken | None,
+    ) -> CopyReport:
+        """A pull or an import under another name."""
+        with translated("load what copies from it", self.content.root):
+            from imagestore.store.copy import into_store
+            from imagestore.store.copy.locations import LocationKind
+            from imagestore.store.copy.options import CopyReport
+            from imagestore.store.maintenance.tags import further_reference
+
+        into_store.refuse(origin, options)
+        further = further_reference(name)
+        if origin.kind is LocationKind.REGISTRY:
+            reference = Reference.parse(origin.name)
+            handlers = list(self.config.handlers) if options.has_all_handlers else options.runtime_handlers or ("",)
+            with self._operation(cancel) as token:
+                works = [
+                    self._work(reference, each, options.platform or None, observer, token, credentials)
+                    for each in handlers
+                ]
+                named = [replace(each, recorded_as=further, may_move=options.may_replace) for each in works]
+                records = into_store.pull_each(named, is_lenient=options.has_all_handlers, observer=observer)
+        else:
+            wanted = into_store.import_options(options, name)
+            report = self.import_images(origin.name, options=wanted, observer=observer, cancel=cancel)
+            records = [image.record for image in report.images]
+        platforms = tuple(dict.fromkeys(str(record.platform) for record in records))
+        return CopyReport(f"store:{further}", records[0].target, platforms, ())
 
     def _refuse_own_files(self, path: str) -> None:
         """An archive that replaces the store's database or a blob would destroy the images it is made from."""

@@ -1,51 +1,22 @@
-"""Copies into the store: what a pull or an import brings, under another name."""
+"""Copies into the store: what a pull or an import brings, under the name that is asked for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from imagestore.errors import AlreadyExistsError, ImageNotFoundError, InvalidInputError, NoMatchingManifestError
-from imagestore.oci.reference import Reference
+from imagestore.errors import InvalidInputError, NoMatchingManifestError
 from imagestore.registry.events import Noticed
+from imagestore.store.archive.importing import ImportOptions
 from imagestore.store.copy.locations import LocationKind
-from imagestore.store.maintenance.tags import further_reference
 
 if TYPE_CHECKING:
-    from imagestore.config import Config
-    from imagestore.platforms import Platform
-    from imagestore.registry.credentials.model import CredentialLookup
+    from collections.abc import Iterable
+
+    from imagestore.metadata.records import ImageRecord
     from imagestore.registry.events import Observer
     from imagestore.store.copy.locations import ImageLocation
     from imagestore.store.copy.options import CopyOptions
-    from imagestore.store.image import Image
-    from imagestore.util.cancel import CancelToken
-
-
-class _Store(Protocol):
-    """What is needed of ImageStore."""
-
-    config: Config
-
-    def get(self, name: str, *, runtime_handler: str | None = None) -> Image: ...
-
-    def pull(
-        self,
-        reference: str,
-        *,
-        runtime_handler: str = "",
-        platform: str | Platform | None = None,
-        credentials: CredentialLookup | None = None,
-        observer: Observer | None = None,
-        cancel: CancelToken | None = None,
-    ) -> Image: ...
-
-    def tag(
-        self, name: str, reference: str, *, runtime_handler: str | None = None, cancel: CancelToken | None = None
-    ) -> tuple[Image, ...]: ...
-
-    def remove(
-        self, name: str, *, runtime_handler: str | None = None, only_name: bool = False
-    ) -> tuple[tuple[str, str], ...]: ...
+    from imagestore.store.pull.pull_work import PullWork
 
 
 def refuse(origin: ImageLocation, options: CopyOptions) -> None:
@@ -69,65 +40,41 @@ def refuse(origin: ImageLocation, options: CopyOptions) -> None:
         )
 
 
-def pulled_as(
-    store: _Store,
-    reference: str,
-    name: str,
-    options: CopyOptions,
-    credentials: CredentialLookup | None,
-    observer: Observer,
-    cancel: CancelToken | None,
-) -> list[Image]:
-    """Pull an image and record it under another name; under its own it stays only if it was there before.
+def import_options(options: CopyOptions, name: str) -> ImportOptions:
+    """An import of one image under a name, by a copy's options."""
+    return ImportOptions(
+        options.runtime_handlers,
+        options.has_all_handlers,
+        options.platform,
+        options.has_all_platforms,
+        (options.image,) if options.image else (),
+        name,
+        options.may_replace,
+    )
+
+
+def pull_each(works: Iterable[PullWork], *, is_lenient: bool, observer: Observer) -> list[ImageRecord]:
+    """Pull for several handlers, one after the other.
+
+    Args:
+        works: one for each handler.
+        is_lenient: handlers for which the image has nothing are only noted, unless that holds of all.
+        observer: hears which.
 
     Raises:
-        AlreadyExistsError: the name leads to other content, and may not be moved.
-        NoMatchingManifestError: it has nothing for a handler; of all handlers, nothing for any.
-        ImageStoreError: as ImageStore.pull() and tag().
+        NoMatchingManifestError: it has nothing for a handler; if lenient, for any.
+        ImageStoreError: as PullWork.run(); what came for the handlers before stays.
     """
-    further, own = further_reference(name), Reference.parse(reference)
-    handlers = list(store.config.handlers) if options.has_all_handlers else list(options.runtime_handlers) or [""]
-    images: list[Image] = []
+    records: list[ImageRecord] = []
     refusals: list[NoMatchingManifestError] = []
-    for handler in handlers:
-        before = _found(store, str(own), handler)
-        there = _found(store, str(further), handler)
+    for work in works:
         try:
-            image = store.pull(
-                reference,
-                runtime_handler=handler,
-                platform=options.platform or None,
-                credentials=credentials,
-                observer=observer,
-                cancel=cancel,
-            )
+            records.append(work.run())
         except NoMatchingManifestError as error:
-            if not options.has_all_handlers:
+            if not is_lenient:
                 raise
             refusals.append(error)
-            observer(Noticed(f"left out for {handler}: {error}"))
-            continue
-        if further == own:
-            images.append(image)
-            continue
-        try:
-            if there is not None and there.target.digest != image.target.digest and not options.may_replace:
-                raise AlreadyExistsError(
-                    f"{further} ({image.runtime_handler}): is in the store with {there.target.digest}, the "
-                    f"registry has {image.target.digest}",
-                    hint="--replace moves the name",
-                )
-            images += store.tag(image.reference, str(further), runtime_handler=image.runtime_handler, cancel=cancel)
-        finally:
-            if before is None:
-                store.remove(image.reference, runtime_handler=image.runtime_handler, only_name=True)
-    if not images:
+            observer(Noticed(f"left out for {work.handler}: {error}"))
+    if not records:
         raise refusals[0]
-    return images
-
-
-def _found(store: _Store, name: str, handler: str) -> Image | None:
-    try:
-        return store.get(name, runtime_handler=handler)
-    except ImageNotFoundError:
-        return None
+    return records

@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import imagestore.platforms as platforms
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, ReferenceNotFoundError, RegistryError
+from imagestore.errors import (
+    AlreadyExistsError,
+    ContentNotFoundError,
+    DocumentError,
+    IntegrityError,
+    ReferenceNotFoundError,
+    RegistryError,
+)
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.registry.events import Noticed, Resolved
@@ -62,6 +69,8 @@ class PullWork:
         cancel: ends the work.
         parallel: blobs in flight at once, as in containerd's max_concurrent_downloads; None for the default.
         verifier: asked about the target before anything else is fetched, and before anything is stored.
+        recorded_as: the name that the record gets; by default the reference.
+        may_move: whether that name may lead to other content before.
     """
 
     reference: Reference
@@ -74,16 +83,25 @@ class PullWork:
     cancel: CancelToken
     parallel: int | None = None
     verifier: ImageVerifier = NO_VERIFIER
+    recorded_as: Reference | None = None
+    may_move: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name of the record."""
+        return str(self.recorded_as or self.reference)
 
     def run(self) -> ImageRecord:
         """Pull and return the record.
 
         Raises:
             ImageDeniedError: the verifier refuses the image.
+            AlreadyExistsError: the name leads to other content, and may not be moved.
             NoMatchingManifestError: the image has nothing for the wanted platform; carries the explanation.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
         target, raw = self._resolve()
+        self.check_free(target)
         current = self.current(target)
         if current is not None:
             for warning in current.warnings:
@@ -124,8 +142,19 @@ class PullWork:
             )
         if self.reference.tag and self.reference.digest is not None:
             self._report_drift(target)
-        self.verifier.verify(str(self.reference), target, cancel=self.cancel)
+        self.verifier.verify(self.name, target, cancel=self.cancel)
         return target, raw
+
+    def check_free(self, target: Descriptor) -> None:
+        """Check that the name leads to no other content, unless it may be moved.
+
+        Raises:
+            AlreadyExistsError: it does.
+        """
+        there = None if self.may_move else self.metadata.get_image(self.name, self.handler)
+        if there is not None and there.target.digest != target.digest:
+            message = f"{self.name} ({self.handler}): is in the store with {there.target.digest}, not {target.digest}"
+            raise AlreadyExistsError(message, hint="--replace moves the name")
 
     def _report_drift(self, target: Descriptor) -> None:
         """Say when the tag next to a digest no longer (or never) leads to it."""
@@ -143,7 +172,7 @@ class PullWork:
 
     def current(self, target: Descriptor) -> ImageRecord | None:
         """The stored record, if it is what this pull would make and all its content is here."""
-        record = self.metadata.get_image(str(self.reference), self.handler)
+        record = self.metadata.get_image(self.name, self.handler)
         if record is None or record.target.digest != target.digest or record.wanted != self.wanted_text:
             return None
         if record.warnings and self.wanted.is_declared:
@@ -214,7 +243,9 @@ class ResolvedPull:
             settle(work.content, choice.descriptors)
             with work.metadata.exclusive():
                 confirm(work.content, choice.descriptors, what=str(work.reference))
-                record = choice.record(str(work.reference), work.handler, work.wanted_text)
+                # Another process may have taken the name since it was looked at.
+                work.check_free(self._target)
+                record = choice.record(work.name, work.handler, work.wanted_text)
                 former = work.metadata.get_image(record.reference, record.handler)
                 return work.metadata.put_image(
                     # Clients put labels on a name; a tag that moves takes none away.

@@ -2,8 +2,8 @@
 
 Every step goes from an open folder to a name in it, and no call follows a symbolic link. Links on the way to a name are
 read and resolved here, with the tree's root as their root, as containerd (``fs.RootPath``) and ``openat2(2)`` with
-``RESOLVE_IN_ROOT`` do it. So nothing outside of the folder is ever touched, whatever a layer says, also when another process changes
-the tree during the work.
+``RESOLVE_IN_ROOT`` do it. So nothing outside of the folder is ever touched, whatever a layer says, also when another
+process changes the tree during the work.
 """
 
 from __future__ import annotations
