@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from imagestore.cli import complete, render
 from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import access_options, duration_option, handlers_option, lookup, progress_option
+from imagestore.cli.options import access_options, all_of, duration_option, handlers_option, lookup, progress_option
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from imagestore.store.copy.options import CopyReport
 
 
-def _copying(function: Callable[..., None]) -> Any:
-    """The options that both commands have."""
-
-    @handlers_option(
+#: What both commands have.
+_copying = all_of(
+    handlers_option(
         "Copy this handler's manifest; may be repeated, and then the index goes along. "
         "Default: the configured default handler."
-    )
-    @click.option("--all-handlers", is_flag=True, help="The manifests of every handler, with their index.")
-    @click.option("--platform", metavar="P", default="", help="This platform's manifest, instead of a handler's.")
-    @click.option("--all-platforms", is_flag=True, help="Every manifest that the source has, with their index.")
-    @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be sent.")
-    @duration_option("--deadline", help="Give up after this time, for example 90s.")
-    @click.option("--quiet", "-q", is_flag=True, help="Print the digest alone, and no progress.")
-    @progress_option()
-    @access_options
-    @output_option
-    @pass_app
-    @functools.wraps(function)
-    def command(app: App, /, **given: Any) -> None:
-        function(app, **given)
-
-    return command
+    ),
+    click.option("--all-handlers", is_flag=True, help="The manifests of every handler, with their index."),
+    click.option("--platform", metavar="P", default="", help="This platform's manifest, instead of a handler's."),
+    click.option("--all-platforms", is_flag=True, help="Every manifest that the source has, with their index."),
+    click.option("--dry-run", "-n", is_flag=True, help="Only say what would be sent."),
+    duration_option("--deadline", help="Give up after this time, for example 90s."),
+    click.option("--quiet", "-q", is_flag=True, help="Print the digest alone, and no progress."),
+    progress_option(),
+    access_options,
+    output_option,
+    pass_app,
+)
 
 
 @click.command()

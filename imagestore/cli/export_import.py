@@ -10,33 +10,26 @@ import click
 from imagestore.cli import complete, describe, render
 from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.exit_codes import say
-from imagestore.cli.options import handlers_option, progress_option
+from imagestore.cli.options import all_of, handlers_option, progress_option
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import InvalidInputError
 from imagestore.store import record_lookup
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from imagestore.store.archive.index_survey import ExportedImage
 
 _PIPE = "-"
 
 
-def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that both commands have."""
-    options = (
-        handlers_option("For this handler; may be repeated. Default: the configured default handler."),
-        click.option("--all-handlers", is_flag=True, help="For every handler."),
-        click.option("--platform", metavar="P", default="", help="For this platform, instead of a handler's."),
-        progress_option(),
-        output_option,
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: What both commands have.
+_shared_options = all_of(
+    handlers_option("For this handler; may be repeated. Default: the configured default handler."),
+    click.option("--all-handlers", is_flag=True, help="For every handler."),
+    click.option("--platform", metavar="P", default="", help="For this platform, instead of a handler's."),
+    progress_option(),
+    output_option,
+)
 
 
 @click.command()

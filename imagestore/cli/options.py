@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
+def all_of(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Options and arguments that several commands have, in the order of their help."""
+
+    def decorate(function: Any) -> Any:
+        for each in reversed(decorators):
+            function = each(function)
+        return function
+
+    return decorate
+
+
 def handler_option(help_text: str) -> Callable[[F], F]:
     """``--runtime-handler H``; arrives as ``runtime_handler``, None where it isn't given."""
     return click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help=help_text)

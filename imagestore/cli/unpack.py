@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from pathlib import Path
@@ -13,12 +12,12 @@ import click
 from imagestore.cli import complete, render
 from imagestore.cli.app import App, GivenPath, output_option, pass_app
 from imagestore.cli.exit_codes import say
-from imagestore.cli.options import handler_option, progress_option
+from imagestore.cli.options import all_of, handler_option, progress_option
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from imagestore.resources.node import Node
     from imagestore.store.unpack.bundle import BundleOptions
@@ -29,23 +28,18 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _FOLDER = GivenPath(file_okay=False, path_type=Path)
 
 
-def _unpacking(function: Callable[..., None]) -> Callable[..., None]:
-    """The arguments and options of both commands."""
-
-    @click.argument("name", shell_complete=complete.images)
-    @click.argument("folder", type=_FOLDER)
-    @handler_option("This handler's image; by default the default handler's.")
-    @click.option("--rootless", is_flag=True, help="All files are this user's, and devices are left out.")
-    @click.option("--max-entries", type=click.IntRange(min=1), metavar="N", help="Refuse more files and folders.")
-    @click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="Refuse more bytes of files.")
-    @progress_option()
-    @output_option
-    @pass_app
-    @functools.wraps(function)
-    def command(app: App, /, **given: Any) -> None:
-        function(app, **given)
-
-    return command
+#: What both commands have.
+_unpacking = all_of(
+    click.argument("name", shell_complete=complete.images),
+    click.argument("folder", type=_FOLDER),
+    handler_option("This handler's image; by default the default handler's."),
+    click.option("--rootless", is_flag=True, help="All files are this user's, and devices are left out."),
+    click.option("--max-entries", type=click.IntRange(min=1), metavar="N", help="Refuse more files and folders."),
+    click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="Refuse more bytes of files."),
+    progress_option(),
+    output_option,
+    pass_app,
+)
 
 
 @click.command()
