@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,75 +18,19 @@ from imagestore.store.archive.exporting import ExportShape
 from imagestore.testing import build_image, build_index, layer
 from tests.support.node import HYPERV, PLATFORMS, PYTHON, Node, node, python_image
 from tests.support.peers import need
+from tests.support.private_containerd import Containerd, private_containerd
 from tests.unit.store.archive.making import layout_files, saved_files, write
 
 pytestmark = pytest.mark.integration
 
-_CONFIG = """
-version = 2
-root = "{folder}/root"
-state = "{folder}/state"
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]
-[grpc]
-address = "{folder}/containerd.sock"
-"""
 KATA = ImportOptions(("kata",))
 EVERY = ImportOptions(("kata",), has_all_platforms=True)
 
 
-@dataclass(frozen=True)
-class Containerd:
-    """A containerd with folders of its own."""
-
-    folder: Path
-
-    def ctr(self, *arguments: str) -> str:
-        """Run ctr against it."""
-        command = [need("ctr"), "--address", f"{self.folder}/containerd.sock", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def images(self) -> dict[str, str]:
-        """Target digest by name."""
-        lines = [line.split() for line in self.ctr("images", "ls").splitlines()[1:]]
-        return {fields[0]: fields[2] for fields in lines}
-
-    def blobs(self) -> set[str]:
-        """Every digest in its content store."""
-        return set(self.ctr("content", "ls", "-q").split())
-
-    def clear(self) -> None:
-        """Remove every image, and its content."""
-        for name in self.images():
-            self.ctr("images", "rm", "--sync", name)
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containerd]:
-    folder = tmp_path_factory.mktemp("containerd")
-    (folder / "config.toml").write_text(_CONFIG.format(folder=folder))
-    with open(folder / "log", "wb") as log:
-        # It wants to be root, and here that may be root of a namespace.
-        command = [
-            need("unshare"),
-            "--mount",
-            "--map-root-user",
-            need("containerd"),
-            "--config",
-            f"{folder}/config.toml",
-        ]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        for _ in range(200):
-            assert process.poll() is None, f"containerd: {(folder / 'log').read_text()[-500:]}"
-            if (folder / "containerd.sock").exists():
-                break
-            time.sleep(0.05)
-        yield Containerd(folder)
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
+    with private_containerd(tmp_path_factory.mktemp("containerd")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -28,13 +28,12 @@ from imagestore.errors import (
     PreconditionError,
 )
 from imagestore.testing import build_artifact, build_image, build_index, layer, synthetic_layer
-from tests.integration.test_archives import Containerd, containerd, running
 from tests.integration.test_registry_peers import Alice, make_certificate, write_hosts
 from tests.support.logins import HTPASSWD, PASSWORD, TokenService, token_service
 from tests.support.peers import DockerRegistry, docker_registry, need
+from tests.support.private_containerd import private_containerd
 
 pytestmark = pytest.mark.integration
-__all__ = ["containerd", "running"]  # fixtures
 
 LINUX: Final = platforms.parse("linux/amd64")
 IMAGE: Final = build_index(
@@ -365,14 +364,16 @@ def test_a_login_on_standard_input_is_for_the_destination(tmp_path: Path) -> Non
 
 
 def test_ctr_fetches_what_was_copied(
-    one: DockerRegistry, two: DockerRegistry, store: ImageStore, containerd: Containerd
+    one: DockerRegistry, two: DockerRegistry, store: ImageStore, tmp_path: Path
 ) -> None:
     report = store.copy(
         f"{one.address}/team/app:1", f"{two.address}/app:1", options=CopyOptions(has_all_platforms=True)
     )
-    containerd.ctr("content", "fetch", "--plain-http", "--all-platforms", f"{two.address}/app:1")
-    listed = containerd.ctr("content", "ls", "-q").split()
-    assert {str(report.target.digest), *(str(blob.descriptor.digest) for blob in report.blobs)} <= set(listed)
+    (tmp_path / "containerd").mkdir()
+    with private_containerd(tmp_path / "containerd") as containerd:
+        containerd.ctr("content", "fetch", "--plain-http", "--all-platforms", f"{two.address}/app:1")
+        listed = containerd.blobs()
+    assert {str(report.target.digest), *(str(blob.descriptor.digest) for blob in report.blobs)} <= listed
 
 
 def test_oras_pulls_an_artifact_that_was_copied(two: DockerRegistry, store: ImageStore, tmp_path: Path) -> None:

@@ -8,9 +8,7 @@ import json
 import os
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from imagestore import ImageStore, platforms
 from imagestore.testing import Layer
 from imagestore.testing.builders.layers import layer_from_tar
 from tests.support.peers import need
+from tests.support.private_containerd import CONTAINERS, Containerd, private_containerd
 from tests.unit.store.unpack.making import REFERENCE, stored
 
 pytestmark = [
@@ -29,16 +28,6 @@ pytestmark = [
 
 NAME = "registry.example/peers:1"
 SNAPSHOTTER = "overlayfs"
-CONTAINERD = """
-version = 2
-root = "{folder}/root"
-state = "{folder}/state"
-disabled_plugins = ["io.containerd.grpc.v1.cri"]
-[grpc]
-address = "{folder}/containerd.sock"
-[ttrpc]
-address = "{folder}/ttrpc.sock"
-"""
 #: Installed packages by what they bring.
 PACKAGES = {
     "hard-links": ("perl-base", "gzip", "bzip2"),
@@ -81,44 +70,24 @@ def described(root: Path) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-@dataclass
-class Containerd:
-    """A running containerd with a root of its own."""
-
-    folder: Path
-
-    def ctr(self, *arguments: str | Path) -> bytes:
-        return run(need("ctr"), "--address", f"{self.folder}/containerd.sock", *arguments)
-
-    @contextlib.contextmanager
-    def mounted(self, archive: Path, target: Path) -> Iterator[Path]:
-        """The snapshot of an imported archive's image."""
-        self.ctr("images", "import", "--snapshotter", SNAPSHOTTER, archive)
-        target.mkdir()
-        self.ctr("images", "mount", "--snapshotter", SNAPSHOTTER, NAME, target)
-        try:
-            yield target
-        finally:
-            self.ctr("images", "unmount", "--rm", "--snapshotter", SNAPSHOTTER, target)
-            self.ctr("images", "rm", "--sync", NAME)
+@contextlib.contextmanager
+def mounted(containerd: Containerd, archive: Path, target: Path) -> Iterator[Path]:
+    """The snapshot of an imported archive's image."""
+    containerd.ctr("images", "import", "--snapshotter", SNAPSHOTTER, archive)
+    target.mkdir()
+    containerd.ctr("images", "mount", "--snapshotter", SNAPSHOTTER, NAME, target)
+    try:
+        yield target
+    finally:
+        containerd.ctr("images", "unmount", "--rm", "--snapshotter", SNAPSHOTTER, target)
+        containerd.ctr("images", "rm", "--sync", NAME)
 
 
 @pytest.fixture(scope="module")
 def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containerd]:
     folder = tmp_path_factory.mktemp("containerd")
-    (folder / "config.toml").write_text(CONTAINERD.format(folder=folder))
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen([need("containerd"), "--config", f"{folder}/config.toml"], stdout=log, stderr=log)
-    try:
-        for _ in range(400):
-            assert process.poll() is None, (folder / "log").read_text()[-500:]
-            if (folder / "containerd.sock").exists():
-                break
-            time.sleep(0.05)
-        yield Containerd(folder)
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
+    with private_containerd(folder, disabled=CONTAINERS[:1], mounts=True) as started:
+        yield started
 
 
 def installed(path: Path, *packages: str, forms: tuple[str, ...] = ("--format=posix",)) -> bytes:
@@ -272,7 +241,7 @@ def check(path: Path, layout: Path, containerd: Containerd) -> None:
     assert report.entries > 2
     run(need("umoci"), "unpack", "--image", f"{layout}:one", path / "umoci")
     assert ours == described(path / "umoci/rootfs")
-    with containerd.mounted(path / "image.tar", path / "mounted") as tree:
+    with mounted(containerd, path / "image.tar", path / "mounted") as tree:
         assert ours == described(tree)
 
 
