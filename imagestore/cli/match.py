@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from imagestore.oci.select import Selection, Verdict
     from imagestore.store.report.matrix import Matrix
 
+_LEAST_PLATFORM: Final = 8
 #: Characters of a platform where the terminal is too narrow for all of a matrix; "windows(10.0.20348.1970)/amd64" fits.
 _PLATFORM: Final = 32
 
@@ -144,10 +145,11 @@ def _print_matrix(matrix: Matrix) -> None:
         render.table(headings, rows)
         return
     letters = [chr(ord("A") + number % 26) * (1 + number // 26) for number in range(len(names))]
-    short = [
-        (entry, cut(render.printable(platform), _PLATFORM), *(cell.rpartition(".")[2] for cell in cells))
-        for entry, platform, _, *cells in rows
-    ]
+    verdicts = [[cell.rpartition(".")[2] for cell in cells] for _, _, _, *cells in rows]
+    # One handler's verdicts have to fit next to it.
+    alone = [(max(row[0], "ENTRY", key=len), max(cells, key=len)) for row, cells in zip(rows, verdicts, strict=True)]
+    most = min(_PLATFORM, max(_LEAST_PLATFORM, render.room(alone)))
+    short = [(row[0], cut(render.printable(row[1]), most), *cells) for row, cells in zip(rows, verdicts, strict=True)]
     for first, last in _columns(letters, short):
         heading = ("ENTRY", "PLATFORM", *letters[first:last])
         render.table(heading, [(*row[:2], *row[2 + first : 2 + last]) for row in short])

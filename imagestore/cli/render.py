@@ -41,6 +41,12 @@ def fits(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     return sum(_widths(lines)) + len(_GAP) * (len(headings) - 1) <= shutil.get_terminal_size().columns
 
 
+def room(cells: Iterable[Sequence[str]]) -> int:
+    """Characters that a further column may have next to these cells of each line, on the terminal."""
+    taken = max((sum(len(cell) + len(_GAP) for cell in line) for line in cells), default=0)
+    return shutil.get_terminal_size().columns - taken
+
+
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
     return [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
 

@@ -69,15 +69,18 @@ class ParallelStream(BlobReader):
 
     @property
     def start(self) -> int:
+        """See BlobReader."""
         return self._first.start
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """See BlobReader."""
         rest = self._rest.hosts if self._rest is not None else ()
         with self._changed:
             return tuple(dict.fromkeys((*self._first.hosts, *self._hosts, *rest)))
 
     def readinto(self, buffer: memoryview) -> int:
+        """See BlobReader."""
         if self._rest is not None:
             return self._rest.readinto(buffer)
         if not self._has_begun:
@@ -102,6 +105,7 @@ class ParallelStream(BlobReader):
         return self._from_window(buffer)
 
     def close(self) -> None:
+        """See BlobReader."""
         self._stop_workers()
         self._first.close()
         if self._rest is not None:

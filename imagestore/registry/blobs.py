@@ -189,13 +189,16 @@ class BlobStream(BlobReader):
 
     @property
     def start(self) -> int:
+        """See BlobReader."""
         return self._start
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """See BlobReader."""
         return tuple(self._served_by)
 
     def readinto(self, buffer: memoryview) -> int:
+        """See BlobReader."""
         while self._body is not None:
             try:
                 count = self._read(self._body, buffer)
@@ -227,6 +230,7 @@ class BlobStream(BlobReader):
             self._check_waste(self._body.host)
 
     def close(self) -> None:
+        """See BlobReader."""
         body, self._body = self._body, None
         if body is not None:
             body.close()

@@ -47,18 +47,22 @@ class NoLogin:
     """An Authenticator for addresses that only an image names: no credentials go there."""
 
     def authorization(self, origin: Origin, repository: str) -> str:
+        """See Authenticator."""
         return ""
 
     def provenance(self, origin: Origin, repository: str) -> str:
+        """See Authenticator."""
         return ""
 
     def forget(self, origin: Origin, repository: str, refused: str) -> None:
-        pass
+        """See Authenticator."""
 
     def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
+        """See Authenticator."""
         return ""
 
     def respond(self, origin: Origin, repository: str, headers: httpx.Headers, *, cancel: CancelToken) -> str:
+        """See Authenticator."""
         host = urls.host_port(origin)
         raise ProtocolError(f"{host}: wants a login for a foreign layer, which is never given", host=host, status=401)
 

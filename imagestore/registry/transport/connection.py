@@ -261,6 +261,7 @@ class SizedBody(httpx.SyncByteStream):
             yield bytes(buffer[:count])
 
     def close(self) -> None:
+        """See httpx.SyncByteStream."""
         transfer, self._transfer = self._transfer, None
         if transfer is not None:
             # What came with the head and wasn't read is not on the connection any more.
@@ -292,6 +293,7 @@ class EventBody(httpx.SyncByteStream):
                 self._is_over = True
 
     def close(self) -> None:
+        """See httpx.SyncByteStream."""
         transfer, self._transfer = self._transfer, None
         if transfer is not None:
             transfer.end(is_whole=self._is_over and self._may_stay)

@@ -53,9 +53,11 @@ class BytesBody:
 
     @property
     def size(self) -> int:
+        """See Body."""
         return len(self.data)
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """See Body."""
         end = len(self.data) if stop is None else min(stop, len(self.data))
         for offset in range(start, end, PIECE_BYTES):
             yield self.data[offset : min(offset + PIECE_BYTES, end)]
@@ -69,6 +71,7 @@ class FileBody:
     size: int
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """See Body."""
         with open(self.path, "rb") as file:
             yield from SpoolBody(file, self.size).chunks(start, stop)
 
@@ -81,6 +84,7 @@ class SpoolBody:
     size: int
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """See Body."""
         self.file.seek(start)
         left = (self.size if stop is None else min(stop, self.size)) - start
         while left > 0 and (piece := self.file.read(min(left, PIECE_BYTES))):
@@ -125,6 +129,7 @@ class SyntheticBody:
             )
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """See Body."""
         end = self.size if stop is None else min(stop, self.size)
         if self.form == "raw":
             yield from self._stream(start, end)
@@ -156,9 +161,11 @@ class FlippedBody:
 
     @property
     def size(self) -> int:
+        """See Body."""
         return self.inner.size
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """See Body."""
         offset = start
         for piece in self.inner.chunks(start, stop):
             at = self.position - offset
@@ -174,6 +181,7 @@ class PaddedBody:
     size: int
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """See Body."""
         end = self.size if stop is None else min(stop, self.size)
         yield from self.inner.chunks(start, min(end, self.inner.size))
         left = end - max(start, self.inner.size)

@@ -36,6 +36,7 @@ class Flip(Effect):
         return Effect.fits(self, request, reply) and reply.start <= position < reply.start + reply.length
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return replace(reply, body=FlippedBody(reply.body, from_end(self.at, reply.body.size)))
 
 
@@ -48,6 +49,7 @@ class ExtraBytes(Effect):
     count: int = 1
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         longer = PaddedBody(reply.body, reply.body.size + self.count)
         return replace(reply, body=longer, stop=None if reply.stop is None else reply.stop + self.count)
 
@@ -64,6 +66,7 @@ class GzipCoding(Effect):
     is_bomb: bool = False
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         data = read_all(reply.body, _MAX_REWRITTEN)
         packed = zlib.compress(data + b" " * (16 << 20), 9, 31) if self.is_bomb else stored_gzip(data)
         fields = reply.fields.without("Content-Range", "Content-Length").put("Content-Encoding", "gzip")
@@ -79,6 +82,7 @@ class HugeManifest(Effect):
     size: int = 5 << 20
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return replace(reply, body=PaddedBody(reply.body, max(self.size, reply.body.size)), stop=None)
 
 
@@ -91,6 +95,7 @@ class DeepJson(Effect):
     depth: int = 100_000
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         text = '{"schemaVersion": 2, "annotations": ' + "[" * self.depth + "]" * self.depth + "}"
         return replace(reply, body=BytesBody(text.encode()), start=0, stop=None)
 
@@ -103,6 +108,7 @@ class DuplicateKeys(Effect):
     member: str = "schemaVersion"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         data = read_all(reply.body, _MAX_REWRITTEN)
         added = json.dumps({self.member: 2}).encode()[:-1] + b", "
         return replace(reply, body=BytesBody(data.replace(b"{", added, 1)), start=0, stop=None)
@@ -116,6 +122,7 @@ class LinkLoop(Effect):
     to_host: str = ""
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         place = f"https://{self.to_host}" if self.to_host else ""
         query = f"?{request.query}" if request.query else ""
         return with_header(reply, "Link", f'<{place}{request.path}{query}>; rel="next"')
@@ -140,6 +147,7 @@ class SlowHead(Effect):
     seconds: float = 1.0
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return reply.deliver(head_delay_seconds=self.seconds)
 
 
@@ -153,6 +161,7 @@ class SlowFirstByte(Effect):
     seconds: float = 1.0
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return reply.deliver(body_delay_seconds=self.seconds)
 
 
@@ -166,6 +175,7 @@ class Drip(Effect):
     bytes_per_second: float = 1024.0
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return reply.deliver(bytes_per_second=self.bytes_per_second)
 
 
@@ -184,6 +194,7 @@ class Stall(Effect):
         return Effect.fits(self, request, reply) and _is_seen(self.at, reply)
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         position = from_end(self.at, reply.length)
         return reply.deliver(stop_at=position, ending=Ending.STALLED, stall_seconds=self.seconds)
 
@@ -202,6 +213,7 @@ class Reset(Effect):
         return reply.status in self.statuses and (self.before_head or has_place)
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         position = -1 if self.before_head else from_end(self.at, reply.length)
         return reply.deliver(stop_at=position, ending=Ending.RESET)
 
@@ -228,6 +240,7 @@ class Truncate(Effect):
         return Effect.fits(self, request, reply) and is_seen
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return reply.deliver(stop_at=from_end(self.at, reply.length), ending=Ending.CLOSED, framing=self.framing)
 
 
@@ -240,4 +253,5 @@ class Unframed(Effect):
     framing: str = "chunked"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return reply.deliver(framing=self.framing)

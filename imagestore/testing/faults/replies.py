@@ -49,6 +49,7 @@ class Refuse(Effect):
     page: str = ""
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         codes = {
             429: "TOOMANYREQUESTS",
             401: "UNAUTHORIZED",
@@ -92,6 +93,7 @@ class ExpireToken(Effect):
         return reply.status in _ANY_ANSWER and request.fields.get("Authorization").lower().startswith("bearer ")
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         value = f'{_challenge(f"https://{self.realm_host or request.host}", request)},error="invalid_token"'
         return error(401, "UNAUTHORIZED", "token expired", fields={"WWW-Authenticate": value}, kind=reply.kind)
 
@@ -107,6 +109,7 @@ class ForeignRealm(Effect):
     scheme: str = "https"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return with_header(reply, "WWW-Authenticate", _challenge(f"{self.scheme}://{self.realm_host}", request))
 
 
@@ -123,6 +126,7 @@ class WrongLength(Effect):
     by: int = 1
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return with_header(reply, "Content-Length", str(max(0, reply.length + self.by)))
 
 
@@ -133,6 +137,7 @@ class WrongDigest(Effect):
     name: ClassVar[str] = "wrong-digest"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return with_header(reply, "Docker-Content-Digest", str(Digest.of(b"not the content")))
 
 
@@ -150,6 +155,7 @@ class SetHeader(Effect):
     value: str = ""
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         if self.value:
             return with_header(reply, self.header, self.value)
         return replace(reply, fields=reply.fields.without(self.header))
@@ -163,6 +169,7 @@ class IgnoreRange(Effect):
     statuses: ClassVar[frozenset[int]] = frozenset({206})
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         return replace(reply, status=200, start=0, stop=None, fields=reply.fields.without("Content-Range"))
 
 
@@ -183,6 +190,7 @@ class WrongRange(Effect):
     is_honest: bool = True
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         size = reply.body.size
         start = max(0, min(size - 1, reply.start + self.by))
         stop = max(start + 1, min(size, start + reply.length))
@@ -200,6 +208,7 @@ class ShortRange(Effect):
     most: int = 1
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         stop = reply.start + max(1, min(self.most, reply.length))
         fields = reply.fields.put("Content-Range", f"bytes {reply.start}-{stop - 1}/{reply.body.size}")
         return replace(reply, stop=stop, fields=fields)
@@ -220,6 +229,7 @@ class RefuseRange(Effect):
     statuses: ClassVar[frozenset[int]] = frozenset({206})
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         fields = {"Content-Range": f"bytes */{reply.body.size}"}
         refusal = error(self.status, "RANGE_INVALID", "no such range", fields=fields, kind=reply.kind)
         return replace(refusal, digest=reply.digest)
@@ -248,6 +258,7 @@ class Redirect(Effect):
     is_relative: bool = False
 
     def apply(self, request: Request, reply: Reply) -> Reply:
+        """See Effect."""
         if request.path.startswith("/-/"):
             return reply
         host = self.to_host if self.form == "cross" else request.host

@@ -247,14 +247,15 @@ def test_the_matrix_fits_the_terminal(tmp_path: Path, columns: int) -> None:
         assert name in "\n".join(matrix)
 
 
-def test_a_long_platform_is_cut_where_the_matrix_would_not_fit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [40, 60])
+def test_a_long_platform_is_cut_where_the_matrix_would_not_fit(tmp_path: Path, columns: int) -> None:
     entry: dict[str, object] = dict(build_image().target.members())
     entry["platform"] = {"os": "windows", "architecture": "amd64", "os.version": "10.0.20348.1970" * 20}
     index = tmp_path / "index.json"
     media_type = "application/vnd.oci.image.index.v1+json"
     index.write_text(json.dumps({"schemaVersion": 2, "mediaType": media_type, "manifests": [entry]}))
     master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, 60))
+    termios.tcsetwinsize(slave, (24, columns))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     match = [sys.executable, "-m", "imagestore", "--root", str(tmp_path / "root"), "match", "--index", str(index)]
     try:
@@ -264,8 +265,8 @@ def test_a_long_platform_is_cut_where_the_matrix_would_not_fit(tmp_path: Path) -
     with open(master, "rb", buffering=0) as terminal:
         matrix = _everything(terminal).replace("\r", "").partition("\n\n")[0].splitlines()
     assert matrix[0].startswith("ENTRY")
-    assert "windows(10.0.20348.1970" in matrix[1]
-    assert max(map(len, matrix)) <= 60, matrix
+    assert "windows(10." in matrix[1]
+    assert max(map(len, matrix)) <= columns, matrix
 
 
 def _everything(terminal: io.FileIO) -> str:
