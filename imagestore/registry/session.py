@@ -279,7 +279,11 @@ class Session:
                 authorization = self._respond(call, response.headers)
                 continue
             looks += 1
-            again = self._look_again(call, authorization, response) if looks <= _MAX_LOOKS else None
+            try:
+                again = self._look_again(call, authorization, response) if looks <= _MAX_LOOKS else None
+            except BaseException:
+                response.close()
+                raise
             if again is None:
                 # The caller judges it: an answer to HEAD has no words, and GET is asked for them.
                 return response, secrets

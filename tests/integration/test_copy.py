@@ -274,9 +274,7 @@ def test_a_killed_copy_sends_whole_blobs_once(two: DockerRegistry, tmp_path: Pat
         command = [sys.executable, "-m", "imagestore", "--root", str(tmp_path / "other"), "copy", source, destination]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         uploads = two.data / "docker/registry/v2/repositories/app/_layers/sha256"
-        for _ in range(1000):
-            if uploads.is_dir() and len(list(uploads.iterdir())) >= 8:
-                break
+        while process.poll() is None and not (uploads.is_dir() and len(list(uploads.iterdir())) >= 8):
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)

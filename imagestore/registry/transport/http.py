@@ -155,8 +155,9 @@ class HttpSender:
             if proxy and isinstance(error, RegistryUnavailableError) and through not in str(error):
                 error.hint = f"it is asked {through}" + (f"; {error.hint}" if error.hint else "")
             raise
-        if exchange.peer is not None and not is_elsewhere and not proxy:
-            self._peers.note(origin, exchange.peer)
+        peer = exchange.peer  # once: it is gone as soon as the other end resets the connection
+        if peer is not None and not is_elsewhere and not proxy:
+            self._peers.note(origin, peer)
         seconds = time.monotonic() - started
         _log.debug("%s %s -> %d after %.3f s", request.method, urls.shown(url), answer.status, seconds)
         return answer

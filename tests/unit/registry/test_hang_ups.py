@@ -1,17 +1,20 @@
-"""Peers that close the connection during the TLS handshake."""
+"""Peers that close the connection when nothing says so: during the TLS handshake, or as soon as they have answered."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from imagestore import CancelToken
+from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import RegistryUnavailableError
 from imagestore.registry.retry import is_transient
+from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxy import ProxyRules
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from tests.unit.registry.wire import RawServers
 
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CLOSE_NOTIFY = bytes.fromhex("15030300020100")
 SAID = "the server closed the connection during the TLS handshake"
 
@@ -94,3 +98,27 @@ def test_a_proxy_that_hangs_up_in_the_handshake_is_named(script: Callable[[socke
         failure = failure_of("https://registry.example/v2/", ProxyRules(https=f"https://127.0.0.1:{port}"))
     assert f"through proxy https://127.0.0.1:{port}, which can't be reached: it closed the connection" in str(failure)
     assert "HTTPS_PROXY" in failure.hint
+
+
+def test_a_server_that_resets_the_connection_after_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address of the other end can be asked for only until then."""
+    asked = 0
+    address_of = socket.socket.getpeername
+
+    def gone_after_once(connection: socket.socket) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return address_of(connection)
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(ANSWER)
+
+    with listening(answer) as port, contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=SHORT)) as sender:
+        monkeypatch.setattr(socket.socket, "getpeername", gone_after_once)
+        request = make_request("GET", f"http://127.0.0.1:{port}/")
+        bound = sender.bound(Origin("http", "127.0.0.1", port), ConnectionSettings())
+        with bound.send(request, cancel=CancelToken()) as response:
+            assert response.read(10) == b"hello"

@@ -319,13 +319,19 @@ class TestHidden:
     def test_a_login_that_the_token_service_refuses_is_reported_with_what_came_before(self) -> None:
         registry = Registry(kind="Bearer", to_strangers=404)
 
+        answers: list[httpx.Response] = []
+
         def refuse_tokens(request: httpx.Request) -> httpx.Response:
-            return httpx.Response(401) if request.url.path == "/token" else registry(request)
+            said = httpx.Response(401) if request.url.path == "/token" else registry(request)
+            stream = httpx.ByteStream(said.content)
+            answers.append(httpx.Response(said.status_code, headers=said.headers, stream=stream))
+            return answers[-1]
 
         client = connect(credentials=Logins("right"), transport=httpx.MockTransport(refuse_tokens))
         with client, pytest.raises(AuthenticationError, match="refuses the credentials") as raised:
             resolve(client)
         assert raised.value.hint.endswith("without a login registry.example answered 404")
+        assert all(answer.is_closed for answer in answers)
 
     def test_places_that_can_not_be_read_leave_the_registry_s_answer(self) -> None:
         logins = Logins(failure=ConfigError("/x: line 1: expected JSON"))
