@@ -82,6 +82,7 @@ SECTIONS: Final[Mapping[str, Table]] = {
     },
     "Nodes and servers": {
         "serve": ("imagestore.cli.serve", "serve", "Serve the store to node software over unix sockets."),
+        "mirror": ("imagestore.cli.mirror", "mirror", "Write the hosts.toml that points nodes at a mirror."),
         "node": ("imagestore.cli.node", "node", "The node side: what a kubelet does with images and resources."),
         "fsinfo": ("imagestore.cli.remote.server_info", "fsinfo", "Show what images use of their file system."),
         "info": ("imagestore.cli.remote.server_info", "info", "Show whether a CRI server is ready, and its handlers."),

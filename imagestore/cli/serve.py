@@ -95,6 +95,18 @@ def group(text: str) -> int:
         raise click.BadParameter(f"socket group {text!r}: there is no such group") from None
 
 
+def _mirror(text: str) -> tuple[str, int]:
+    """Where a mirror listens.
+
+    Raises:
+        InvalidInputError: the address can't be read.
+        ConfigError: its HTTP server isn't installed.
+    """
+    with needed("mirror", what="serve --mirror"):
+        from imagestore.mirror.listener import parse_address
+    return parse_address(text)
+
+
 @click.command()
 @click.option(
     "--listen",
@@ -107,6 +119,12 @@ def group(text: str) -> int:
     multiple=True,
     metavar="[NAME=]unix:///PATH",
     help="Be a containerd's content store at this socket (its proxy_plugins); each containerd needs a NAME of its own.",
+)
+@click.option(
+    "--mirror",
+    "mirror_address",
+    metavar="ADDRESS:PORT",
+    help="Be a registry mirror there, for the upstreams that the configuration names; :5000 is all addresses.",
 )
 @click.option("--root", type=GivenPath(file_okay=False, path_type=Path), help="As the global option.")
 @click.option("--config", "config_path", type=GivenPath(path_type=Path), help="As the global option.")
@@ -152,6 +170,7 @@ def serve(
     app: App,
     listen: tuple[str, ...],
     proxy_content: tuple[str, ...],
+    mirror_address: str | None,
     root: Path | None,
     config_path: Path | None,
     socket_mode: int,
@@ -165,7 +184,8 @@ def serve(
     log_format: str,
     log_level: str,
 ) -> None:
-    """Serve the store to node software: CRI's image service and containerd's services, over unix sockets.
+    """Serve the store to node software: CRI's image service and containerd's services, over unix sockets; with
+    --mirror, to the cluster's nodes too, as a registry.
 
     SIGHUP reads the configuration again; a broken one changes nothing. SIGTERM drains: no new calls, those in progress
     get --drain-timeout, a second SIGTERM ends them at once. Unfinished downloads are resumed by the next pull.
@@ -199,6 +219,7 @@ def serve(
         gc_seconds=gc_interval,
         metrics=metrics,
         tracing=Tracing(named_exporter()) if tracing else None,
+        mirror=_mirror(mirror_address) if mirror_address is not None else None,
     )
 
     def open_store(config: Config | None) -> ImageStore:

@@ -16,6 +16,8 @@ from imagestore.config.known import (
     HANDLER,
     IMAGES_PLUGIN,
     IMAGES_SECTION,
+    MIRROR_PLUGIN,
+    MIRROR_PLUGIN_SECTION,
     REGISTRY_PLUGIN,
     REGISTRY_PLUGIN_SECTION,
     REGISTRY_SECTION,
@@ -30,7 +32,8 @@ from imagestore.config.known import (
     normal_member,
     options_of,
 )
-from imagestore.config.model import RegistrySettings, Settings, VerifierSettings
+from imagestore.config.mirror_plugin import check_selections, read_mirror_plugin
+from imagestore.config.model import MirrorSettings, RegistrySettings, Settings, VerifierSettings
 from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, Location, plain
@@ -107,7 +110,9 @@ class Reading:
         if VERIFIER_PLUGIN in plugins.table:
             verifier = _verifier(plugins.section(VERIFIER_PLUGIN, VERIFIER_SECTION))
         registry = read_registry_plugin(plugins.section(REGISTRY_PLUGIN, REGISTRY_PLUGIN_SECTION))
-        self.settings = _settings(images, verifier, registry)
+        mirror_section = plugins.section(MIRROR_PLUGIN, MIRROR_PLUGIN_SECTION)
+        mirror = read_mirror_plugin(mirror_section)
+        self.settings = _settings(images, verifier, registry, mirror)
         self.default_name = PlatformText(
             containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
         )
@@ -121,6 +126,7 @@ class Reading:
         for name, entry in runtimes.table.items():
             path = ("runtimes", name) if is_of_runtimes(entry) or not entry.path else entry.path[-1:]
             self.handlers[name] = self._handler(name, runtimes.section(name, HANDLER, path=path))
+        check_selections(mirror_section, mirror, self.handlers, host)
         for handler, section in self._image_side.items():
             if handler not in self.handlers:
                 text = "there is no runtime handler of this name"
@@ -249,7 +255,9 @@ def _seconds(section: Section, key: str) -> float | None:
     return found.seconds
 
 
-def _settings(images: Section, verifier: VerifierSettings | None, registry: RegistrySettings) -> Settings:
+def _settings(
+    images: Section, verifier: VerifierSettings | None, registry: RegistrySettings, mirror: MirrorSettings
+) -> Settings:
     pinned = images.section("pinned_images", None)
     for use, entry in pinned.table.items():
         if not isinstance(entry.value, str):
@@ -262,6 +270,7 @@ def _settings(images: Section, verifier: VerifierSettings | None, registry: Regi
         image_pull_progress_timeout=_seconds(images, "image_pull_progress_timeout") or None,
         image_verifier=verifier,
         registry=registry,
+        mirror=mirror,
     )
 
 
@@ -334,7 +343,7 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
 
 def _check_plugin_names(plugins: Section) -> None:
     """Warn about names that were meant to be ours: a slip here would silently leave the defaults in place."""
-    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN, REGISTRY_PLUGIN)
+    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN, REGISTRY_PLUGIN, MIRROR_PLUGIN)
     for name in plugins.table:
         if name in ours or not name.lower().startswith("io"):
             continue

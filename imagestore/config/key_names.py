@@ -63,6 +63,9 @@ _PLUGINS: Final = Shape(
         known.REGISTRY_PLUGIN: Shape(
             known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
         ),
+        known.MIRROR_PLUGIN: Shape(
+            known.MIRROR_PLUGIN_SECTION, {"upstreams": Shape(each=Shape(known.MIRROR_UPSTREAM))}
+        ),
     }
 )
 #: A whole file.

@@ -56,6 +56,72 @@ class RegistrySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Upstream:
+    """One registry that the mirror serves.
+
+    Attributes:
+        name: its host, as references name it.
+        endpoints: URLs to ask in this order instead of what is configured for the host; none by default.
+        handlers: runtime handlers whose manifests of an index are fetched as soon as the index is asked for.
+        platforms: the same for platforms.
+        fresh_seconds: for so long a tag is served without asking where it leads now.
+        immutable_tags: patterns (``*``, ``?``, ``[…]``) of tags that never move, and so are asked for once.
+        serves_stale: serve what is here while the upstream can't be asked.
+        requests_per_second: of manifests and blobs that are asked for; None for no limit.
+        bytes_per_second: that are fetched altogether; None for no limit.
+        max_connections: transfers of blobs at a time.
+        quota_bytes: that its content may take here; None for no limit.
+        is_private: served only to clients that show a certificate of the listener's ``client_ca``.
+    """
+
+    name: str
+    endpoints: tuple[str, ...] = ()
+    handlers: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
+    fresh_seconds: float = 60.0
+    immutable_tags: tuple[str, ...] = ()
+    serves_stale: bool = True
+    requests_per_second: int | None = None
+    bytes_per_second: int | None = None
+    max_connections: int = 8
+    quota_bytes: int | None = None
+    is_private: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """What a mirror serves, and to whom.
+
+    Attributes:
+        upstreams: by name.
+        default_upstream: meant by a request that names none (dockerd's ``registry-mirrors``); empty for none.
+        is_offline: nothing is dialled; only what is here is served.
+        has_catalog: ``_catalog`` lists what is here.
+        replicas: URLs of all replicas of this mirror, its own too; each digest has one of them as its owner.
+        replica: this one's URL; empty where there is one replica.
+        replica_ca: file with the authority of the other replicas' certificates; empty for the system's.
+        certificate: PEM file; empty for plain HTTP.
+        key: PEM file of its key; empty where the certificate's file has it.
+        client_ca: PEM file with the authority of clients' certificates; empty where none are asked for.
+        max_connections: of clients at a time.
+        answer_seconds: after so long without an answer from upstream a client is told no, and asks its next host.
+    """
+
+    upstreams: Mapping[str, Upstream] = field(default_factory=dict, hash=False)
+    default_upstream: str = ""
+    is_offline: bool = False
+    has_catalog: bool = False
+    replicas: tuple[str, ...] = ()
+    replica: str = ""
+    replica_ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+    max_connections: int = 1024
+    answer_seconds: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the images section says besides platforms.
 
@@ -67,6 +133,7 @@ class Settings:
         image_pull_progress_timeout: seconds without a byte after which a CRI pull is cancelled; None when not set or 0.
         image_verifier: programs that are asked before an image is fetched; None when not configured.
         registry: what is allowed and limited about registries.
+        mirror: what a mirror serves.
     """
 
     snapshotter: str = ""
@@ -76,6 +143,7 @@ class Settings:
     image_pull_progress_timeout: float | None = None
     image_verifier: VerifierSettings | None = None
     registry: RegistrySettings = field(default_factory=RegistrySettings)
+    mirror: MirrorSettings = field(default_factory=MirrorSettings)
 
 
 @dataclass(frozen=True, slots=True)

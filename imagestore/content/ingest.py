@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
-    from typing import Self
+    from typing import BinaryIO, Self
 
     from imagestore.content.direct_io import ReadInto
     from imagestore.content.locks import FileLock
@@ -110,6 +110,12 @@ class LocalIngestWriter:
             return
         with translated("read ingest", self._data):
             self._rehash(algorithm)
+
+    def open_written(self) -> BinaryIO:
+        """What is written, opened for reading along; the file outlives the ingest, also when it is committed."""
+        self._check_open()
+        with translated("open ingest", self._data):
+            return open(self._data, "rb", buffering=0)
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append bytes."""

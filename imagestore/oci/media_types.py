@@ -30,9 +30,11 @@ DOCKER_FOREIGN_LAYER: Final = "application/vnd.docker.image.rootfs.foreign.diff.
 DOCKER_SCHEMA1: Final = "application/vnd.docker.distribution.manifest.v1+json"
 DOCKER_SCHEMA1_SIGNED: Final = "application/vnd.docker.distribution.manifest.v1+prettyjws"
 
+#: Bytes of which nothing more is said.
+OCTETS: Final = "application/octet-stream"
 
 #: What image configs are called by tools and registries that took them for any file; Docker takes these, too.
-UNTOLD_CONFIGS: Final = frozenset({"", "application/octet-stream", "application/json", "text/html"})
+UNTOLD_CONFIGS: Final = frozenset({"", OCTETS, "application/json", "text/html"})
 
 #: Layers that are tar archives as they are.
 PLAIN_LAYERS: Final = frozenset(

@@ -259,6 +259,21 @@ class RegistryClient:
             return first
         return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
 
+    def find_blob(self, reference: Reference, digest: Digest, *, cancel: CancelToken) -> Descriptor:
+        """The size of a blob of which nothing but the digest is known; its media type is that of any bytes.
+
+        Raises:
+            RegistryError: not there, no access, or no host says its size.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        what = f"blob {digest} of {reference.name}"
+        call = Call("HEAD", reference.path, f"blobs/{digest}", what)
+
+        def ask(session: Session) -> Descriptor:
+            return session.call(call, lambda response: manifests.described_blob(response, digest, what))
+
+        return self._first(reference.host, {PULL}, ask, what=what, cancel=cancel)
+
     def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
         """The tags of a reference's repository, in the registry's order.
 

@@ -24,10 +24,12 @@ from imagestore.registry.upload_sessions import FOLDER as UPLOADS
 from imagestore.registry.upload_sessions import UploadSessions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import httpx
 
     from imagestore.config import Config
-    from imagestore.config.connection import ConnectionSettings
+    from imagestore.config.connection import ConnectionSettings, RegistryHosts
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.policy import TransferPolicy
@@ -48,6 +50,7 @@ def connect(
     transport: httpx.BaseTransport | None = None,
     unix_socket: str = "",
     timing: Timing | None = None,
+    hosts: Callable[[str], RegistryHosts] | None = None,
 ) -> RegistryClient:
     """A registry client; close it.
 
@@ -61,6 +64,7 @@ def connect(
         transport: answers instead of the network (replay, tests).
         unix_socket: connect to this socket whatever the host, for servers under test.
         timing: clocks, chance and sleep.
+        hosts: says how a registry host is reached, instead of the configuration.
 
     Raises:
         ConfigError: a proxy variable can't be used.
@@ -70,7 +74,7 @@ def connect(
 
     sender = HttpSender(transport=transport, unix_socket=unix_socket)
     auth_policy = None
-    read = reader_for(config) if config is not None else None
+    read = hosts or (reader_for(config) if config is not None else None)
 
     def endpoints(host: str) -> tuple[Endpoint, ...]:
         # Read for each operation, so that edits take effect.

@@ -212,6 +212,21 @@ def _from_head(response: Response, wanted: Digest | None) -> Digest | None:
     return wanted
 
 
+def described_blob(response: Response, digest: Digest, what: str) -> Descriptor:
+    """The descriptor of a blob, from an answer to HEAD.
+
+    Raises:
+        RegistryError: another status than 200, or no size.
+    """
+    with response:
+        if response.status != 200:
+            raise failure(response, what=what)
+        size = response.length
+    if size is None:
+        raise ProtocolError(f"{what}: {response.host} doesn't say its size", host=response.host)
+    return Descriptor(media_types.OCTETS, digest, size)
+
+
 def read_document(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, Digest | None]:
     """Descriptor, bytes, and the digest that a header names.
 

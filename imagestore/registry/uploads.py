@@ -29,6 +29,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.oci.digest import Verifier
+from imagestore.oci.media_types import OCTETS
 from imagestore.registry.errors_body import failure
 from imagestore.registry.events import BlobUploaded, BlobUploading
 from imagestore.registry.manifests import accepted, announced_digest, is_document
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OCTETS: Final = "application/octet-stream"
 #: Blobs up to this size are sent with one request after they were read and verified.
 _SMALL_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
@@ -194,16 +194,16 @@ class BlobUpload:
     def _send(self, start: int) -> None:
         if self.descriptor.size <= _SMALL_BYTES:
             data = b"".join(self._opened(0, self.descriptor.size))
-            self._commit(Content(_OCTETS, len(data), lambda: (data,)))
+            self._commit(Content(OCTETS, len(data), lambda: (data,)))
             return
         while start < self.descriptor.size:
             end = min(self.descriptor.size, start + (self._most or self.descriptor.size))
             is_part = start or end < self.descriptor.size
             place = f"{start}-{end - 1}" if is_part else ""
-            content = Content(_OCTETS, end - start, partial(self._opened, start, end), place)
+            content = Content(OCTETS, end - start, partial(self._opened, start, end), place)
             self._note.keep(self._at("PATCH", content, self._next_location))
             start = end
-        self._commit(Content(_OCTETS, 0, tuple))
+        self._commit(Content(OCTETS, 0, tuple))
 
     def _kept(self) -> int | None:
         """How many bytes a registry has of an upload that broke; None if that can't be told, or none are worth it."""

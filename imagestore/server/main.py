@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.config import Config
+    from imagestore.server.mirror import ServedMirror
     from imagestore.server.services import ServedServices
     from imagestore.server.settings import ServerSettings
     from imagestore.store.garbage import GarbageReport
@@ -69,10 +70,10 @@ class ServerProcess:
         self._notifier = Notifier(os.environ)
         self._servers: list[grpc.aio.Server] = []
         self._sockets: list[SocketFile] = []
-        if not settings.listen and not settings.proxies:
-            raise InvalidInputError(
-                "serve: nothing to listen at", hint="give --listen unix:///PATH or --proxy-content unix:///PATH"
-            )
+        self._mirror: ServedMirror | None = None
+        if not settings.listen and not settings.proxies and settings.mirror is None:
+            hint = "give --listen unix:///PATH, --proxy-content unix:///PATH or --mirror ADDRESS:PORT"
+            raise InvalidInputError("serve: nothing to listen at", hint=hint)
 
     def run(self) -> None:
         """Serve until told to stop.
@@ -100,6 +101,7 @@ class ServerProcess:
             if self._settings.tracing is not None:
                 stack.callback(self._settings.tracing.close)
             services = await self._open(stack)
+            await self._open_mirror(stack)
             self._handle_signals(stack)
             await self._serve(services)
 
@@ -124,6 +126,17 @@ class ServerProcess:
             self._servers.append(server)
         return services
 
+    async def _open_mirror(self, stack: contextlib.AsyncExitStack) -> None:
+        if self._settings.mirror is None:
+            return
+        # Its HTTP server is an extra, which most nodes don't have.
+        from imagestore.server.mirror import ServedMirror
+
+        self._mirror = await ServedMirror.start(self._workers, self._settings.mirror, self._settings.drain_seconds)
+        stack.push_async_callback(self._mirror.close)
+        if self._metrics is not None:
+            self._metrics.publish_mirror(self._mirror.mirror)
+
     async def _serve(self, services: ServedServices) -> None:
         tasks = [asyncio.create_task(self._reload_when_told()), asyncio.create_task(self._follow_database())]
         if self._notifier.watchdog_seconds is not None:
@@ -131,6 +144,8 @@ class ServerProcess:
         if self._settings.gc_seconds:
             tasks.append(asyncio.create_task(self._collector().run()))
         names = [f"unix://{each.path}" for each in self._sockets]
+        if self._mirror is not None:
+            names.append(self._mirror.url)
         log.info("serving", extra={"sockets": names, "services": list(services.names), "version": __version__})
         self._notifier.ready(f"serving at {', '.join(names)}")
         stop = asyncio.create_task(self._stop_wanted.wait())
@@ -199,6 +214,8 @@ class ServerProcess:
                 self._metrics.reloaded("failure")
             return text
         await asyncio.to_thread(self._workers.replace, store)
+        if self._mirror is not None:
+            await self._mirror.reload(store.config)
         handlers = sorted(store.config.handlers)
         log.info("reloaded", extra={"handlers": handlers})
         if self._metrics is not None:
@@ -243,7 +260,10 @@ class ServerProcess:
         # It says that no more connections are accepted.
         self._notifier.stopping()
         impatience = asyncio.create_task(self._stop_calls_when_hurried())
+        answers = asyncio.create_task(self._mirror.drain()) if self._mirror is not None else None
         await self._wait_for_calls(self._settings.drain_seconds)
+        if answers is not None:
+            await self._end_answers(answers)
         self._watch.stop_all()
         await asyncio.gather(*(server.stop(_LAST_SECONDS) for server in self._servers))
         impatience.cancel()
@@ -257,6 +277,14 @@ class ServerProcess:
             await asyncio.sleep(_LOOK_SECONDS)
         # For those who watch the server's health to hear of the end.
         await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _end_answers(self, answers: asyncio.Task[None]) -> None:
+        """Until the mirror's answers have ended, or somebody is in a hurry."""
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait([answers, hurry], return_when=asyncio.FIRST_COMPLETED)
+        for task in (answers, hurry):
+            task.cancel()
+        await asyncio.gather(answers, hurry, return_exceptions=True)
 
     async def _stop_calls_when_hurried(self) -> None:
         await self._hurry.wait()

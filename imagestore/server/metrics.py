@@ -13,12 +13,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, ImageStoreError, ServerError
+from imagestore.server.mirror_metrics import MirrorCollector
 from imagestore.store.maintenance.usage import disk_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.cri.pull_queue import PullOutcome
+    from imagestore.mirror.service import Mirror
     from imagestore.server.metrics_http import MetricsServer
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore
@@ -132,6 +134,10 @@ class Metrics:
     def reloaded(self, status: str) -> None:
         """A reload of the configuration ended as ``success`` or ``failure``."""
         self._reloads.labels(status).inc()
+
+    def publish_mirror(self, mirror: Mirror) -> None:
+        """Publish a mirror's numbers too."""
+        self._registry.register(MirrorCollector(mirror))
 
     def publish(self, host: str, port: int) -> MetricsServer:
         """Answer HTTP on an address.

@@ -41,6 +41,7 @@ class ServerSettings:
         gc_seconds: longest time between two collections; 0 leaves collecting to others.
         metrics: loopback host and port to publish numbers at, or None.
         tracing: keeps spans of calls, or None.
+        mirror: host (empty for all addresses) and port to serve a mirror at, or None.
     """
 
     listen: tuple[str, ...]
@@ -52,6 +53,7 @@ class ServerSettings:
     gc_seconds: float = 3600.0
     metrics: tuple[str, int] | None = None
     tracing: Tracing | None = None
+    mirror: tuple[str, int] | None = None
 
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")

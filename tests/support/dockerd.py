@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def dockerd() -> Iterator[str]:
+def dockerd(*options: str) -> Iterator[str]:
     """The socket of a running engine; needs root."""
     assert os.geteuid() == 0, "dockerd needs root; run these tests as root"
     # A socket's path may have 107 bytes, which pytest's folders can exceed.
@@ -30,6 +30,7 @@ def dockerd() -> Iterator[str]:
         *("--iptables=false", "--ip6tables=false", "--bridge=none", "--storage-driver=vfs"),
         *(f"--data-root={folder / 'data'}", f"--exec-root={folder / 'exec'}", f"--pidfile={folder / 'pid'}"),
         *(f"--host=unix://{path}", "--config-file=", "--insecure-registry=127.0.0.0/8"),
+        *options,
     ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(arguments, stdout=log, stderr=log)

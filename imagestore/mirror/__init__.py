@@ -1,0 +1,5 @@
+"""A mirror for a cluster: the distribution specification's read API over the store, with pull-through.
+
+One listener serves a closed table of upstreams. What isn't here is fetched once, however many clients ask for it, and
+they read along while it comes.
+"""

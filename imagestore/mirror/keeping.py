@@ -1,0 +1,146 @@
+"""What keeps a mirror's content from being collected, and what makes room for more of it.
+
+Each upstream has one lease, which holds all that its documents name, whether it is here yet or not: who got a manifest
+here finds its blobs here too. A quota is counted from the catalogue's rows, and enforced before a fetch: the documents
+that weren't served for the longest time go first, and those served within some minutes never.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import AlreadyExistsError, ImageStoreError, LeaseNotFoundError, StoreFullError
+from imagestore.store.garbage import sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from imagestore.config.model import Upstream
+    from imagestore.mirror.catalogue import Catalogue
+    from imagestore.mirror.numbers import MirrorNumbers
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.store.image_store import ImageStore
+
+_log = logging.getLogger(__name__)
+
+#: A client that was given a manifest asks for its blobs within this time.
+SPARED_SECONDS: Final = 600.0
+_FOR_EVER_SECONDS: Final = 100 * 365 * 24 * 3600.0
+
+
+def lease_of(upstream: str) -> str:
+    """The id of the lease that holds an upstream's content."""
+    return f"mirror/{upstream}"
+
+
+class Keeper:
+    """Holds content, and evicts; thread-safe.
+
+    Args:
+        catalogue: what is here.
+        numbers: hears of evictions.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, catalogue: Catalogue, numbers: MirrorNumbers, *, clock: Callable[[], float] = time.time) -> None:
+        self._catalogue = catalogue
+        self._numbers = numbers
+        self._clock = clock
+        self._lock = threading.Lock()
+        # Bytes on their way, which the catalogue doesn't count yet.
+        self._reserved: dict[str, int] = {}
+
+    def adjust(self, store: ImageStore, served: Collection[str]) -> None:
+        """Make the leases agree with the catalogue: after a crash, and after the catalogue was lost.
+
+        Args:
+            store: has the leases.
+            served: names of upstreams; what is here of others goes with the next collection.
+        """
+        for name in self._catalogue.upstreams():
+            if name not in served:
+                _log.warning("an upstream isn't served any more, its content is let go", extra={"upstream": name})
+                self._catalogue.forget_upstream(name)
+        known = {lease_of(name): name for name in self._catalogue.upstreams()}
+        for lease in list(store.metadata.leases()):
+            if lease.id.startswith(lease_of("")) and lease.id not in known:
+                store.metadata.delete_lease(lease.id)
+        for lease_id, upstream in known.items():
+            wanted = self._catalogue.contents(upstream)
+            self.hold(store, upstream, wanted)
+            surplus = [each for each in store.metadata.leased_content(lease_id) if each not in wanted]
+            if surplus:
+                store.metadata.unlease_content(lease_id, surplus)
+
+    def hold(self, store: ImageStore, upstream: str, digests: Collection[Digest]) -> None:
+        """Put content under the upstream's lease, before anybody looks whether it is there."""
+        lease_id = lease_of(upstream)
+        while True:
+            try:
+                store.metadata.lease_content(lease_id, digests)
+                return
+            except LeaseNotFoundError:
+                pass
+            try:
+                store.metadata.create_lease(lease_id, lifetime_seconds=_FOR_EVER_SECONDS, content=digests)
+                return
+            except AlreadyExistsError:  # made by another thread since then
+                continue
+
+    def reserve(self, store: ImageStore, upstream: Upstream, blob: Descriptor) -> None:
+        """Make room for a blob that is going to be fetched; give_back() when it is here, or isn't coming.
+
+        Raises:
+            StoreFullError: more than the quota or the disk has room for, whatever is evicted.
+        """
+        with self._lock:
+            reserved = self._reserved.get(upstream.name, 0)
+            if upstream.quota_bytes is not None:
+                self._make_room(store, upstream, upstream.quota_bytes - reserved - blob.size)
+            free = store.content.free_bytes()
+            if blob.size > free:
+                raise StoreFullError(f"{blob.digest}: needs {blob.size} bytes, the disk has room for {free}")
+            self._reserved[upstream.name] = reserved + blob.size
+
+    def give_back(self, upstream: str, blob: Descriptor) -> None:
+        """See reserve()."""
+        with self._lock:
+            self._reserved[upstream] -= blob.size
+
+    def _make_room(self, store: ImageStore, upstream: Upstream, most: int) -> None:
+        """Evict until no more than so many bytes are here."""
+        used = self._catalogue.used_bytes(upstream.name)
+        freed: list[Digest] = []
+        try:
+            while used > most:
+                some = self._catalogue.evict_one(upstream.name, not_since=self._clock() - SPARED_SECONDS)
+                if some is None:
+                    self._numbers.count_refused(upstream.name)
+                    raise StoreFullError(
+                        f"upstream {upstream.name}: its quota of {upstream.quota_bytes} bytes has no room; what is here"
+                        " was served a moment ago",
+                        hint="raise the quota",
+                    )
+                freed.extend(some)
+                used = self._catalogue.used_bytes(upstream.name)
+        finally:
+            self._release(store, upstream.name, freed)
+
+    def _release(self, store: ImageStore, upstream: str, digests: Collection[Digest]) -> None:
+        if not digests:
+            return
+        try:
+            store.metadata.unlease_content(lease_of(upstream), digests)
+            swept = sweep(store.metadata, store.content, [str(digest) for digest in digests])
+        except ImageStoreError as error:
+            # The next collection takes what nothing holds.
+            _log.warning("evicted content can't be deleted: %s", error, extra={"upstream": upstream})
+            return
+        self._numbers.count_evicted(upstream, sum(swept.freed.values()))
+        _log.info(
+            "evicted", extra={"upstream": upstream, "blobs": len(swept.freed), "bytes": sum(swept.freed.values())}
+        )

@@ -1,0 +1,187 @@
+"""The socket that a mirror's clients connect to: TLS, and limits on connections that are many, silent or slow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import re
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from imagestore.errors import ConfigError, InvalidInputError, ServerError
+from imagestore.mirror.app import Handler, MirrorApp
+
+if TYPE_CHECKING:
+    from imagestore.config.model import MirrorSettings
+    from imagestore.mirror.service import Mirror
+
+_log = logging.getLogger(__name__)
+
+_KEEP_ALIVE_SECONDS: Final = 75.0
+#: For the first request on a connection, its head included.
+_FIRST_REQUEST_SECONDS: Final = 20.0
+_HANDSHAKE_SECONDS: Final = 20.0
+_LOOK_SECONDS: Final = 5.0
+_MOST_HEAD_BYTES: Final = 8190
+_BACKLOG: Final = 1024
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port to listen at.
+
+    Args:
+        text: ``0.0.0.0:5000``, ``[::]:5000``, or ``:5000`` for all addresses; port 0 lets the system choose.
+
+    Raises:
+        InvalidInputError: it can't be read.
+
+    >>> parse_address(":5000"), parse_address("[::1]:80")
+    (('', 5000), ('::1', 80))
+    """
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        if bare and bare != "localhost":
+            ipaddress.ip_address(bare)
+    except ValueError:
+        colon = ""
+    if not colon or _PORT.fullmatch(port) is None or int(port) > 65535:
+        raise InvalidInputError(
+            f"mirror address {text!r}: expected ADDRESS:PORT",
+            hint="for example 0.0.0.0:5000, or :5000 for all addresses",
+        )
+    return bare, int(port)
+
+
+class Listener:
+    """Serves a mirror at an address. Start it, and stop it.
+
+    Args:
+        mirror: answers; it is started.
+        host: to listen at; empty for all addresses.
+        port: 0 lets the system choose.
+    """
+
+    def __init__(self, mirror: Mirror, host: str, port: int) -> None:
+        self._mirror = mirror
+        self._host = host
+        self.port = port
+        self._accepting: asyncio.Server | None = None
+        self._runner: web.AppRunner | None = None
+        self._reaper: asyncio.Task[None] | None = None
+        self._waiting: dict[web.RequestHandler, float] = {}
+
+    async def start(self, *, drain_seconds: float) -> None:
+        """Listen.
+
+        Args:
+            drain_seconds: how long answers may go on after stop().
+
+        Raises:
+            ConfigError: the certificates can't be used.
+            ServerError: it can't listen there.
+        """
+        settings = self._mirror.upstreams.settings
+        context = tls_context(settings)
+        application = MirrorApp(self._mirror).application()
+        application.middlewares.append(self._noted)
+        self._runner = web.AppRunner(
+            application,
+            handle_signals=False,
+            access_log=None,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            max_line_size=_MOST_HEAD_BYTES,
+            max_field_size=_MOST_HEAD_BYTES,
+            shutdown_timeout=drain_seconds,
+        )
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        try:
+            self._accepting = await loop.create_server(
+                self._connected,
+                self._host or None,
+                self.port,
+                ssl=context,
+                ssl_handshake_timeout=_HANDSHAKE_SECONDS if context is not None else None,
+                backlog=_BACKLOG,
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            raise ServerError(f"mirror address {self._host}:{self.port}: {error.strerror or error}") from error
+        self.port = self._accepting.sockets[0].getsockname()[1]
+        self._reaper = asyncio.create_task(self._close_silent())
+
+    async def stop(self) -> None:
+        """Accept no more, let answers end, and close; may be called again."""
+        accepting, reaper, runner = self._accepting, self._reaper, self._runner
+        self._accepting = self._reaper = self._runner = None
+        if accepting is not None:
+            accepting.close()
+        if reaper is not None:
+            reaper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reaper
+        if runner is not None:
+            await runner.cleanup()
+
+    def _connected(self) -> asyncio.Protocol:
+        """The protocol of a new connection; one too many is closed at once, and its client asks its next host."""
+        server = self._runner.server if self._runner is not None else None
+        if server is None:
+            return _Refused()
+        if len(server.connections) >= self._mirror.upstreams.settings.max_connections:
+            return _Refused()
+        protocol: web.RequestHandler = server()
+        self._waiting[protocol] = asyncio.get_running_loop().time() + _FIRST_REQUEST_SECONDS
+        return protocol
+
+    @web.middleware
+    async def _noted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A connection that has asked once is under aiohttp's own time limits."""
+        self._waiting.pop(request.protocol, None)
+        return await handler(request)
+
+    async def _close_silent(self) -> None:
+        """Close connections that don't say what they want."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for protocol, until in list(self._waiting.items()):
+                if loop.time() >= until:
+                    del self._waiting[protocol]
+                    protocol.force_close()
+
+
+class _Refused(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        _log.warning("a connection too many is refused")
+        transport.close()
+
+
+def tls_context(settings: MirrorSettings) -> ssl.SSLContext | None:
+    """What the listener shows and asks for; None for plain HTTP.
+
+    Raises:
+        ConfigError: a file can't be used.
+    """
+    if not settings.certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        what = settings.certificate
+        context.load_cert_chain(settings.certificate, settings.key or None)
+        if settings.client_ca:
+            what = settings.client_ca
+            context.load_verify_locations(settings.client_ca)
+            # Public upstreams are served to clients without one too.
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{what}: can't be used for the mirror: {error.strerror or error}") from error
+    return context

@@ -1,0 +1,74 @@
+"""A mirror beside the other services of a server: started, told of reloads, drained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore.errors import ConfigError
+from imagestore.mirror.listener import Listener
+from imagestore.mirror.service import Mirror
+
+if TYPE_CHECKING:
+    from imagestore.config import Config
+    from imagestore.store.workers import StoreWorkers
+
+
+@dataclass(frozen=True, slots=True)
+class ServedMirror:
+    """A mirror that listens.
+
+    Attributes:
+        mirror: what answers.
+        listener: where.
+        url: to be put into hosts.toml on this machine.
+    """
+
+    mirror: Mirror
+    listener: Listener
+    url: str
+
+    @classmethod
+    async def start(cls, workers: StoreWorkers, address: tuple[str, int], drain_seconds: float) -> ServedMirror:
+        """Open and listen.
+
+        Args:
+            workers: lends the store.
+            address: host and port.
+            drain_seconds: how long answers may go on after drain().
+
+        Raises:
+            ConfigError: the configuration names no upstream, or its certificates can't be used.
+            ServerError: it can't listen there.
+            StoreError: another mirror has the store, or what it remembers can't be opened.
+        """
+        with workers.lend() as store:
+            settings = store.config.settings.mirror
+        if not settings.upstreams:
+            hint = 'add a table [plugins."io.imagestore.mirror.v1".upstreams."docker.io"]'
+            raise ConfigError("serve --mirror: the configuration names no upstream to serve", hint=hint)
+        mirror = Mirror(workers)
+        await mirror.start()
+        host, port = address
+        listener = Listener(mirror, host, port)
+        try:
+            await listener.start(drain_seconds=drain_seconds)
+        except BaseException:
+            await mirror.close()
+            raise
+        shown = f"[{host}]" if ":" in host else host or "localhost"
+        scheme = "https" if settings.certificate else "http"
+        return cls(mirror, listener, f"{scheme}://{shown}:{listener.port}")
+
+    async def reload(self, config: Config) -> None:
+        """Serve the table of a new configuration."""
+        await self.mirror.reload(config)
+
+    async def drain(self) -> None:
+        """Accept no more, and let answers end."""
+        await self.listener.stop()
+
+    async def close(self) -> None:
+        """End everything."""
+        await self.listener.stop()
+        await self.mirror.close()

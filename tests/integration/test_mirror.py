@@ -1,0 +1,223 @@
+"""Unmodified clients pull through the mirror: containerd's ctr, dockerd, skopeo; cold, warm, and with parts killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import httpx
+import pytest
+
+from imagestore import ImageStore, config, platforms
+from imagestore.testing import FaultRule, RegistryServer, Where, build_index, layer, synthetic_layer
+from imagestore.testing.faults import Drip
+from tests.support.dockerd import dockerd
+from tests.support.mirror import mirror_table
+from tests.support.peers import docker_registry, need
+from tests.support.private_containerd import private_containerd
+from tests.support.server import Server, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.peers import DockerRegistry
+
+pytestmark = pytest.mark.integration
+
+IMAGE: Final = build_index(
+    ["linux/amd64", "linux/arm64"], seed="mirror", shared=[layer("base", files={"etc/x": b"x" * 200_000})]
+)
+LINUX: Final = platforms.parse("linux/amd64")
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Mirrors as processes of their own; ``urls`` of them."""
+
+    servers: list[Server]
+    urls: list[str]
+
+    def metric(self, name: str) -> int:
+        """The sum of a counter over all that live."""
+        total = 0.0
+        for server in self.servers:
+            port = server.log("numbers published")[0]["port"]
+            text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
+            total += sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+        return int(total)
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+@contextlib.contextmanager
+def replicas(folder: Path, upstreams: dict[str, str], *, count: int = 2, **settings: str) -> Iterator[Replicas]:
+    """Start them, each with a store of its own."""
+    ports = free_ports(count)
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    servers = []
+    with contextlib.ExitStack() as stack:
+        for port, url in zip(ports, urls, strict=True):
+            path = folder / f"mirror-{port}.toml"
+            path.write_text(mirror_table(upstreams, replicas=str(urls), replica=f'"{url}"', **settings))
+            options = ("--mirror", f"127.0.0.1:{port}", "--metrics-listen", "127.0.0.1:0")
+            servers.append(stack.enter_context(serving(folder / f"root-{port}", *options, config=path)))
+        yield Replicas(servers, urls)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[DockerRegistry]:
+    (tmp_path / "upstream").mkdir()
+    with docker_registry(tmp_path / "upstream") as running:
+        running.push("team/app", "1", IMAGE)
+        running.push("library/app", "1", IMAGE)
+        yield running
+
+
+def certs_d(folder: Path, host: str, urls: list[str], server: str) -> Path:
+    """What a node has, by the documented command."""
+    place = folder / "certs.d" / host
+    place.mkdir(parents=True, exist_ok=True)
+    table = mirror_table({host: ""})
+    (folder / "node.toml").write_text(table)
+    mirrors = [argument for url in urls for argument in ("--mirror", url)]
+    given = ("--config", str(folder / "node.toml"), "mirror", "hosts-toml", *mirrors)
+    command = [sys.executable, "-m", "imagestore", *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    text = done.stdout.partition("\n")[2]
+    # The registry itself is at an address of this test's.
+    lines = [f'server = "{server}"' if line.startswith("server") else line for line in text.splitlines()]
+    (place / "hosts.toml").write_text("\n".join(lines))
+    return folder / "certs.d"
+
+
+def test_ctr_pulls_through_two_replicas(tmp_path: Path, registry: DockerRegistry) -> None:
+    members = f'endpoints = ["http://{registry.address}"]'
+    with (
+        replicas(tmp_path, {"registry.test": members}) as mirrors,
+        private_containerd(_made(tmp_path / "containerd")) as containerd,
+    ):
+        hosts = certs_d(tmp_path, "registry.test", mirrors.urls, f"http://{registry.address}")
+        fetch = ("content", "fetch", "--all-platforms", "--hosts-dir", hosts, "registry.test/team/app:1")
+        containerd.ctr(*fetch)
+        assert containerd.images() == {"registry.test/team/app:1": str(IMAGE.target.digest)}
+        assert set(map(str, IMAGE.blobs)) <= containerd.blobs()
+        # Warm, and with nothing behind it.
+        os.kill(registry.process, signal.SIGSTOP)
+        try:
+            containerd.clear()
+            containerd.ctr(*fetch)
+        finally:
+            os.kill(registry.process, signal.SIGCONT)
+        assert set(map(str, IMAGE.blobs)) <= containerd.blobs()
+
+
+def test_dockerd_pulls_what_its_default_upstream_has(tmp_path: Path, registry: DockerRegistry) -> None:
+    members = f'endpoints = ["http://{registry.address}"]'
+    with (
+        replicas(tmp_path, {"docker.io": members}, count=1, default_upstream='"docker.io"') as mirrors,
+        dockerd(f"--registry-mirror={mirrors.urls[0]}") as engine,
+    ):
+        with httpx.Client(transport=httpx.HTTPTransport(uds=engine), timeout=120) as client:
+            pulled = client.post("http://docker/images/create", params={"fromImage": "app", "tag": "1"})
+            assert '"error"' not in pulled.text, pulled.text
+            found = client.get("http://docker/images/app:1/json").json()
+        assert found["Id"] == str(IMAGE.manifests[0].config.digest)
+        assert mirrors.metric("imagestore_mirror_served_bytes_total") > 0
+
+
+def test_skopeo_pulls_by_a_path_that_names_the_upstream(tmp_path: Path, registry: DockerRegistry) -> None:
+    members = f'endpoints = ["http://{registry.address}"]'
+    with replicas(tmp_path, {"registry.test": members}, count=1) as mirrors:
+        address = mirrors.urls[0].removeprefix("http://")
+        conf = tmp_path / "registries.conf"
+        conf.write_text(
+            f"""
+[[registry]]
+prefix = "registry.test"
+location = "registry.test"
+[[registry.mirror]]
+location = "{address}/registry.test"
+insecure = true
+"""
+        )
+        command = [need("skopeo"), "copy", "--all", "docker://registry.test/team/app:1", f"oci:{tmp_path / 'out'}:1"]
+        environment = {**os.environ, "CONTAINERS_REGISTRIES_CONF": str(conf)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        index = json.loads((tmp_path / "out/index.json").read_text())
+        assert index["manifests"][0]["digest"] == str(IMAGE.target.digest)
+
+
+def test_a_replica_killed_in_the_middle_fails_no_pull(tmp_path: Path) -> None:
+    big = build_index(
+        ["linux/amd64"], seed="kill", shared=[synthetic_layer(f"k{number}", 4 << 20) for number in range(4)]
+    )
+    slow = FaultRule(Drip(bytes_per_second=4 << 20), Where(kind="blob", method="GET"), times=0)
+    with (
+        RegistryServer({"registry.test/team/app:1": big}, faults=[slow]) as upstream,
+        replicas(tmp_path, {"registry.test": f'endpoints = ["{upstream.url}"]'}) as mirrors,
+        private_containerd(_made(tmp_path / "containerd")) as containerd,
+    ):
+        hosts = certs_d(tmp_path, "registry.test", mirrors.urls, upstream.url)
+
+        def kill() -> None:
+            time.sleep(1.0)
+            mirrors.servers[0].process.kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        containerd.ctr("content", "fetch", "--hosts-dir", hosts, "registry.test/team/app:1")
+        killer.join()
+        mirrors.servers[0].process.wait()
+        assert set(map(str, big.blobs)) <= containerd.blobs()
+
+
+def test_twenty_nodes_fetch_once(tmp_path: Path) -> None:
+    image = build_index(
+        ["linux/amd64"], seed="nodes", shared=[synthetic_layer(f"n{number}", 4 << 20) for number in range(3)]
+    )
+    unique = sum(body.size for body in image.blobs.values())
+    with (
+        RegistryServer({"registry.test/team/app:1": image}) as upstream,
+        replicas(tmp_path, {"registry.test": f'endpoints = ["{upstream.url}"]'}) as mirrors,
+    ):
+        nodes = 20
+
+        def pull(number: int) -> None:
+            # Half of the nodes ask the other replica first.
+            order = mirrors.urls if number % 2 else mirrors.urls[::-1]
+            certs = certs_d(_made(tmp_path / f"node-{number}"), "registry.test", order, upstream.url)
+            text = f'version = 3\n[plugins."io.containerd.cri.v1.images".registry]\nconfig_path = "{certs}"'
+            loaded = config.loads(text, filename="config.toml", host=LINUX)
+            with ImageStore(tmp_path / f"node-{number}/store", config=loaded, host=LINUX) as store:
+                assert store.pull("registry.test/team/app:1").id == image.manifests[0].config.digest
+
+        with ThreadPoolExecutor(nodes) as executor:
+            for done in [executor.submit(pull, number) for number in range(nodes)]:
+                done.result()
+        sent = sum(upstream.ledger.bytes_sent(digest) for digest in image.blobs)
+        assert sent <= 1.01 * unique
+        served = mirrors.metric("imagestore_mirror_served_bytes_total")
+        assert served >= nodes * unique
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

@@ -1,0 +1,111 @@
+"""A mirror in this process: its event loop in a thread, its store in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+
+from imagestore import ImageStore, config, platforms
+from imagestore.mirror.listener import Listener
+from imagestore.mirror.service import Mirror
+from imagestore.store.workers import StoreWorkers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+HOST: Final = platforms.parse("linux/amd64")
+#: A handler for containers, and one whose guests have another architecture.
+HANDLERS: Final = """
+version = 3
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.arm]
+runtime_type = "io.containerd.kata.v2"
+guest_platform = {os = "linux", architecture = "arm64"}
+"""
+
+
+@dataclass
+class RunningMirror:
+    """A mirror that listens.
+
+    Attributes:
+        url: of it.
+        mirror: for its numbers.
+        workers: lends its store.
+        call: runs something on its event loop.
+    """
+
+    url: str
+    mirror: Mirror
+    workers: StoreWorkers
+    call: Callable[[Coroutine[Any, Any, Any]], Any]
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> httpx.Response:
+        """Ask it."""
+        return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=60)
+
+    def results(self, kind: str) -> dict[str, int]:
+        """How often clients were answered how."""
+        found: dict[str, int] = {}
+        for (_, asked, result), count in self.mirror.numbers.requests().items():
+            if asked == kind:
+                found[result] = found.get(result, 0) + count
+        return found
+
+
+def mirror_table(upstreams: dict[str, str], **settings: str) -> str:
+    """A configuration whose mirror serves upstreams; values are TOML.
+
+    Args:
+        upstreams: a registry's host to the members of its table.
+        settings: members of the mirror's table.
+    """
+    lines = [HANDLERS, '[plugins."io.imagestore.mirror.v1"]', *(f"{key} = {value}" for key, value in settings.items())]
+    for name, members in upstreams.items():
+        lines += [f'[plugins."io.imagestore.mirror.v1".upstreams."{name}"]', members]
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def running_mirror(root: Path, text: str, *, port: int = 0) -> Iterator[RunningMirror]:
+    """Serve a configuration from a store."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def call(work: Coroutine[Any, Any, Any]) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, loop)
+        return future.result(60)
+
+    try:
+        loaded = config.loads(text, filename="mirror.toml", host=HOST)
+        workers = StoreWorkers(ImageStore(root, config=loaded, host=HOST))
+        try:
+            mirror, listener = call(_start(workers, port))
+            try:
+                yield RunningMirror(f"http://127.0.0.1:{listener.port}", mirror, workers, call)
+            finally:
+                call(listener.stop())
+                call(mirror.close())
+        finally:
+            workers.close()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _start(workers: StoreWorkers, port: int) -> tuple[Mirror, Listener]:
+    mirror = Mirror(workers)
+    await mirror.start()
+    listener = Listener(mirror, "127.0.0.1", port)
+    await listener.start(drain_seconds=1.0)
+    return mirror, listener

@@ -1,0 +1,69 @@
+"""``imagestore mirror hosts-toml``, and what ``serve --mirror`` refuses."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore.cli.main import main
+from imagestore.config.hosts import read_hosts
+from tests.support.mirror import mirror_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UPSTREAMS = {"docker.io": "", "registry.example:5000": ""}
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> list[str]:
+    path = tmp_path / "mirror.toml"
+    replicas = '["http://a.example:5000", "http://b.example:5000"]'
+    path.write_text(mirror_table(UPSTREAMS, replicas=replicas, replica='"http://a.example:5000"'))
+    return ["--config", str(path), "--root", str(tmp_path / "root")]
+
+
+def test_a_folder_for_each_upstream(configured: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "certs.d"
+    given = ["--ca", "/etc/ca.pem", "--client", "/etc/c.pem", "/etc/k.pem", "--only-digests"]
+    assert main([*configured, "mirror", "hosts-toml", "--directory", str(folder), *given]) == 0
+    assert capsys.readouterr().out.split() == [
+        f"{folder}/docker.io/hosts.toml",
+        f"{folder}/registry.example_5000_/hosts.toml",
+    ]
+    for name, server in (
+        ("docker.io", "https://registry-1.docker.io/v2"),
+        ("registry.example:5000", "https://registry.example:5000/v2"),
+    ):
+        found = read_hosts(name, [str(folder)])
+        assert found.server.base == server
+        assert [each.base for each in found.mirrors] == ["http://a.example:5000/v2", "http://b.example:5000/v2"]
+        assert found.mirrors[0].capabilities == {"pull"}
+        assert found.mirrors[0].connection.ca_files == ("/etc/ca.pem",)
+        assert found.mirrors[0].connection.client_pairs == (("/etc/c.pem", "/etc/k.pem"),)
+
+
+def test_printed_for_one_upstream(configured: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*configured, "mirror", "hosts-toml", "docker.io", "--mirror", "http://m:5000/"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("# docker.io/hosts.toml\n")
+    assert tomllib.loads(printed) == {
+        "server": "https://registry-1.docker.io",
+        "host": {"http://m:5000": {"capabilities": ["pull", "resolve"]}},
+    }
+
+
+def test_what_is_refused(configured: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*configured, "mirror", "hosts-toml", "other.example"]) == 2
+    assert "docker.io" in capsys.readouterr().err
+    empty = tmp_path / "empty.toml"
+    empty.write_text("version = 3\n")
+    without = ["--config", str(empty), "--root", str(tmp_path / "root")]
+    assert main([*without, "mirror", "hosts-toml"]) == 2
+    assert main([*without, "mirror", "hosts-toml", "--mirror", "http://m:5000"]) != 0
+    assert "names no upstream" in capsys.readouterr().err
+    assert main([*without, "serve", "--mirror", "nowhere"]) == 2
+    assert main([*without, "serve", "--mirror", "127.0.0.1:0"]) != 0
+    assert "names no upstream to serve" in capsys.readouterr().err

@@ -1,0 +1,137 @@
+"""Quotas, leases, and what a crash or a lost catalogue leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from imagestore import Digest
+from imagestore.mirror.catalogue import Catalogue
+from imagestore.mirror.keeping import SPARED_SECONDS, Keeper, lease_of
+from imagestore.mirror.numbers import MirrorNumbers
+from imagestore.testing import RegistryServer, build_image, synthetic_layer
+from tests.support.mirror import RunningMirror, mirror_table, running_mirror
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from imagestore.testing import Image
+
+LAYER_BYTES: Final = 1 << 20
+IMAGES: Final = {
+    f"registry.example/app:{number}": build_image("linux/amd64", layers=[synthetic_layer(f"q{number}", LAYER_BYTES)])
+    for number in range(3)
+}
+
+
+def pull(mirror: RunningMirror, upstream: RegistryServer, number: int) -> int:
+    """As a client does; the last status."""
+    image = image_of(number)
+    answer = mirror.get(f"/v2/app/manifests/{number}?ns={upstream.address}")
+    for blob in (image.manifests[0].config, *image.manifests[0].layers):
+        answer = mirror.get(f"/v2/app/blobs/{blob.digest}?ns={upstream.address}")
+        if answer.status_code != 200:
+            break
+    return answer.status_code
+
+
+def image_of(number: int) -> Image:
+    return IMAGES[f"registry.example/app:{number}"]
+
+
+def layer_of(number: int) -> Digest:
+    return image_of(number).manifests[0].layers[0].digest
+
+
+def is_here(mirror: RunningMirror, number: int) -> bool:
+    with mirror.workers.lend() as store:
+        return store.content.exists(layer_of(number))
+
+
+def test_what_was_served_least_recently_is_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagestore.mirror.keeping.SPARED_SECONDS", -1.0)
+    with RegistryServer(IMAGES) as upstream:
+        table = mirror_table({upstream.address: 'quota = "2200Ki"\ntag_freshness = "1h"'})
+        with running_mirror(tmp_path, table) as mirror:
+            assert [pull(mirror, upstream, number) for number in (0, 1, 2)] == [200, 200, 200]
+            assert [is_here(mirror, number) for number in (0, 1, 2)] == [False, True, True]
+            used, quota = mirror.mirror.usage()[upstream.address]
+            assert quota == 2200 * 1024
+            assert used <= quota
+            (_, numbers), *_ = mirror.mirror.numbers.by_upstream()
+            assert numbers["evicted_bytes"] > LAYER_BYTES
+            assert pull(mirror, upstream, 0) == 200
+
+
+def test_what_was_served_a_moment_ago_stays_and_the_rest_is_refused(tmp_path: Path) -> None:
+    with (
+        RegistryServer(IMAGES) as upstream,
+        running_mirror(tmp_path, mirror_table({upstream.address: 'quota = "2200Ki"'})) as mirror,
+    ):
+        assert [pull(mirror, upstream, number) for number in (0, 1, 2)] == [200, 200, 404]
+        assert [is_here(mirror, number) for number in (0, 1, 2)] == [True, True, False]
+        (_, numbers), *_ = mirror.mirror.numbers.by_upstream()
+        assert numbers["quota_refusals"] == 1
+
+
+def test_a_collection_takes_nothing_that_is_served(tmp_path: Path) -> None:
+    with RegistryServer(IMAGES) as upstream, running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror:
+        # A manifest was served and its blobs not yet: from then on they are held.
+        mirror.get(f"/v2/app/manifests/0?ns={upstream.address}")
+        with mirror.workers.lend() as store:
+            held = store.metadata.leased_content(lease_of(upstream.address))
+            assert layer_of(0) in held
+        assert pull(mirror, upstream, 0) == 200
+        with mirror.workers.lend() as store:
+            assert not store.collect_garbage().digests
+        assert is_here(mirror, 0)
+
+
+def test_a_lost_catalogue_loses_only_what_it_can_fetch_again(tmp_path: Path) -> None:
+    with RegistryServer(IMAGES) as upstream:
+        table = mirror_table({upstream.address: ""})
+        with running_mirror(tmp_path, table) as mirror:
+            pull(mirror, upstream, 0)
+        for damage in (None, b"no database at all" * 100):
+            path = tmp_path / "mirror.db"
+            path.unlink() if damage is None else path.write_bytes(damage)
+            with running_mirror(tmp_path, table) as mirror:
+                with mirror.workers.lend() as store:
+                    assert not [lease for lease in store.metadata.leases() if lease.id.startswith("mirror/")]
+                    store.collect_garbage()
+                assert pull(mirror, upstream, 0) == 200
+
+
+def test_leases_follow_the_catalogue_at_the_start(tmp_path: Path) -> None:
+    with RegistryServer(IMAGES) as upstream:
+        table = mirror_table({upstream.address: ""})
+        with running_mirror(tmp_path, table) as mirror:
+            pull(mirror, upstream, 0)
+            lease, other = lease_of(upstream.address), Digest.of(b"evicted just before a crash")
+            with mirror.workers.lend() as store:
+                store.metadata.lease_content(lease, [other])
+                store.metadata.unlease_content(lease, [layer_of(0)])
+        with running_mirror(tmp_path, table) as mirror, mirror.workers.lend() as store:
+            held = store.metadata.leased_content(lease)
+            assert other not in held
+            assert layer_of(0) in held
+
+
+def test_a_shared_blob_stays_while_one_of_its_images_does(tmp_path: Path) -> None:
+    now = 1000.0
+    catalogue = Catalogue(tmp_path / "mirror.db", clock=lambda: now)
+    one, two = image_of(0), image_of(1)
+    shared, own = one.manifests[0].layers[0], one.manifests[0].config
+    catalogue.put_document("r.example", "r.example/app", one.target, [own, shared], tag="1")
+    now += SPARED_SECONDS
+    catalogue.put_document("r.example", "r.example/other", two.target, [shared], tag="1")
+    for blob in (own, shared):
+        catalogue.put_blob("r.example", blob)
+    freed = catalogue.evict_one("r.example", not_since=now - 1)
+    assert set(freed or ()) == {one.target.digest, own.digest}
+    assert catalogue.tag("r.example/app", "1") is None
+    assert catalogue.evict_one("r.example", not_since=now - 1) is None
+    assert catalogue.used_bytes("r.example") == two.target.size + shared.size
+    Keeper(catalogue, MirrorNumbers())
+    catalogue.close()

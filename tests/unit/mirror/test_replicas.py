@@ -1,0 +1,103 @@
+"""Replicas that share the work, and what they do when one of them is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore import Digest
+from imagestore.mirror.owners import owner_of
+from imagestore.testing import RegistryServer, build_image, synthetic_layer
+from tests.support.mirror import RunningMirror, mirror_table, running_mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+IMAGE: Final = build_image("linux/amd64", layers=[synthetic_layer(f"r{number}", 1 << 18) for number in range(8)])
+REPLICAS: Final = st.lists(
+    st.from_regex(r"http://[a-z]{1,8}:5000", fullmatch=True), min_size=1, max_size=8, unique=True
+)
+
+
+@given(REPLICAS, st.text(max_size=20))
+def test_all_replicas_name_the_same_owner(replicas: list[str], thing: str) -> None:
+    assert owner_of(thing, replicas) == owner_of(thing, replicas[::-1]) in replicas
+
+
+@given(REPLICAS, st.text(max_size=20))
+def test_only_what_a_gone_replica_owned_moves(replicas: list[str], thing: str) -> None:
+    owner = owner_of(thing, replicas)
+    for gone in replicas:
+        if gone != owner:
+            assert owner_of(thing, [each for each in replicas if each != gone]) == owner
+
+
+def test_owners_are_spread_evenly() -> None:
+    replicas = ["http://a:5000", "http://b:5000", "http://c:5000"]
+    owned = Counter(owner_of(str(Digest.of(str(number).encode())), replicas) for number in range(3000))
+    assert all(850 < count < 1150 for count in owned.values())
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+@contextlib.contextmanager
+def replicas(folder: Path, upstream: RegistryServer, *, only_first: bool = False) -> Iterator[list[RunningMirror]]:
+    ports = free_ports(2)
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    with contextlib.ExitStack() as stack:
+        running = []
+        for port, url in list(zip(ports, urls, strict=True))[: 1 if only_first else 2]:
+            table = mirror_table({upstream.address: ""}, replicas=str(urls), replica=f'"{url}"', answer_timeout='"10s"')
+            running.append(stack.enter_context(running_mirror(folder / str(port), table, port=port)))
+        yield running
+
+
+def pull(mirror: RunningMirror, upstream: RegistryServer) -> None:
+    assert mirror.get(f"/v2/app/manifests/1?ns={upstream.address}").status_code == 200
+    for blob in IMAGE.manifests[0].layers:
+        answer = mirror.get(f"/v2/app/blobs/{blob.digest}?ns={upstream.address}")
+        assert Digest.of(answer.content) == blob.digest
+
+
+def test_upstream_is_asked_once_by_all_of_them(tmp_path: Path) -> None:
+    with RegistryServer({"registry.example/app:1": IMAGE}) as upstream, replicas(tmp_path, upstream) as (one, two):
+        with ThreadPoolExecutor(4) as clients:
+            for done in [clients.submit(pull, mirror, upstream) for mirror in (one, two, one, two)]:
+                done.result()
+        for blob in IMAGE.manifests[0].layers:
+            assert upstream.ledger.count(method="GET", digest=blob.digest) == 1
+        assert upstream.ledger.count(method="GET", kind="manifest") == 1
+
+
+def test_a_dead_owner_costs_a_transfer_and_no_failure(tmp_path: Path) -> None:
+    with (
+        RegistryServer({"registry.example/app:1": IMAGE}) as upstream,
+        replicas(tmp_path, upstream, only_first=True) as (alone,),
+    ):
+        pull(alone, upstream)
+
+
+def test_a_replica_with_another_table_costs_no_failure(tmp_path: Path) -> None:
+    with RegistryServer({"registry.example/app:1": IMAGE}) as upstream:
+        ports = free_ports(2)
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        other = mirror_table({"other.example": ""}, replicas=str(urls), replica=f'"{urls[1]}"')
+        ours = mirror_table({upstream.address: ""}, replicas=str(urls), replica=f'"{urls[0]}"')
+        with (
+            running_mirror(tmp_path / "one", ours, port=ports[0]) as mirror,
+            running_mirror(tmp_path / "two", other, port=ports[1]),
+        ):
+            pull(mirror, upstream)
