@@ -61,10 +61,10 @@ def hosts_toml(
             "the configuration names no upstream",
             hint='add a table [plugins."io.imagestore.mirror.v1".upstreams."docker.io"]',
         )
-    for name in names:
+    for number, name in enumerate(names):
         text = hosts_text(name, urls, ca=ca or "", client=client, only_digests=only_digests)
         if directory is None:
-            click.echo(f"# {folder_name(name)}/hosts.toml\n{text}")
+            click.echo("\n" * bool(number) + f"# {folder_name(name)}/hosts.toml\n{text}", nl=False)
         else:
             path = directory / folder_name(name) / "hosts.toml"
             path.parent.mkdir(parents=True, exist_ok=True)

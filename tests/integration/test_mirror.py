@@ -157,9 +157,9 @@ location = "{address}/registry.test"
 insecure = true
 """
         )
-        command = [need("skopeo"), "copy", "--all", "docker://registry.test/team/app:1", f"oci:{tmp_path / 'out'}:1"]
-        environment = {**os.environ, "CONTAINERS_REGISTRIES_CONF": str(conf)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+        source, destination = "docker://registry.test/team/app:1", f"oci:{tmp_path / 'out'}:1"
+        command = [need("skopeo"), "--registries-conf", str(conf), "copy", "--all", source, destination]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         index = json.loads((tmp_path / "out/index.json").read_text())
         assert index["manifests"][0]["digest"] == str(IMAGE.target.digest)
