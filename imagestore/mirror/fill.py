@@ -7,7 +7,6 @@ whole is verified, so that no client ever gets a complete body that is wrong: it
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, ImageStoreError, IntegrityError, SizeMismatchError, StoreError
@@ -45,6 +44,8 @@ class Fill:
         self.descriptor = descriptor
         #: Whether it is whole, verified and in the store.
         self.is_verified = False
+        #: Whether nothing had to be fetched.
+        self.was_here = False
         #: Why it doesn't come.
         self.error: ImageStoreError | None = None
         self._loop = loop
@@ -88,6 +89,10 @@ class Fill:
         """What was written is thrown away."""
         self._written = 0
         self._restarts += 1
+
+    def find_here(self) -> None:
+        """It was in the store already; another fetch, or another process, has brought it."""
+        self.was_here = self.is_verified = True
 
     def finish(self, error: ImageStoreError | None) -> None:
         """It is in the store, or doesn't come."""
@@ -133,8 +138,14 @@ class FillReader:
         self._restarts = fill._restarts
         self._has_read = False
 
-    async def read(self, start: int, most: int) -> bytes:
-        """The next bytes from an offset on, as many as may be given out.
+    @property
+    def file(self) -> BinaryIO:
+        """What is written so far; shared by all readers, so its position means nothing."""
+        assert self._fill._file is not None
+        return self._fill._file
+
+    async def available(self, start: int) -> int:
+        """Wait until bytes behind an offset may be given out; up to before which one.
 
         Raises:
             ImageStoreError: they don't come.
@@ -150,12 +161,9 @@ class FillReader:
                 self._restarts = fill._restarts
             limit = fill._written if fill.is_verified else min(fill._written, fill.descriptor.size - HELD_BACK_BYTES)
             if limit > start:
-                break
+                self._has_read = True
+                return limit
             await fill._changed.wait()
-        assert fill._file is not None
-        self._has_read = True
-        count = min(most, limit - start)
-        return await asyncio.to_thread(os.pread, fill._file.fileno(), count, start)
 
     def close(self) -> None:
         """The client is served, or gone."""
@@ -192,7 +200,7 @@ def fetch(
                 writer.abort()
                 raise
     except AlreadyExistsError:
-        fill.tell(lambda: fill.finish(None))
+        fill.tell(fill.find_here)
     except ImageStoreError as error:
         failure = error
         fill.tell(lambda: fill.finish(failure))

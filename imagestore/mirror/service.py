@@ -96,7 +96,7 @@ class Mirror:
         self._token = CancelToken()
         self._fetchers = ThreadPoolExecutor(_FETCH_THREADS, "mirror-fetch")
         self._askers = ThreadPoolExecutor(_ASK_THREADS, "mirror-ask")
-        self._fills: dict[Digest, Fill] = {}
+        self._fills: dict[tuple[Digest, str], Fill] = {}
         self._asked: dict[tuple[str, ...], asyncio.Task[Any]] = {}
         self._lists: dict[tuple[str, ...], _Listed] = {}
         self._uses: dict[tuple[str, Digest], float] = {}
@@ -147,7 +147,7 @@ class Mirror:
                 store, upstreams, repository, reference, is_for_replica=is_for_replica, cancel=token
             )
 
-        key = ("document", str(reference), str(is_for_replica))
+        key = ("document", str(reference), upstreams.owner(_thing(reference), is_for_replica=is_for_replica))
         is_joined = key in self._asked
         try:
             found = await self._once(key, find)
@@ -182,7 +182,8 @@ class Mirror:
         except ImageStoreError as error:
             self.numbers.count_request(name, "blob", _result_of(error))
             raise
-        self.numbers.count_request(name, "blob", "joined" if is_joined else "fetched")
+        result = "hit" if fill.was_here else "joined" if is_joined else "fetched"
+        self.numbers.count_request(name, "blob", result)
         if fill.is_verified:
             return LocalBlob(await self._workers.quick(lambda store: store.content.path(digest)), known)
         return fill
@@ -287,7 +288,8 @@ class Mirror:
             self._catalogue.put_document(repository.upstream.name, repository.name, found, ())
             return found
 
-        return await self._once(("blob", repository.name, str(digest), str(is_for_replica)), ask)
+        owner = upstreams.owner(str(digest), is_for_replica=is_for_replica)
+        return await self._once(("blob", repository.name, str(digest), owner), ask)
 
     async def _begun(self, repository: Repository, blob: Descriptor, *, is_for_replica: bool) -> tuple[Fill, bool]:
         fill, is_joined = self._fill(repository, blob, is_for_replica=is_for_replica)
@@ -303,18 +305,20 @@ class Mirror:
 
     def _fill(self, repository: Repository, blob: Descriptor, *, is_for_replica: bool) -> tuple[Fill, bool]:
         """The fetch of a blob, and whether it was going on already. By digest: repositories share it."""
-        fill = self._fills.get(blob.digest)
+        # One that waits for another replica is none for that replica to wait for.
+        key = (blob.digest, self.upstreams.owner(str(blob.digest), is_for_replica=is_for_replica))
+        fill = self._fills.get(key)
         if fill is not None and not fill.is_over:
             return fill, True
-        fill = self._fills[blob.digest] = Fill(blob, self._loop)
+        fill = self._fills[key] = Fill(blob, self._loop)
         work = functools.partial(self._fetch, fill, repository, self.upstreams, is_for_replica)
         future = self._loop.run_in_executor(self._fetchers, work)
-        future.add_done_callback(functools.partial(self._fetched, fill))
+        future.add_done_callback(functools.partial(self._fetched, key, fill))
         return fill, False
 
-    def _fetched(self, fill: Fill, future: asyncio.Future[None]) -> None:
-        if self._fills.get(fill.descriptor.digest) is fill:
-            del self._fills[fill.descriptor.digest]
+    def _fetched(self, key: tuple[Digest, str], fill: Fill, future: asyncio.Future[None]) -> None:
+        if self._fills.get(key) is fill:
+            del self._fills[key]
         if not future.cancelled() and (error := future.exception()) is not None:
             _log.error("a fetch failed", exc_info=error)
 
@@ -445,6 +449,11 @@ def _path(store: ImageStore, blob: Descriptor) -> Path | None:
         store.content.delete_damaged(blob.digest)
         return None
     return store.content.path(blob.digest)
+
+
+def _thing(reference: Reference) -> str:
+    """What a reference's owner is found by."""
+    return str(reference.digest or reference)
 
 
 def _is_no(error: ImageStoreError, is_offline: bool) -> bool:

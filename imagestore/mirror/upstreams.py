@@ -129,6 +129,11 @@ class Upstreams:
         # Docker Hub's short names become whole ones.
         return Repository(found, Reference.parse(f"{found.name}/{inner}").path)
 
+    def owner(self, thing: str, *, is_for_replica: bool) -> str:
+        """The other replica that is asked for a thing first; empty where upstream is; see client()."""
+        owner = "" if is_for_replica else owner_of(thing, self.settings.replicas)
+        return "" if owner == self.settings.replica else owner
+
     def client(self, upstream: Upstream, thing: str, *, is_for_replica: bool) -> RegistryClient:
         """The client to ask for a thing: its owner first, where that is another replica.
 
@@ -137,9 +142,7 @@ class Upstreams:
             thing: what its owner is found by: a digest, or a whole reference.
             is_for_replica: another replica asks; then upstream is asked, and no third one.
         """
-        owner = "" if is_for_replica else owner_of(thing, self.settings.replicas)
-        if owner == self.settings.replica:
-            owner = ""
+        owner = self.owner(thing, is_for_replica=is_for_replica)
         with self._lock:
             client = self._clients.get((upstream.name, owner))
             if client is None:
