@@ -8,12 +8,9 @@ challenge of an upstream's is, since some clients would send this host a registr
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import json
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlencode
@@ -22,18 +19,16 @@ from aiohttp import web
 
 from imagestore._version import __version__
 from imagestore.errors import Category, ImageStoreError, ReferenceNotFoundError
-from imagestore.mirror.fill import Fill, RestartedError
+from imagestore.mirror.bodies import send_blob
+from imagestore.mirror.fill import Fill
 from imagestore.mirror.owners import REPLICA_HEADER
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCTETS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import BinaryIO
 
-    from aiohttp.abc import AbstractStreamWriter
-
-    from imagestore.mirror.service import LocalBlob, Mirror
+    from imagestore.mirror.service import Mirror
     from imagestore.mirror.upstreams import Repository
 
 _log = logging.getLogger(__name__)
@@ -41,10 +36,8 @@ _log = logging.getLogger(__name__)
 #: What answers a request.
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_PIECE_BYTES: Final = 64 * 1024
-#: A client that takes no piece for so long is cut off; one that reads a file has its size's share of time besides.
-_STALL_SECONDS: Final = 60.0
-_LEAST_BYTES_PER_SECOND: Final = 4096
+#: What aiohttp's own refusals say in their headers.
+_KEPT: Final = ("Content-Range", "Allow")
 _MOST_LISTED: Final = 10_000
 #: RFC 9111, section 5.5 (of its predecessor): caches say so.
 _NOES: Final = frozenset(
@@ -87,7 +80,9 @@ class MirrorApp:
                 extra={"method": request.method, "path": request.path, "status": response.status, "error": str(error)},
             )
         except web.HTTPException as error:
-            response = _error(error.status, "UNSUPPORTED", error.reason)
+            code = "RANGE_INVALID" if error.status == 416 else "UNSUPPORTED"
+            response = _error(error.status, code, error.reason)
+            response.headers.extend({name: error.headers[name] for name in _KEPT if name in error.headers})
         else:
             _log.debug("answered", extra={"method": request.method, "path": request.path, "status": response.status})
         return response
@@ -122,9 +117,8 @@ class MirrorApp:
             return web.Response(headers=headers)
         found = await self._mirror.blob(repository, digest, is_for_replica=is_for_replica)
         served = functools.partial(self._mirror.numbers.count_served, repository.upstream.name)
-        if isinstance(found, Fill):
-            return await _read_along(request, found, headers, served)
-        return _BlobFile(found, headers, served)
+        source = found.reader() if isinstance(found, Fill) else found
+        return await send_blob(request, source, found.descriptor.size, headers, served)
 
     async def _tags(self, request: web.Request) -> web.Response:
         repository = self._repository(request)
@@ -162,94 +156,6 @@ class MirrorApp:
                 hint="name a client certificate in the node's hosts.toml",
             )
         return repository
-
-
-class _BlobFile(web.FileResponse):
-    """A blob's file, by sendfile; ranges and conditions are aiohttp's."""
-
-    def __init__(self, blob: LocalBlob, headers: dict[str, str], served: Callable[[int], None]) -> None:
-        super().__init__(blob.path, headers=headers)
-        self._seconds = _STALL_SECONDS + blob.descriptor.size / _LEAST_BYTES_PER_SECOND
-        self._served = served
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send head and body; a client that takes too long is cut off."""
-        try:
-            async with asyncio.timeout(self._seconds):
-                writer = await super().prepare(request)
-        except TimeoutError:
-            _cut_off(request, "it reads too slowly")
-            return None
-        self._served(self.content_length or 0)
-        return writer
-
-
-async def _read_along(
-    request: web.Request, fill: Fill, headers: dict[str, str], served: Callable[[int], None]
-) -> web.StreamResponse:
-    """A blob that is on its way; its last bytes come once it is verified."""
-    start, end, status = _range(request, fill.descriptor.size)
-    if status == 416:
-        refused = _error(416, "RANGE_INVALID", f"the blob has {fill.descriptor.size} bytes")
-        refused.headers["Content-Range"] = f"bytes */{fill.descriptor.size}"
-        return refused
-    response = web.StreamResponse(status=status, headers={**headers, "Accept-Ranges": "bytes"})
-    response.content_length = end - start
-    if status == 206:
-        response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{fill.descriptor.size}"
-    with contextlib.closing(fill.reader()) as reader:
-        await response.prepare(request)
-        try:
-            while start < end:
-                count = min(await reader.available(start), end) - start
-                async with asyncio.timeout(_STALL_SECONDS + count / _LEAST_BYTES_PER_SECOND):
-                    await _send(request, response, reader.file, start, count)
-                served(count)
-                start += count
-        except (ImageStoreError, RestartedError) as error:
-            _cut_off(request, f"the blob doesn't come: {error}")
-            return response
-        except TimeoutError:
-            _cut_off(request, "it reads too slowly")
-            return response
-    await response.write_eof()
-    return response
-
-
-async def _send(request: web.Request, response: web.StreamResponse, file: BinaryIO, start: int, count: int) -> None:
-    """Part of a file; without TLS the kernel copies it."""
-    transport = request.transport
-    if transport is None:
-        raise ConnectionResetError
-    if transport.get_extra_info("sslcontext") is None:
-        await asyncio.get_running_loop().sendfile(transport, file, start, count)
-        return
-    end = start + count
-    while start < end:
-        piece = await asyncio.to_thread(os.pread, file.fileno(), min(_PIECE_BYTES, end - start), start)
-        await response.write(piece)
-        start += len(piece)
-
-
-def _cut_off(request: web.BaseRequest, why: str) -> None:
-    """End the connection, so that the body is seen to be incomplete."""
-    _log.warning("a client is cut off: %s", why, extra={"path": request.path, "client": request.remote})
-    if request.transport is not None:
-        request.transport.abort()
-
-
-def _range(request: web.Request, size: int) -> tuple[int, int, int]:
-    """First byte, the one behind the last, and the status (RFC 9110, section 14); several ranges are the whole."""
-    try:
-        wanted = request.http_range
-    except ValueError:
-        return 0, size, 200
-    if wanted.start is None and wanted.stop is None:
-        return 0, size, 200
-    start, stop, _ = wanted.indices(size)
-    if start >= stop:
-        return 0, 0, 416
-    return start, stop, 206
 
 
 def _page(request: web.Request, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ from imagestore.content.locks import FileLock
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
+    ContentNotFoundError,
     ImageStoreError,
     ReferenceNotFoundError,
     RegistryUnavailableError,
     StoreBusyError,
 )
+from imagestore.mirror.bodies import StoredBlob
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.documents import DocumentSource
 from imagestore.mirror.fill import Fill, fetch
@@ -36,7 +39,6 @@ from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from pathlib import Path
     from typing import Any
 
     from imagestore.config import Config
@@ -66,14 +68,6 @@ _USE_SECONDS: Final = 60.0
 _MOST_USES: Final = 10_000
 #: Lists of tags and of referrers that are remembered, for their upstream's freshness.
 _MOST_LISTS: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class LocalBlob:
-    """A blob in the store: ``path`` is its file."""
-
-    path: Path
-    descriptor: Descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,21 +156,21 @@ class Mirror:
             self._spawn(self._prefetch(repository, reference, found))
         return found
 
-    async def blob(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> LocalBlob | Fill:
-        """A blob of a repository: in the store, or on its way and begun.
+    async def blob(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> StoredBlob | Fill:
+        """A blob of a repository: open in the store, or on its way and begun.
 
         Raises:
             ImageStoreError: it isn't there, or can't be had in time.
         """
         name = repository.upstream.name
         try:
-            known, path = await self._workers.quick(functools.partial(self._look, repository, digest))
+            known, stored = await self._workers.quick(functools.partial(self._look, repository, digest))
             if known is None:
                 known = await self._found_upstream(repository, digest, is_for_replica=is_for_replica)
-                path = await self._workers.quick(lambda store: _path(store, known))
-            if path is not None:
+                stored = await self._workers.quick(lambda store: _open(store, known))
+            if stored is not None:
                 self.numbers.count_request(name, "blob", "hit")
-                return LocalBlob(path, known)
+                return stored
             self._refuse_offline(str(digest))
             fill, is_joined = await self._begun(repository, known, is_for_replica=is_for_replica)
         except ImageStoreError as error:
@@ -184,9 +178,12 @@ class Mirror:
             raise
         result = "hit" if fill.was_here else "joined" if is_joined else "fetched"
         self.numbers.count_request(name, "blob", result)
-        if fill.is_verified:
-            return LocalBlob(await self._workers.quick(lambda store: store.content.path(digest)), known)
-        return fill
+        if not fill.is_verified:
+            return fill
+        stored = await self._workers.quick(lambda store: _open(store, known))
+        if stored is None:
+            raise ReferenceNotFoundError(f"{digest}: was evicted at once")
+        return stored
 
     async def find_blob(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> Descriptor:
         """Whether a repository has a blob, and its size; nothing is fetched.
@@ -194,8 +191,10 @@ class Mirror:
         Raises:
             ImageStoreError: it isn't there, or that can't be told in time.
         """
-        known, path = await self._workers.quick(functools.partial(self._look, repository, digest))
-        if known is not None and (path is not None or not self.upstreams.settings.is_offline):
+        known, stored = await self._workers.quick(functools.partial(self._look, repository, digest))
+        if stored is not None:
+            stored.close()
+        if known is not None and (stored is not None or not self.upstreams.settings.is_offline):
             return known
         return await self._found_upstream(repository, digest, is_for_replica=is_for_replica)
 
@@ -271,9 +270,11 @@ class Mirror:
         if self.upstreams.settings.is_offline:
             raise ReferenceNotFoundError(f"{what}: is not here, and this mirror is offline")
 
-    def _look(self, repository: Repository, digest: Digest, store: ImageStore) -> tuple[Descriptor | None, Path | None]:
+    def _look(
+        self, repository: Repository, digest: Digest, store: ImageStore
+    ) -> tuple[Descriptor | None, StoredBlob | None]:
         known = self._catalogue.member(repository.name, digest)
-        return known, None if known is None else _path(store, known)
+        return known, None if known is None else _open(store, known)
 
     async def _found_upstream(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> Descriptor:
         """A blob of which no document here says anything: its upstream says whether the repository has it."""
@@ -369,7 +370,9 @@ class Mirror:
                 found = await self.document(repository, by_digest, is_for_replica=False)
                 for part in await asyncio.to_thread(self._documents.parts, found):
                     if part.kind is not Kind.FOREIGN_LAYER:
-                        await self.blob(repository, part.digest, is_for_replica=False)
+                        here = await self.blob(repository, part.digest, is_for_replica=False)
+                        if isinstance(here, StoredBlob):
+                            here.close()
         except ImageStoreError as error:
             _log.warning("prefetch failed: %s", error, extra={"reference": str(reference)})
 
@@ -440,15 +443,17 @@ class Mirror:
         await asyncio.to_thread(upstreams.close)
 
 
-def _path(store: ImageStore, blob: Descriptor) -> Path | None:
-    """Where a blob is, whole; one of another size is damaged, and thrown away."""
-    info = store.content.find(blob.digest)
-    if info is None:
+def _open(store: ImageStore, blob: Descriptor) -> StoredBlob | None:
+    """A blob that is here, whole; one of another size is damaged, and thrown away."""
+    try:
+        file = store.content.open(blob.digest)
+    except ContentNotFoundError:
         return None
-    if info.size != blob.size:
-        store.content.delete_damaged(blob.digest)
-        return None
-    return store.content.path(blob.digest)
+    if os.fstat(file.fileno()).st_size == blob.size:
+        return StoredBlob(file, blob)
+    file.close()
+    store.content.delete_damaged(blob.digest)
+    return None
 
 
 def _thing(reference: Reference) -> str:

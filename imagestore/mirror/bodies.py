@@ -1,0 +1,137 @@
+"""Sends blobs: whole or a range, from a file that is complete or still being written, to clients that may be slow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiohttp import web
+
+from imagestore.errors import ImageStoreError
+from imagestore.mirror.fill import RestartedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+    from imagestore.oci.descriptor import Descriptor
+
+_log = logging.getLogger(__name__)
+
+#: A client that doesn't take so many bytes in so many seconds is cut off; it may ask for the rest.
+_WINDOW_BYTES: Final = 4 * 1024 * 1024
+_WINDOW_SECONDS: Final = 60.0
+_PIECE_BYTES: Final = 64 * 1024
+
+
+class BlobSource(Protocol):
+    """Where a blob's bytes are read."""
+
+    @property
+    def file(self) -> BinaryIO:
+        """The open file; its position means nothing."""
+
+    async def available(self, start: int) -> int:
+        """Wait until bytes behind an offset may be given out; up to before which one.
+
+        Raises:
+            ImageStoreError: they don't come.
+            RestartedError: what was read before is no good.
+        """
+
+    def close(self) -> None:
+        """The client is served, or gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """A blob of the store, open; it stays readable when it is evicted meanwhile."""
+
+    file: BinaryIO
+    descriptor: Descriptor
+
+    async def available(self, start: int) -> int:
+        """All of it."""
+        return self.descriptor.size
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+async def send_blob(
+    request: web.Request, source: BlobSource, size: int, headers: dict[str, str], served: Callable[[int], None]
+) -> web.StreamResponse:
+    """Answer a GET of a blob, and close its source.
+
+    Args:
+        request: may ask for a range.
+        source: of its bytes.
+        size: of the whole blob.
+        headers: that the answer has besides.
+        served: hears how many bytes were sent.
+
+    Raises:
+        web.HTTPRequestRangeNotSatisfiable: the range is behind the blob's end.
+    """
+    with contextlib.closing(source):
+        start, end, status = _range(request, size)
+        response = web.StreamResponse(status=status, headers={**headers, "Accept-Ranges": "bytes"})
+        response.content_length = end - start
+        if status == 206:
+            response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        await response.prepare(request)
+        try:
+            while start < end:
+                count = min(await source.available(start), end, start + _WINDOW_BYTES) - start
+                async with asyncio.timeout(_WINDOW_SECONDS):
+                    await _send(request, response, source.file, start, count)
+                served(count)
+                start += count
+        except (ImageStoreError, RestartedError) as error:
+            _cut_off(request, f"the blob doesn't come: {error}")
+        except TimeoutError:
+            _cut_off(request, "it reads too slowly")
+        else:
+            await response.write_eof()
+        return response
+
+
+async def _send(request: web.Request, response: web.StreamResponse, file: BinaryIO, start: int, count: int) -> None:
+    """Part of a file; without TLS the kernel copies it."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the client went away")
+    if transport.get_extra_info("sslcontext") is None:
+        await asyncio.get_running_loop().sendfile(transport, file, start, count)
+        return
+    end = start + count
+    while start < end:
+        piece = await asyncio.to_thread(os.pread, file.fileno(), min(_PIECE_BYTES, end - start), start)
+        await response.write(piece)
+        start += len(piece)
+
+
+def _cut_off(request: web.Request, why: str) -> None:
+    """End the connection, so that the body is seen to be incomplete."""
+    _log.warning("a client is cut off: %s", why, extra={"path": request.path, "client": request.remote})
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def _range(request: web.Request, size: int) -> tuple[int, int, int]:
+    """First byte, the one behind the last, and the status (RFC 9110, section 14); several ranges are the whole."""
+    try:
+        wanted = request.http_range
+    except ValueError:
+        return 0, size, 200
+    if wanted.start is None and wanted.stop is None:
+        return 0, size, 200
+    start, stop, _ = wanted.indices(size)
+    if start >= stop:
+        raise web.HTTPRequestRangeNotSatisfiable(headers={"Content-Range": f"bytes */{size}"})
+    return start, stop, 206
