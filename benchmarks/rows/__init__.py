@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.rows import again, copy, distant, match, pulls, start, store, unpack
+from benchmarks.rows import again, copy, distant, match, mirror, pulls, start, store, unpack
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.figures import Findings
 
@@ -41,6 +41,8 @@ ROWS: Final[dict[str, Row]] = {
     "FAR": distant.images,
     "COPY": copy.measure,
     "UNPACK": unpack.measure,
+    "MIRROR": mirror.serving,
+    "NODES": mirror.nodes,
     "START": start.measure,
     "MATCH": match.measure,
     "CRI": _cri,
