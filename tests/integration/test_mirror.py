@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 import httpx
 import pytest
 
-from imagestore import ImageStore, config, platforms
-from imagestore.testing import FaultRule, RegistryServer, Where, build_index, layer, synthetic_layer
+from imagestore import Digest, ImageStore, config, platforms
+from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
 from imagestore.testing.faults import Drip
 from tests.support.dockerd import dockerd
 from tests.support.mirror import mirror_table
@@ -221,3 +221,56 @@ def test_twenty_nodes_fetch_once(tmp_path: Path) -> None:
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder
+
+
+def test_a_mirror_killed_again_and_again(tmp_path: Path) -> None:
+    """Whatever moment it dies at: no client gets a whole body that is wrong, and the store and its leases are right."""
+    layers = [synthetic_layer(f"again{number}", 1 << 20) for number in range(12)]
+    image = build_image("linux/amd64", layers=layers)
+    blobs = image.manifests[0].layers
+    slow = FaultRule(Drip(bytes_per_second=8 << 20), Where(kind="blob", method="GET"), times=0)
+    (port,) = free_ports(1)
+    root, settings = tmp_path / "root", tmp_path / "mirror.toml"
+    is_over = threading.Event()
+
+    def pull(url: str, seed: int) -> int:
+        """Ask for blobs until told to stop; how many came whole, each of which has to be right."""
+        whole = number = 0
+        while not is_over.is_set():
+            number += 1
+            digest = blobs[(seed + number * 5) % len(blobs)].digest
+            try:
+                answer = httpx.get(f"{url}/v2/team/app/blobs/{digest}?ns=registry.test", timeout=30)
+            except httpx.TransportError:
+                time.sleep(0.01)
+                continue
+            if answer.status_code == 200:
+                assert Digest.of(answer.content) == digest
+                whole += 1
+        return whole
+
+    with RegistryServer({"registry.test/team/app:1": image}, faults=[slow]) as upstream:
+        settings.write_text(mirror_table({"registry.test": f'endpoints = ["{upstream.url}"]'}))
+        with ThreadPoolExecutor(4) as clients:
+            pulls = [clients.submit(pull, f"http://127.0.0.1:{port}", seed) for seed in range(4)]
+            try:
+                for number in range(8):
+                    with serving(root, "--mirror", f"127.0.0.1:{port}", config=settings) as server:
+                        httpx.get(f"http://127.0.0.1:{port}/v2/team/app/manifests/1?ns=registry.test", timeout=30)
+                        time.sleep(0.05 + 0.08 * number)
+                        server.process.kill()
+            finally:
+                is_over.set()
+            assert sum(done.result() for done in pulls) > 0
+        with serving(root, "--mirror", f"127.0.0.1:{port}", config=settings):
+            for blob in blobs[:4]:
+                answer = httpx.get(
+                    f"http://127.0.0.1:{port}/v2/team/app/blobs/{blob.digest}?ns=registry.test", timeout=30
+                )
+                assert Digest.of(answer.content) == blob.digest
+    with ImageStore(root) as store:
+        assert not store.check().faults
+        here = {info.digest for info in store.content.walk()}
+        held = set(store.metadata.leased_content("mirror/registry.test"))
+        assert here <= held
+        assert not store.collect_garbage().digests
