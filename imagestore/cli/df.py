@@ -13,7 +13,8 @@ from imagestore.errors import StoreMissingError
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from imagestore.store.maintenance.usage import Disk, ImageUsage, StoreUsage
+    from imagestore.content.api import Disk
+    from imagestore.store.maintenance.usage import ImageUsage, StoreUsage
 
 
 @click.command()

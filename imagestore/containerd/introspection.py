@@ -94,12 +94,12 @@ def _plugins(store: ImageStore) -> list[wire.Plugin]:
         os_features=host.os_features,
     )
     content = wire.Plugin(
-        type=_CONTENT, id="content", platforms=[platform], exports={"root": _text(store.content.root.absolute())}
+        type=_CONTENT, id="content", platforms=[platform], exports={"root": _text(store.content.name)}
     )
     return [content, *(wire.Plugin(type=_GRPC, id=name, requires=[_CONTENT]) for name in _SERVICES)]
 
 
-def _text(path: Path) -> str:
+def _text(path: Path | str) -> str:
     """A path as a message can carry it: its bytes need not be text."""
     return os.fsencode(path).decode("utf-8", "replace")
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.containerd.content_view import ContentView
-    from imagestore.content.ingest import LocalIngestWriter
+    from imagestore.content.api import IngestWriter
     from imagestore.store.image_store import ImageStore
     from imagestore.util.cancel import CancelToken
 
@@ -74,7 +74,7 @@ class Upload:
         # A cancelled call's thread may still be at work when the stream is closed.
         self._lock = threading.Lock()
         self._is_closed = False
-        self._writer: LocalIngestWriter | None = None
+        self._writer: IngestWriter | None = None
         #: A blob of the store that the owner doesn't have yet, and its size.
         self._shared: tuple[Digest, int] | None = None
         self.ref = ""

@@ -8,13 +8,13 @@ blocks, not the file), a hard link to a file that no user may write, a copy.
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import fcntl
 import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.api import Adoption
 from imagestore.content.disk import make_directory, translated
 from imagestore.errors import AlreadyExistsError, IntegrityError
 from imagestore.oci.digest import Verifier
@@ -33,14 +33,6 @@ if TYPE_CHECKING:
 _FICLONE: Final = 0x40049409
 _CHUNK_BYTES: Final = 1024 * 1024
 _ANY_WRITE: Final = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
-
-
-class Adoption(enum.Enum):
-    """How content was adopted."""
-
-    REFLINK = "reflink"
-    HARD_LINK = "hard link"
-    COPY = "copy"
 
 
 def adopt(

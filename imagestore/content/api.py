@@ -1,4 +1,4 @@
-"""The content port: what is read of the store, and the writer of an ingest.
+"""The content port: all that is asked of content above this room, and the writer of an ingest.
 
 Life of content: a writer is opened under an ingest name; bytes are appended; the writer is closed (the ingest stays
 and can be resumed at its offset) or committed (size and digest are verified, and from then on the blob is visible to
@@ -7,16 +7,24 @@ readers, never changes, and lives until it is deleted). The words and the behavi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO, Self
 
     from imagestore.oci.digest import Digest
+    from imagestore.util.cancel import CancelToken
+
+
+#: Larger blobs of imports come one by one, as those of pulls: a batch is held in memory.
+BATCHED_BYTES: Final = 256 * 1024
+#: As many blobs at once are written before they get their names.
+BATCH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +55,15 @@ class IngestStatus:
     updated_at: float
 
 
-class IngestWriter(Protocol):
-    """Appends to one ingest; holds its lock until closed. Not for several threads at once."""
+class BlobWriter(Protocol):
+    """Appends to one ingest, which may be in memory until closed; holds its lock. Not for several threads at once."""
 
     @property
     def offset(self) -> int:
         """Bytes written so far; a resumed ingest starts above 0."""
+
+    def held(self) -> bytes | None:
+        """The bytes so far where they are in memory, else None."""
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append bytes.
@@ -117,8 +128,154 @@ class IngestWriter(Protocol):
         """Close."""
 
 
+class IngestWriter(BlobWriter, Protocol):
+    """A BlobWriter whose bytes can be read while they come, and whose digest needn't be known."""
+
+    @property
+    def digest(self) -> Digest:
+        """What the bytes so far hash to."""
+
+    def hash_with(self, algorithm: str) -> None:
+        """Hash with another algorithm from now on; what is there is read again.
+
+        Raises:
+            WriterClosedError: it was committed, aborted or closed.
+            InvalidDigestError: the algorithm can't be verified here.
+        """
+
+    def open_written(self) -> BinaryIO:
+        """What is written, opened for reading along; it stays readable when the ingest is committed or goes.
+
+        Raises:
+            WriterClosedError: it was committed, aborted or closed.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The file system that content is on; both 0 where it counts none.
+
+    Attributes:
+        total_bytes: its size.
+        free_bytes: what an unprivileged writer has of it.
+    """
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that are no longer to be had."""
+        return self.total_bytes - self.free_bytes
+
+
+@dataclass(slots=True)
+class Deleted:
+    """What became of some blobs, by digest in text form.
+
+    Attributes:
+        sizes: bytes of those that are gone; None for what wasn't there.
+        failures: why others can't be deleted.
+        left: what there was no time for.
+    """
+
+    sizes: dict[str, int | None] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+
+
+class Adoption(enum.Enum):
+    """How content was adopted."""
+
+    REFLINK = "reflink"
+    HARD_LINK = "hard link"
+    COPY = "copy"
+
+
+class Deleter(Protocol):
+    """Deletes blobs while a lock is held, as a context manager that is entered before."""
+
+    def delete(self, text: str) -> int | None:
+        """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there.
+
+        Raises:
+            StoreError: it can't be deleted.
+        """
+
+    def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
+        """Remove blobs until time is up, but at least one; one that can't be deleted stops none of the others."""
+
+    def let_go(self) -> None:
+        """Give their space back; after the lock."""
+
+    def __enter__(self) -> Self:
+        """See the class."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Give everything back."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallBlob:
+    """A blob to store in a batch.
+
+    Attributes:
+        digest: what its bytes must hash to.
+        size: how many there must be.
+        read: gives them; may be called in another thread.
+        what: names the blob in errors.
+    """
+
+    digest: Digest
+    size: int
+    read: Callable[[], bytes]
+    what: str
+
+
+class SmallBlobs(Protocol):
+    """What the small blobs of one pull or import share, as a context manager."""
+
+    def writer(
+        self,
+        ref: str,
+        *,
+        expected: Digest,
+        total: int,
+        cancel: CancelToken,
+        on_wait: Callable[[], None] | None = None,
+    ) -> BlobWriter:
+        """As the store's writer(), but a small blob of which nothing is here may be in memory until it is whole."""
+
+    def put(self, blobs: Sequence[SmallBlob]) -> None:
+        """Store blobs, each digest once; durable when this returns. A lease must hold them already.
+
+        Raises:
+            IntegrityError: the bytes aren't what they should be; those before stay.
+            StoreError: the store can't be written.
+            OperationCancelledError: cancelled.
+        """
+
+    def __enter__(self) -> Self:
+        """See the class."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Give everything back."""
+
+
 class ContentStore(Protocol):
-    """Bytes by digest."""
+    """Bytes by digest, shared by any number of processes."""
+
+    @property
+    def name(self) -> str:
+        """Where it is, for messages and for programs that ask: a folder's path, or a URL."""
+
+    @property
+    def scratch(self) -> Path:
+        """A folder of this machine for what has to be unpacked to be read."""
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
@@ -155,3 +312,120 @@ class ContentStore(Protocol):
 
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob, in no particular order; of size 0 where the disk can't say it."""
+
+    def find(self, digest: Digest) -> ContentInfo | None:
+        """As info(), but None where the blob isn't here."""
+
+    def names(self) -> Iterator[str]:
+        """Every blob's digest in text form, in no particular order; no blob is looked at."""
+
+    def writer(
+        self,
+        ref: str,
+        *,
+        expected: Digest,
+        total: int,
+        cancel: CancelToken,
+        on_wait: Callable[[], None] | None = None,
+    ) -> IngestWriter:
+        """Open an ingest, waiting while another writer (thread or process) holds it.
+
+        Args:
+            ref: name of the ingest.
+            expected: digest the content will have.
+            total: its size in bytes, 0 when unknown.
+            cancel: ends the wait.
+            on_wait: called before a wait.
+
+        Raises:
+            AlreadyExistsError: the blob is here, perhaps because the other writer finished it.
+            OperationCancelledError: cancelled while waiting.
+        """
+
+    def try_writer(self, ref: str, *, algorithm: str, total: int) -> IngestWriter:
+        """Open an ingest whose digest isn't known yet, unless another writer holds it.
+
+        Raises:
+            IngestLockedError: another writer holds it.
+            InvalidInputError: no name, or an algorithm that can't be verified.
+        """
+
+    def small_blobs(self, cancel: CancelToken) -> SmallBlobs:
+        """What writes the small blobs of one pull or import."""
+
+    def status(self, ref: str) -> IngestStatus | None:
+        """One unfinished ingest, or None."""
+
+    def statuses(self) -> Iterator[IngestStatus]:
+        """Every unfinished ingest."""
+
+    def abort(self, ref: str) -> bool:
+        """Throw an ingest away unless a writer holds it; say whether it is gone.
+
+        Raises:
+            StoreError: it can't be removed.
+        """
+
+    def stale_ingests(self, before: float, *, beyond: float = ...) -> Iterator[IngestStatus]:
+        """Ingests that weren't touched since ``before``, or only ``beyond``, in seconds since 1970."""
+
+    def abort_stale(self, ingest: IngestStatus) -> bool:
+        """Throw a stale ingest away unless a writer holds it; say whether it is gone.
+
+        Raises:
+            StoreError: it can't be removed.
+        """
+
+    def clear_locks(self) -> None:
+        """Remove what killed processes left of their locks."""
+
+    def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
+        """Take a blob from another store, hashed first; None when none has it whole.
+
+        Raises:
+            StoreError: the store can't be written.
+            OperationCancelledError: cancelled.
+        """
+
+    def is_at_source(self, digest: Digest, size: int) -> bool:
+        """Whether another store has something of this name and size; adopt() hashes it before it counts."""
+
+    def deleter(self) -> Deleter:
+        """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
+
+    def delete(self, digest: Digest) -> int:
+        """Remove a blob and return the bytes freed; 0 when it wasn't there.
+
+        Raises:
+            StoreError: it can't be deleted.
+        """
+
+    def delete_damaged(self, digest: Digest) -> bool:
+        """Hash a blob and remove it where it is damaged; say whether a whole one was found.
+
+        Raises:
+            StoreError: it can't be read for want of permission, or not be removed.
+        """
+
+    def make_durable(self, algorithms: Iterable[str]) -> None:
+        """See that every blob's name outlasts a loss of power, those that others gave a moment ago too."""
+
+    def free_bytes(self) -> int:
+        """Space for content, of what an unprivileged writer has; without end where none is counted."""
+
+    def disk(self) -> Disk:
+        """The file system that content is on.
+
+        Raises:
+            StoreError: it can't be looked at.
+        """
+
+    def check_room(self) -> None:
+        """Before a pull or an import begins: its lease, and what is unpacked to be read, need space too.
+
+        Raises:
+            StoreFullError: there is only the space that a removal was given.
+        """
+
+    def make_room(self) -> None:
+        """Keep space back for removals again, where they gave it up and there is some."""

@@ -11,9 +11,9 @@ import contextlib
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.api import Deleted
 from imagestore.content.disk import translated
 from imagestore.errors import StoreError
 from imagestore.oci.digest import VERIFIABLE
@@ -34,21 +34,6 @@ _LARGE_BYTES: Final = 8 * 1024 * 1024
 #: However many descriptors the process may have, these few it can spare.
 _MOST_OPEN: Final = 64
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-@dataclass(slots=True)
-class Deleted:
-    """What became of some blobs, by digest in text form.
-
-    Attributes:
-        sizes: bytes of those that are gone; None for what wasn't there.
-        failures: why others can't be deleted.
-        left: what there was no time for.
-    """
-
-    sizes: dict[str, int | None] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
 
 
 class Deleter:

@@ -9,6 +9,7 @@ import re
 import stat
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.api import Disk
 from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.util.failpoint import reach
 from imagestore.util.files import sync_directory
@@ -119,3 +120,14 @@ def clear(root: Path, *, before: float) -> None:
                 if stat.S_ISREG(status.st_mode) and status.st_mtime < before:
                     reach("leftover-unlink")
                     os.unlink(entry.path)
+
+
+def disk_of(path: Path) -> Disk:
+    """The file system a folder is on.
+
+    Raises:
+        StoreError: the folder can't be read.
+    """
+    with translated("look at the free space", path):
+        status = os.statvfs(path)
+    return Disk(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)

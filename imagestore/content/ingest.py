@@ -111,6 +111,9 @@ class LocalIngestWriter:
         with translated("read ingest", self._data):
             self._rehash(algorithm)
 
+    def held(self) -> None:
+        """Nothing: the bytes are in a file."""
+
     def open_written(self) -> BinaryIO:
         """What is written, opened for reading along; the file outlives the ingest, also when it is committed."""
         self._check_open()

@@ -18,11 +18,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.adopt import Adoption, adopt, is_at
-from imagestore.content.api import ContentInfo
+from imagestore.content.adopt import adopt, is_at
+from imagestore.content.api import Adoption, ContentInfo, Disk
 from imagestore.content.blob_files import LOST, damage_named, entries, is_name, names, open_blob
 from imagestore.content.delete import Deleter
-from imagestore.content.disk import make_directories, translated
+from imagestore.content.disk import disk_of, make_directories, translated
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingest_folder import ingest_name, read_status
 from imagestore.content.ingests import Ingests
@@ -77,6 +77,16 @@ class LocalContentStore(Ingests):
         self._small_writers = threading.BoundedSemaphore(_MOST_SMALL_WRITERS)
         with translated("make the content folders", root):
             make_directories((self._blobs / "sha256", self._ingests, locks))
+
+    @property
+    def name(self) -> str:
+        """The folder's path."""
+        return os.fspath(self.root)
+
+    @property
+    def scratch(self) -> Path:
+        """The same folder, so that what is unpacked may become content without being copied."""
+        return self.root
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
@@ -243,9 +253,16 @@ class LocalContentStore(Ingests):
         Args:
             cancel: ends the work.
         """
-        return SmallBlobs(self._ingests, self._blobs, self._locks, check_room=self._check_room, cancel=cancel)
+        return SmallBlobs(
+            self._ingests,
+            self._blobs,
+            self._locks,
+            check_room=self._check_room,
+            open_writer=self._small_writer,
+            cancel=cancel,
+        )
 
-    def blob_writer(
+    def _small_writer(
         self,
         small_blobs: SmallBlobs,
         ref: str,
@@ -255,7 +272,7 @@ class LocalContentStore(Ingests):
         cancel: CancelToken,
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter | SmallWriter:
-        """As writer(), but a small blob of which nothing is here gets no ingest, unless too many are in memory."""
+        """See SmallBlobs.writer()."""
         name, lock = self._locked(ref, cancel, on_wait)
         try:
             self._check_missing(expected)
@@ -357,6 +374,10 @@ class LocalContentStore(Ingests):
         with translated("look at the free space", self.root):
             status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize if status.f_blocks else sys.maxsize
+
+    def disk(self) -> Disk:
+        """The file system the folder is on."""
+        return disk_of(self.root)
 
     def make_room(self) -> None:
         """Keep space back for removals again, where they gave it up and there is some."""

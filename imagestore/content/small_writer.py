@@ -20,9 +20,9 @@ import stat
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.api import BATCH
 from imagestore.content.direct_io import (
     DIRECT,
     LEAST_DIRECT_BYTES,
@@ -53,35 +53,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from imagestore.content.api import SmallBlob
     from imagestore.content.direct_io import ReadInto
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.util.cancel import CancelToken
 
 #: Larger blobs have an ingest from the start.
 SMALL_BYTES: Final = 9 * 256 * 1024
-#: Larger blobs of imports come one by one, as those of pulls: a batch is held in memory.
-BATCHED_BYTES: Final = 256 * 1024
-#: As many blobs at once are written before they get their names.
-BATCH: Final = 64
 _THREADS: Final = 4
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@dataclass(frozen=True, slots=True)
-class SmallBlob:
-    """A blob to store in a batch.
-
-    Attributes:
-        digest: what its bytes must hash to.
-        size: how many there must be.
-        read: gives them; may be called in another thread.
-        what: names the blob in errors.
-    """
-
-    digest: Digest
-    size: int
-    read: Callable[[], bytes]
-    what: str
 
 
 class SmallBlobs:
@@ -92,22 +72,44 @@ class SmallBlobs:
         blobs: the folder of all blobs.
         locks: the folder of lock files.
         check_room: called before and after bytes are written; may refuse them by raising OSError.
+        open_writer: see writer(); gets this object too.
         cancel: ends the work between two batches, and the wait for a collection that looks through the lock files.
     """
 
     def __init__(
-        self, ingests: Path, blobs: Path, locks: Path, *, check_room: Callable[[], None], cancel: CancelToken
+        self,
+        ingests: Path,
+        blobs: Path,
+        locks: Path,
+        *,
+        check_room: Callable[[], None],
+        open_writer: Callable[..., LocalIngestWriter | SmallWriter],
+        cancel: CancelToken,
     ) -> None:
         name = ingest_name(f"batch-{os.urandom(16).hex()}")
         self._folder = ingests / name
         self._file_lock = FileLock(locks / f"ingest-{name}")
         self._blobs = blobs
         self._check_room = check_room
+        self._open_writer = open_writer
         self._cancel = cancel
         self._lock = threading.Lock()
         self._is_made = False
         self._numbers = itertools.count()
         self._threads = ThreadPoolExecutor(_THREADS, "imagestore-batch")
+
+    def writer(
+        self,
+        ref: str,
+        *,
+        expected: Digest,
+        total: int,
+        cancel: CancelToken,
+        on_wait: Callable[[], None] | None = None,
+    ) -> LocalIngestWriter | SmallWriter:
+        """As the store's writer(), but a small blob of which nothing is here gets no ingest, unless too many are in
+        memory."""
+        return self._open_writer(self, ref, expected=expected, total=total, cancel=cancel, on_wait=on_wait)
 
     def put(self, blobs: Sequence[SmallBlob]) -> None:
         """Store blobs, each digest once, batch by batch; durable when this returns. A lease must hold them already.

@@ -156,7 +156,7 @@ class FilesystemUse:
 
 def _measured(store: ImageStore) -> api_pb2.FilesystemUsage:
     measured_at = time.time_ns()
-    root, use = store.content.root, content_use(store.content)
+    root, use = store.content.name, content_use(store.content)
     return api_pb2.FilesystemUsage(
         timestamp=measured_at,
         fs_id=api_pb2.FilesystemIdentifier(mountpoint=os.fsencode(root).decode("utf-8", "replace")),

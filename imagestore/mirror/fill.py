@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import BinaryIO
 
-    from imagestore.content.ingest import LocalIngestWriter
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore, IngestWriter
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.reference import Reference
     from imagestore.registry import RegistryClient
@@ -173,7 +172,7 @@ class FillReader:
 def fetch(
     fill: Fill,
     *,
-    content: LocalContentStore,
+    content: ContentStore,
     client: RegistryClient,
     reference: Reference,
     received: Callable[[int], None],
@@ -216,7 +215,7 @@ class _Transfer:
     def __init__(
         self,
         fill: Fill,
-        writer: LocalIngestWriter,
+        writer: IngestWriter,
         client: RegistryClient,
         reference: Reference,
         received: Callable[[int], None],

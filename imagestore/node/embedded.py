@@ -93,7 +93,7 @@ class EmbeddedImageService:
     def filesystems(self) -> ImageFilesystems:
         """See ImageService."""
         used = content_use(self._store.content)
-        usage = FilesystemUsage(str(self._store.content.root), time.time_ns(), used.size, used.inodes)
+        usage = FilesystemUsage(self._store.content.name, time.time_ns(), used.size, used.inodes)
         return ImageFilesystems((usage,))
 
     def containers(self) -> Sequence[ContainerImage]:

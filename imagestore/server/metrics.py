@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, ImageStoreError, ServerError
 from imagestore.server.mirror_metrics import MirrorCollector
-from imagestore.store.maintenance.usage import disk_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +181,7 @@ class StoreNumbers:
             try:
                 with self._workers.lend() as store:
                     self._measure(store)
-                    disk = disk_of(store.content.root)
+                    disk = store.content.disk()
             except ImageStoreError:
                 return  # absent numbers say more than old ones
             images = GaugeMetricFamily("imagestore_images", "Images, by runtime handler.", labels=["runtime_handler"])

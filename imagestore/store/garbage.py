@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from imagestore.content.delete import Deleter
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore, Deleter
     from imagestore.metadata.api import MetadataStore
     from imagestore.oci.digest import Digest
 
@@ -97,7 +96,7 @@ class Swept:
 
 def collect(
     metadata: MetadataStore,
-    content: LocalContentStore,
+    content: ContentStore,
     *,
     dry_run: bool = False,
     clock: Callable[[], float] = time.time,
@@ -152,7 +151,7 @@ def _tell_keeper(metadata: MetadataStore) -> None:
         )
 
 
-def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[str]) -> Swept:
+def collect_from(metadata: MetadataStore, content: ContentStore, roots: Iterable[str]) -> Swept:
     """Free what removed records held and nothing else needs; costs what they reached, not what the store has.
 
     Args:
@@ -184,7 +183,7 @@ def _reached(metadata: MetadataStore, roots: Iterable[str]) -> tuple[set[str], s
     return reached, parents
 
 
-def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str]) -> Swept:
+def sweep(metadata: MetadataStore, content: ContentStore, candidates: Iterable[str]) -> Swept:
     """Delete candidates that nothing keeps now, batch by batch; each is asked about while the lock is held.
 
     Args:
@@ -269,7 +268,7 @@ class _Counted:
             yield item
 
 
-def _size(content: LocalContentStore, text: str) -> int | None:
+def _size(content: ContentStore, text: str) -> int | None:
     try:
         return content.info(as_written(text)).size
     except (ContentNotFoundError, IntegrityError):  # what can't be looked at can't be deleted either
@@ -285,7 +284,7 @@ def _noted(failures: dict[str, str], ref: str) -> Iterator[None]:
 
 
 def _stale_ingests(
-    content: LocalContentStore, now: float, spared: frozenset[str], failures: dict[str, str], *, dry_run: bool
+    content: ContentStore, now: float, spared: frozenset[str], failures: dict[str, str], *, dry_run: bool
 ) -> tuple[list[str], int]:
     names, size = [], 0
     for status in content.stale_ingests(now - STALE_INGEST_SECONDS, beyond=now + STALE_INGEST_SECONDS):

@@ -367,7 +367,7 @@ class ImageStore(Archives, Upkeep):
             ImageNotFoundError, UnknownRuntimeHandlerError: as get().
             ImageStoreError: as :meth:`imagestore.store.unpack.unpack.UnpackWork.run`; nothing is left then.
         """
-        with translated("load what unpacks from it", self.content.root):
+        with translated("load what unpacks from it", self.content.name):
             from imagestore.store import leases
             from imagestore.store.unpack.apply import UnpackLimits
             from imagestore.store.unpack.unpack import UnpackWork

@@ -84,7 +84,7 @@ def test_containerd_lists_and_serves_the_blobs_we_wrote(tmp_path: Path) -> None:
         blobs = {info.digest: info.size for info in store.content.walk()}
         files = {digest: store.content.path(digest).stat().st_ino for digest in blobs}
         (tmp_path / "root").mkdir(mode=0o700)
-        (tmp_path / "root" / "io.containerd.content.v1.content").symlink_to(store.content.root)
+        (tmp_path / "root" / "io.containerd.content.v1.content").symlink_to(store.root / "content")
         with containerd(tmp_path) as peer:
             for digest, size in blobs.items():
                 # containerd finds the blob on its disk, asks for no byte of it, and makes its record.

@@ -66,7 +66,7 @@ def test_skopeo_reads_from_the_blobs_we_stored(registry: DockerRegistry, store: 
     image = store.pull(registry.push("skopeo/layout", "1", built))
     layout = tmp_path / "layout"
     layout.mkdir()
-    (layout / "blobs").symlink_to(store.content.root / "blobs")
+    (layout / "blobs").symlink_to((store.root / "content") / "blobs")
     (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     entry = {"mediaType": image.target.media_type, "digest": str(image.target.digest), "size": image.target.size}
     (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))

@@ -57,7 +57,7 @@ def _put(
     parts = (manifest.config.digest, *(each.digest for each in manifest.layers))
     needed = {image.target.digest, manifest.descriptor.digest, *parts}
     for digest, raw in _bodies(image):
-        path = store.content.root / "blobs" / digest.algorithm / digest.encoded
+        path = (store.root / "content") / "blobs" / digest.algorithm / digest.encoded
         if digest in needed and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(raw)

@@ -90,7 +90,7 @@ def _local(app: App) -> ImageFilesystems:
 
     app.missing = "refuse"
     use = content_use(app.store.content)
-    usage = FilesystemUsage(str(app.store.content.root), time.time_ns(), use.size, use.inodes)
+    usage = FilesystemUsage(app.store.content.name, time.time_ns(), use.size, use.inodes)
     return ImageFilesystems((usage,))
 
 

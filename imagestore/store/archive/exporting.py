@@ -27,7 +27,7 @@ from imagestore.store.pull.sources import Documents
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Sequence
 
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
@@ -169,7 +169,7 @@ class ExportWork:
     path: str
     options: ExportOptions
     platform: tuple[Platform, Matcher] | None
-    content: LocalContentStore
+    content: ContentStore
     metadata: MetadataStore
     observer: Observer
     cancel: CancelToken

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.small_writer import BATCH, BATCHED_BYTES, SmallBlob
+from imagestore.content.api import BATCH, BATCHED_BYTES, SmallBlob
 from imagestore.registry.events import BlobDone
 from imagestore.store.archive.source import read
 from imagestore.store.pull.fetch import Fetcher
@@ -13,8 +13,7 @@ from imagestore.store.pull.fetch import Fetcher
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from imagestore.content.local import LocalContentStore
-    from imagestore.content.small_writer import SmallBlobs
+    from imagestore.content.api import ContentStore, SmallBlobs
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
@@ -110,7 +109,7 @@ class Storing:
         cancel: ends the work.
     """
 
-    content: LocalContentStore
+    content: ContentStore
     origin: ArchiveOrigin
     observer: Observer
     held: HeldLease

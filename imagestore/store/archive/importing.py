@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from imagestore.config import Config, HandlerPlatform
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.errors import ImageStoreError
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
@@ -146,7 +146,7 @@ class ImportWork:
     source: Source
     handlers: Mapping[str, HandlerPlatform]
     options: ImportOptions
-    content: LocalContentStore
+    content: ContentStore
     metadata: MetadataStore
     observer: Observer
     cancel: CancelToken

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.config import Config
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
@@ -39,7 +39,7 @@ class Archives(abc.ABC):
     """Export, import and copy; the store's other halves say where and for whom."""
 
     root: Path
-    content: LocalContentStore
+    content: ContentStore
     metadata: SqliteMetadataStore
     config: Config
     host: Platform
@@ -102,7 +102,7 @@ class Archives(abc.ABC):
         Raises:
             ImageStoreError: as :meth:`imagestore.store.archive.importing.ImportWork.run`; the store stays as it was.
         """
-        with translated("load what imports into it", self.content.root):
+        with translated("load what imports into it", self.content.name):
             from imagestore.store.archive import importing, source
 
         chosen = options or importing.ImportOptions()
@@ -113,7 +113,7 @@ class Archives(abc.ABC):
         room = self.content.free_bytes() // 2
         with (
             self._operation(cancel) as token,
-            source.opened(_path(archive), scratch=self.content.root, limit_bytes=room, cancel=token) as files,
+            source.opened(_path(archive), scratch=self.content.scratch, limit_bytes=room, cancel=token) as files,
         ):
             parts = (self.content, self.metadata, observer or self.observer, token, self.verifier)
             return importing.ImportWork(files, handlers, chosen, *parts).run()
@@ -140,7 +140,7 @@ class Archives(abc.ABC):
             UnknownRuntimeHandlerError: neither configured nor in any record.
             ImageStoreError: as :meth:`imagestore.store.archive.exporting.ExportWork.run` and find_records().
         """
-        with translated("load what exports from it", self.content.root):
+        with translated("load what exports from it", self.content.name):
             from imagestore.store.archive import exporting
 
         chosen, default = options or exporting.ExportOptions(), self.config.default_handler
@@ -182,7 +182,7 @@ class Archives(abc.ABC):
             ImageStoreError: as copy().
         """
         if not destination:
-            with translated("load what copies from it", self.content.root):
+            with translated("load what copies from it", self.content.name):
                 from imagestore.store.copy.copying import find_stored
                 from imagestore.store.copy.options import CopyOptions
 
@@ -219,7 +219,7 @@ class Archives(abc.ABC):
             PreconditionError: the registry may not be pushed to (``capabilities`` in its ``hosts.toml``).
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError: it failed on the way.
         """
-        with translated("load what copies from it", self.content.root):
+        with translated("load what copies from it", self.content.name):
             from imagestore.store.copy.copying import CopyWork
             from imagestore.store.copy.locations import ImageLocation, LocationKind
             from imagestore.store.copy.options import CopyOptions
@@ -237,7 +237,7 @@ class Archives(abc.ABC):
             client = self.registry.observed_by(heard)
             if credentials is not None:
                 client = client.with_credentials(credentials)
-            parts = (self.config, self.host, platform, self.content, self.metadata, client, self.content.root)
+            parts = (self.config, self.host, platform, self.content, self.metadata, client, self.content.scratch)
             return CopyWork(chosen, *parts, heard, token).run(origin, target)
 
     def _copy_into_store(
@@ -250,7 +250,7 @@ class Archives(abc.ABC):
         cancel: CancelToken | None,
     ) -> CopyReport:
         """A pull or an import under another name."""
-        with translated("load what copies from it", self.content.root):
+        with translated("load what copies from it", self.content.name):
             from imagestore.store.copy import into_store
             from imagestore.store.copy.locations import LocationKind
             from imagestore.store.copy.options import CopyReport

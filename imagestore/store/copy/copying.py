@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.config import Config
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
@@ -93,7 +93,7 @@ class CopyWork:
     config: Config
     host: Platform
     platform: Platform | None
-    content: LocalContentStore
+    content: ContentStore
     metadata: MetadataStore
     client: RegistryClient
     scratch: Path

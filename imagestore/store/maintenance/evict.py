@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.api import Disk
 from imagestore.store import garbage, record_lookup
-from imagestore.store.maintenance import eviction, usage
+from imagestore.store.maintenance import eviction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from imagestore.config import Config
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.store.maintenance.eviction import Eviction, EvictionPolicy, EvictionReport
@@ -34,7 +35,7 @@ class EvictionWork:
     """
 
     metadata: SqliteMetadataStore
-    content: LocalContentStore
+    content: ContentStore
     config: Config
     clock: Callable[[], float]
 
@@ -54,7 +55,7 @@ class EvictionWork:
         if rules.high_percent is not None:
             # What the next collection frees anyway counts as free: no image goes for the sake of garbage.
             unkept_bytes = garbage.collect(self.metadata, self.content, dry_run=True, clock=self.clock).bytes_freed
-            disk = usage.Disk(disk.total_bytes, disk.free_bytes + unkept_bytes)
+            disk = Disk(disk.total_bytes, disk.free_bytes + unkept_bytes)
         chosen = eviction.choose(self._with_spared(used.images), disk, rules, now=self.clock())
         if dry_run:
             return _planned(used.images, chosen)

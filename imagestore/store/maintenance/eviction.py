@@ -18,9 +18,10 @@ from imagestore.oci.reference import Reference
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from imagestore.content.api import Disk
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
-    from imagestore.store.maintenance.usage import Disk, ImageUsage
+    from imagestore.store.maintenance.usage import ImageUsage
 
 
 @dataclass(frozen=True, slots=True)

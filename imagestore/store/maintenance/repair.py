@@ -24,7 +24,7 @@ from imagestore.store.pull.fetch import Fetcher
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
@@ -76,7 +76,7 @@ class Repairer:
     """
 
     metadata: MetadataStore
-    content: LocalContentStore
+    content: ContentStore
     client: RegistryClient
     observer: Observer
     cancel: CancelToken

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.journal_reading import Journaled
     from imagestore.metadata.records import ImageRecord
     from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -93,7 +93,7 @@ class Restorer:
     """
 
     metadata: SqliteMetadataStore
-    content: LocalContentStore
+    content: ContentStore
     is_forced: bool
     _restored: list[ImageRecord] = field(default_factory=list)
     _skipped: list[tuple[ImageRecord, str]] = field(default_factory=list)

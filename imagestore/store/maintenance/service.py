@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.config import Config
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.oci.digest import Digest
@@ -40,7 +40,7 @@ class Upkeep(abc.ABC):
     """The part of ImageStore that looks after what is there."""
 
     root: Path
-    content: LocalContentStore
+    content: ContentStore
     metadata: SqliteMetadataStore
     config: Config
     observer: Observer

@@ -7,14 +7,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import translated
+from imagestore.content.disk import disk_of, translated
 from imagestore.metadata.marking import mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore, Disk
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
@@ -47,22 +47,6 @@ class ImageUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
-    """The file system the store is on: bytes in all, and bytes an unprivileged writer has left.
-
-    Both are 0 where the file system doesn't count (as ramfs).
-    """
-
-    total_bytes: int
-    free_bytes: int
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes that are no longer to be had."""
-        return self.total_bytes - self.free_bytes
-
-
-@dataclass(frozen=True, slots=True)
 class StoreUsage:
     """The whole store, in bytes.
 
@@ -89,7 +73,7 @@ class StoreUsage:
     disk: Disk
 
 
-def measure(metadata: MetadataStore, content: LocalContentStore, root: Path) -> StoreUsage:
+def measure(metadata: MetadataStore, content: ContentStore, root: Path) -> StoreUsage:
     """Measure everything once; reads no blob.
 
     Args:
@@ -124,7 +108,7 @@ def measure(metadata: MetadataStore, content: LocalContentStore, root: Path) -> 
         ingests=len(ingests),
         ingest_bytes=sum(status.offset for status in ingests),
         metadata_bytes=_metadata_bytes(root),
-        disk=disk_of(content.root),
+        disk=content.disk(),
     )
 
 
@@ -150,7 +134,7 @@ class ContentUse:
     inodes: int
 
 
-def content_use(content: LocalContentStore) -> ContentUse:
+def content_use(content: ContentStore) -> ContentUse:
     """Add up blobs and ingests, without asking the records who needs them.
 
     Raises:
@@ -162,17 +146,6 @@ def content_use(content: LocalContentStore) -> ContentUse:
     for status in content.statuses():
         size, inodes = size + status.offset, inodes + _INGEST_INODES
     return ContentUse(size, inodes)
-
-
-def disk_of(path: Path) -> Disk:
-    """The file system a folder is on.
-
-    Raises:
-        StoreError: the folder can't be read.
-    """
-    with translated("look at the free space", path):
-        status = os.statvfs(path)
-    return Disk(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
 
 
 def _metadata_bytes(root: Path) -> int:

@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.small_writer import SmallWriter
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
@@ -35,9 +34,7 @@ from imagestore.store.pull.fetch_order import PARALLEL_BLOBS, fetch_order, inges
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from imagestore.content.api import IngestWriter
-    from imagestore.content.local import LocalContentStore
-    from imagestore.content.small_writer import SmallBlobs
+    from imagestore.content.api import BlobWriter, ContentStore, SmallBlobs
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.reference import Reference
     from imagestore.registry.events import Observer
@@ -62,7 +59,7 @@ class _Arrival:
     """
 
     descriptor: Descriptor
-    writer: IngestWriter
+    writer: BlobWriter
     received: int
     hosts: Collection[str]
     is_at_hand: bool = False
@@ -86,7 +83,7 @@ class Fetcher:
         parallel: blobs in flight at once.
     """
 
-    content: LocalContentStore
+    content: ContentStore
     client: Origin
     reference: Reference
     observer: Observer
@@ -126,7 +123,7 @@ class Fetcher:
         free = self.content.free_bytes()
         if needed > free:
             raise StoreFullError(
-                f"{self.reference}: needs {needed} bytes more, but {self.content.root} has room for {free}",
+                f"{self.reference}: needs {needed} bytes more, but {self.content.name} has room for {free}",
                 hint="free space there, run 'imagestore gc', or choose another --root",
             )
 
@@ -193,9 +190,8 @@ class Fetcher:
         else:
             flow.settle(arrival)
 
-    def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> IngestWriter:
-        return self.content.blob_writer(
-            self.small_blobs,
+    def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> BlobWriter:
+        return self.small_blobs.writer(
             ingest_ref(descriptor),
             expected=descriptor.digest,
             total=size,
@@ -239,9 +235,10 @@ class Fetcher:
 
     def _whole(self, arrival: _Arrival | None) -> bytes | None:
         """The bytes that came, where they are in memory and verified."""
-        if arrival is None or not isinstance(arrival.writer, SmallWriter):
+        raw = None if arrival is None else arrival.writer.held()
+        if arrival is None or raw is None:
             return None
-        raw, descriptor = arrival.writer.held(), arrival.descriptor
+        descriptor = arrival.descriptor
         is_whole = len(raw) == descriptor.size and Digest.of(raw, descriptor.digest.algorithm) == descriptor.digest
         return raw if is_whole else None
 
@@ -260,19 +257,19 @@ class Fetcher:
         self.observer(BlobDone(descriptor, received))
         return received
 
-    def _start_again(self, writer: IngestWriter, descriptor: Descriptor, error: IntegrityError) -> None:
+    def _start_again(self, writer: BlobWriter, descriptor: Descriptor, error: IntegrityError) -> None:
         """From the start, and from another host if there is one: nothing of this can be trusted."""
         log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
         self.observer(Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again"))
         writer.truncate()
 
-    def _commit(self, writer: IngestWriter, descriptor: Descriptor) -> None:
+    def _commit(self, writer: BlobWriter, descriptor: Descriptor) -> None:
         self.observer(BlobVerifying(descriptor))
         with contextlib.suppress(AlreadyExistsError):
             writer.commit(descriptor.digest, descriptor.size, has_durable_name=False)
 
     @contextlib.contextmanager
-    def _ended_by_failure(self, writer: IngestWriter, descriptor: Descriptor) -> Iterator[None]:
+    def _ended_by_failure(self, writer: BlobWriter, descriptor: Descriptor) -> Iterator[None]:
         """What a failure leaves: bytes that can be resumed. Damage must not be, and a full disk needs the space."""
         try:
             yield
@@ -293,7 +290,7 @@ class Fetcher:
             raise
 
     def _receive(
-        self, writer: IngestWriter, descriptor: Descriptor, avoid: Collection[str], cancel: CancelToken
+        self, writer: BlobWriter, descriptor: Descriptor, avoid: Collection[str], cancel: CancelToken
     ) -> tuple[int, Collection[str]]:
         """Append the rest of a blob to its ingest; the bytes that came, and the hosts they came from."""
         if writer.offset == descriptor.size > 0:

@@ -11,7 +11,7 @@ from imagestore.store.pull.fetch_order import ingest_ref
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.store.pull.choice import Choice
@@ -82,7 +82,7 @@ class PullPlan:
 
 def plan(
     choice: Choice,
-    content: LocalContentStore,
+    content: ContentStore,
     planned: AbstractSet[Digest],
     damaged: AbstractSet[Digest],
     *,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from imagestore.config import HandlerPlatform
     from imagestore.content.api import ContentStore
-    from imagestore.content.local import LocalContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
@@ -52,7 +51,7 @@ class PresentImage:
 
     def put(
         self,
-        content: LocalContentStore,
+        content: ContentStore,
         metadata: MetadataStore,
         *,
         labels: Mapping[str, str],
@@ -84,7 +83,7 @@ def holding(
     record: ImageRecord,
     roots: Iterable[Digest],
     counted: AbstractSet[Digest],
-    content: LocalContentStore,
+    content: ContentStore,
     metadata: MetadataStore,
 ) -> ImageRecord:
     """A record that holds more of its target, if all of that is here.
@@ -120,7 +119,7 @@ class PresentWork:
     reference: Reference
     handler: str
     wanted: HandlerPlatform
-    content: LocalContentStore
+    content: ContentStore
     verifier: ImageVerifier
     cancel: CancelToken
 
@@ -180,7 +179,7 @@ def known_targets(metadata: MetadataStore, content: ContentStore, reference: Ref
     return [target for target in found if content.exists(target.digest)]
 
 
-def settle(content: LocalContentStore, descriptors: Collection[Descriptor]) -> None:
+def settle(content: ContentStore, descriptors: Collection[Descriptor]) -> None:
     """Make names durable that another process gave, and perhaps died over; before the database is held.
 
     Raises:
@@ -189,7 +188,7 @@ def settle(content: LocalContentStore, descriptors: Collection[Descriptor]) -> N
     content.make_durable({descriptor.digest.algorithm for descriptor in descriptors})
 
 
-def confirm(content: LocalContentStore, descriptors: Collection[Descriptor], *, what: str) -> None:
+def confirm(content: ContentStore, descriptors: Collection[Descriptor], *, what: str) -> None:
     """While the database is held: everything is here.
 
     Only a lease that ended early makes that untrue, or a repair that found damage the pull took for good.

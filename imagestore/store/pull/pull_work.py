@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from imagestore.config import HandlerPlatform
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
@@ -76,7 +76,7 @@ class PullWork:
     reference: Reference
     handler: str
     wanted: HandlerPlatform
-    content: LocalContentStore
+    content: ContentStore
     metadata: MetadataStore
     client: RegistryClient
     observer: Observer

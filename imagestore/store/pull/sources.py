@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from imagestore.content.api import ContentStore
-    from imagestore.content.local import LocalContentStore
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.image_config import ImageConfig
@@ -179,7 +178,7 @@ class Documents:
         return self._client.document(self._reference, descriptor, cancel=self._cancel)
 
 
-def remove_damaged(content: LocalContentStore, digests: Collection[Digest]) -> None:
+def remove_damaged(content: ContentStore, digests: Collection[Digest]) -> None:
     """Make room for documents that were found damaged; not for those that were repaired since."""
     for digest in digests:
         content.delete_damaged(digest)

@@ -19,7 +19,7 @@ from imagestore.store.pull.fetch_order import ingest_ref
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from imagestore.content.local import LocalContentStore
+    from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.oci.descriptor import Descriptor
     from imagestore.store.leases import HeldLease
@@ -32,7 +32,7 @@ _WORTH_KEEPING: Final = (RegistryUnavailableError, RateLimitedError, OperationCa
 
 @contextlib.contextmanager
 def undone_on_failure(
-    metadata: MetadataStore, content: LocalContentStore, held: HeldLease, descriptors: Sequence[Descriptor]
+    metadata: MetadataStore, content: ContentStore, held: HeldLease, descriptors: Sequence[Descriptor]
 ) -> Iterator[None]:
     """After a failure that another try can't help, delete what the block brought and nothing else needs.
 
@@ -55,7 +55,7 @@ def undone_on_failure(
         raise
 
 
-def _undo(metadata: MetadataStore, content: LocalContentStore, held: HeldLease, new: Sequence[Descriptor]) -> None:
+def _undo(metadata: MetadataStore, content: ContentStore, held: HeldLease, new: Sequence[Descriptor]) -> None:
     # First, since it needs no database, which may lack the space that this gives back.
     for descriptor in new:
         with contextlib.suppress(StoreError):  # the collection that finds it stale tells why it stays
@@ -63,6 +63,6 @@ def _undo(metadata: MetadataStore, content: LocalContentStore, held: HeldLease, 
     # Where nothing came, the space that is kept back is for better uses.
     metadata.delete_lease(held.id, is_of_work=not any(content.exists(each.digest) for each in new))
     # The system may have no descriptor left to read the module.
-    with translated("delete from", content.root):
+    with translated("delete from", content.name):
         from imagestore.store.garbage import sweep
     sweep(metadata, content, [str(each.digest) for each in new]).check()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from imagestore import config, platforms
@@ -14,6 +16,15 @@ TABLE = '[plugins."io.imagestore.mirror.v1"]\n'
 
 def read(text: str) -> MirrorSettings:
     return config.loads(f"version = 3\n{text}", filename="c.toml", host=HOST).settings.mirror
+
+
+def test_the_examples_table_can_be_used() -> None:
+    example = (Path(__file__).parents[3] / "config.toml.example").read_text()
+    table = example[example.index('# [plugins."io.imagestore.mirror.v1"]') :]
+    lines = [line.removeprefix("#") for line in table.splitlines()]
+    found = read("\n".join(line for line in lines if not line.strip().startswith("#")))
+    assert found.replica in found.replicas
+    assert found.upstreams["docker.io"].quota_bytes == 200 << 30
 
 
 def test_nothing_by_default() -> None:

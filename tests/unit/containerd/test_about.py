@@ -35,7 +35,7 @@ def test_the_server_is_this_process_over_this_folder(client: Client) -> None:
 def test_plugins_are_listed_filtered_and_found(client: Client, store: ImageStore) -> None:
     stub = IntrospectionStub(client.channel)
     found = stub.Plugins(introspection_pb2.PluginsRequest(filters=["type==io.containerd.content.v1"])).plugins
-    assert [(each.id, each.exports["root"]) for each in found] == [("content", str(store.content.root))]
+    assert [(each.id, each.exports["root"]) for each in found] == [("content", str(store.root / "content"))]
     assert len(stub.Plugins(introspection_pb2.PluginsRequest()).plugins) == 7
     request = introspection_pb2.PluginInfoRequest(type="io.containerd.grpc.v1", id="images")
     assert stub.PluginInfo(request).plugin.id == "images"

@@ -101,7 +101,7 @@ def test_a_stream_that_ends_without_commit_leaves_the_ingest_to_be_continued(cli
 
 def test_the_ingests_folder_is_containerds(client: Client, store: ImageStore) -> None:
     client.write(message(WRITE, "ing2", data=b"abc", total=10))
-    folder = store.content.root / "ingest" / hashlib.sha256(b"default/1/ing2").hexdigest()
+    folder = (store.root / "content") / "ingest" / hashlib.sha256(b"default/1/ing2").hexdigest()
     assert (folder / "ref").read_text() == "default/1/ing2"
     assert (folder / "total").read_text() == "10"
 

@@ -12,7 +12,7 @@ import pytest
 
 from imagestore import CancelToken, Digest, ImageStore
 from imagestore.content import adopt
-from imagestore.content.adopt import Adoption
+from imagestore.content.api import Adoption
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import OperationCancelledError, StoreFullError
 from imagestore.registry.client_factory import connect
@@ -192,7 +192,7 @@ def test_a_pull_takes_what_another_store_has(tmp_path: Path) -> None:
                 config=first.store.config,
                 host=HOST,
                 registry=client,
-                sources=[first.store.content.root],
+                sources=[(first.store.root / "content")],
             ) as second,
         ):
             same = second.pull(PYTHON)
@@ -211,6 +211,6 @@ def test_what_may_be_adopted_needs_no_free_space_beforehand(tmp_path: Path, monk
             monkeypatch.setattr(alone.content, "free_bytes", lambda: 0)
             with pytest.raises(StoreFullError):
                 alone.pull(PYTHON)
-        with open_store(tmp_path / "with", sources=[first.store.content.root]) as neighbour:
+        with open_store(tmp_path / "with", sources=[(first.store.root / "content")]) as neighbour:
             monkeypatch.setattr(neighbour.content, "free_bytes", lambda: 0)
             assert neighbour.pull(PYTHON).id == first.store.get(PYTHON).id

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from imagestore import Digest
-from imagestore.content.delete import Deleted, Deleter
+from imagestore.content.api import Deleted
+from imagestore.content.delete import Deleter
 
 
 @pytest.fixture

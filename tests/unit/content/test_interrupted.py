@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 from imagestore import CancelToken, Digest
+from imagestore.content.api import SmallBlob
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
-from imagestore.content.small_writer import SmallBlob
 from imagestore.errors import IntegrityError, OperationCancelledError, StoreError
 
 DATA = b"hello"

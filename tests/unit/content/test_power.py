@@ -11,8 +11,8 @@ import pytest
 
 from imagestore import CancelToken, Digest
 from imagestore.content.adopt import hard_link
+from imagestore.content.api import SmallBlob
 from imagestore.content.local import LocalContentStore
-from imagestore.content.small_writer import SmallBlob
 from imagestore.errors import StoreError
 from tests.support.syncs import noted_syncs
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from imagestore import CancelToken, Digest
+from imagestore.content.api import SmallBlob
 from imagestore.content.local import LocalContentStore
-from imagestore.content.small_writer import SmallBlob
 from imagestore.errors import StoreFullError
 from imagestore.util.disk_reserve import BALLAST_BYTES, Ballast
 
@@ -65,7 +65,7 @@ def whole(store: LocalContentStore) -> None:
     small = DATA[:MEBIBYTE]
     with (
         store.small_blobs(NEVER) as small_blobs,
-        store.blob_writer(small_blobs, "ref", expected=Digest.of(small), total=MEBIBYTE, cancel=NEVER) as writer,
+        small_blobs.writer("ref", expected=Digest.of(small), total=MEBIBYTE, cancel=NEVER) as writer,
     ):
         writer.write(small)
         writer.commit(Digest.of(small))

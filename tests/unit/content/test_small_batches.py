@@ -8,8 +8,8 @@ import os
 import pytest
 
 from imagestore import CancelToken, Digest
+from imagestore.content.api import BATCH, SmallBlob
 from imagestore.content.local import LocalContentStore
-from imagestore.content.small_writer import BATCH, SmallBlob
 from imagestore.errors import (
     DigestMismatchError,
     ImageStoreError,

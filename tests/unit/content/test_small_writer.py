@@ -68,7 +68,7 @@ def opened(
     store: LocalContentStore, small_blobs: SmallBlobs, data: bytes, *, total: int | None = None
 ) -> LocalIngestWriter | SmallWriter:
     size = len(data) if total is None else total
-    return store.blob_writer(small_blobs, REF, expected=Digest.of(data), total=size, cancel=CancelToken())
+    return small_blobs.writer(REF, expected=Digest.of(data), total=size, cancel=CancelToken())
 
 
 @pytest.fixture
@@ -195,9 +195,7 @@ def test_one_fetches_and_the_others_find(store: LocalContentStore, small_blobs: 
 
     def second() -> None:
         try:
-            store.blob_writer(
-                small_blobs, REF, expected=Digest.of(b"x"), total=1, cancel=CancelToken(), on_wait=waited.set
-            )
+            small_blobs.writer(REF, expected=Digest.of(b"x"), total=1, cancel=CancelToken(), on_wait=waited.set)
         except AlreadyExistsError as error:
             found.append(error)
 
@@ -214,7 +212,7 @@ def test_one_fetches_and_the_others_find(store: LocalContentStore, small_blobs: 
 def test_writers_at_once_have_buffers_of_their_own(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
     def writer_of(data: bytes) -> LocalIngestWriter | SmallWriter:
         digest = Digest.of(data)
-        return store.blob_writer(small_blobs, str(digest), expected=digest, total=len(data), cancel=CancelToken())
+        return small_blobs.writer(str(digest), expected=digest, total=len(data), cancel=CancelToken())
 
     for _ in range(2):
         with writer_of(b"one") as one, writer_of(b"two") as two:
@@ -306,7 +304,7 @@ def test_a_folder_under_way_is_never_stale(store: LocalContentStore, small_blobs
 
 def test_another_algorithm_gets_its_folder(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
     digest = Digest.of(b"x", "sha512")
-    with store.blob_writer(small_blobs, REF, expected=digest, total=1, cancel=CancelToken()) as writer:
+    with small_blobs.writer(REF, expected=digest, total=1, cancel=CancelToken()) as writer:
         writer.write(b"x")
         writer.commit(digest, 1)
     assert store.read(digest, limit_bytes=1) == b"x"
@@ -381,7 +379,7 @@ def test_when_too_many_blobs_are_in_memory_the_next_has_an_ingest(
 ) -> None:
     def writer_of(number: int) -> LocalIngestWriter | SmallWriter:
         digest = Digest.of(b"%d" % number)
-        return store.blob_writer(small_blobs, str(digest), expected=digest, total=9, cancel=CancelToken())
+        return small_blobs.writer(str(digest), expected=digest, total=9, cancel=CancelToken())
 
     for _ in range(2):
         writers = [writer_of(number) for number in range(40)]

@@ -36,7 +36,7 @@ class Bench:
 
     @property
     def blobs(self) -> Path:
-        return self.here.store.content.root / "blobs" / "sha256"
+        return (self.here.store.root / "content") / "blobs" / "sha256"
 
     async def sum(self) -> tuple[int, int]:
         found = await self.use.usage()

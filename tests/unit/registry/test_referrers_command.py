@@ -136,7 +136,7 @@ def test_a_limited_pull_takes_its_time(server: RegistryServer, capsys: pytest.Ca
 
 def test_the_examples_table_means_what_its_comments_say() -> None:
     example = (Path(__file__).parents[3] / "config.toml.example").read_text()
-    table = example[example.index('# [plugins."io.imagestore.registry.v1"]') :]
+    table = example[example.index('# [plugins."io.imagestore.registry.v1"]') :].partition("\n\n")[0]
     lines = [line.removeprefix("#") for line in table.splitlines()]
     text = "\n".join(line for line in lines if not line.strip().startswith("#"))
     loaded = config.loads(f"version = 3\n{text}\n", filename="config.toml", host=platforms.parse("linux/amd64"))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from imagestore import Descriptor, Digest, EvictionPolicy, Platform
+from imagestore.content.api import Disk
 from imagestore.errors import InvalidInputError
 from imagestore.metadata.records import ImageRecord
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store.maintenance.eviction import choose
-from imagestore.store.maintenance.usage import Disk, ImageUsage
+from imagestore.store.maintenance.usage import ImageUsage
 
 NOW = 1000 * 86400.0
 DISK = Disk(total_bytes=100, free_bytes=100)

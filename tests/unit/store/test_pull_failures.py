@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from imagestore import CancelToken, Digest, Event, Selected
-from imagestore.content.ingest import LocalIngestWriter
 from imagestore.errors import (
     DeadlineExceededError,
     DigestMismatchError,
@@ -124,7 +123,7 @@ def test_an_ingest_left_by_a_dead_process_is_continued(tmp_path: Path) -> None:
     part = python_image().manifests[2].layers[0]
     body = b"".join(python_image().blobs[part.digest].chunks())
     with node(tmp_path) as here:
-        writer: LocalIngestWriter = here.store.content.writer(
+        writer = here.store.content.writer(
             f"layer-{part.digest}", expected=part.digest, total=part.size, cancel=CancelToken()
         )
         with writer:

@@ -133,4 +133,4 @@ def test_matrices_end_where_there_are_too_many_entries(tmp_path: Path, monkeypat
 
 
 def _blob(there: Node, digest: Digest) -> Path:
-    return there.store.content.root / "blobs" / digest.algorithm / digest.encoded
+    return (there.store.root / "content") / "blobs" / digest.algorithm / digest.encoded

@@ -123,10 +123,10 @@ def test_an_ingest_that_can_not_be_removed_is_not_told_as_removed(here: Node, re
     for name in ("stuck", "other"):
         with store.content.writer(name, expected=Digest.of(b"x"), total=9, cancel=CancelToken()) as writer:
             writer.write(b"123")
-        folder = store.content.root / "ingest" / ingest_name(name)
+        folder = (store.root / "content") / "ingest" / ingest_name(name)
         (folder / "updatedat").write_text("2020-01-01T00:00:00Z")
         os.utime(folder / "data", (0, 0))
-    (store.content.root / "ingest" / ingest_name("stuck") / "immutable").touch()
+    ((store.root / "content") / "ingest" / ingest_name("stuck") / "immutable").touch()
     garbage = put(store, b"garbage")
     refuse("immutable")
     with pytest.raises(UndeletableError, match="can't remove ingest") as caught:
