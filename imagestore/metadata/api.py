@@ -1,4 +1,4 @@
-"""The metadata port: what pulls, collections and upkeep ask of the records and of what keeps content alive.
+"""The metadata port: all that is asked of the records, and of what keeps content alive, above this room.
 
 Edges say which content points at which (manifest to config and layers). What can be reached from records and unexpired
 leases along edges is never collected.
@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from imagestore.metadata.namespace_api import HOME
+from imagestore.metadata.client_api import ClientStore
+from imagestore.metadata.lease_api import LeaseStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
-    from imagestore.metadata.records import Everything, Holder, ImageRecord, Lease, ListedImage
+    from imagestore.metadata.records import Everything, Holder, ImageRecord, ListedImage
     from imagestore.oci.digest import Digest
 
 
-class MetadataStore(Protocol):
+class MetadataStore(LeaseStore, ClientStore, Protocol):
     """Records, edges and leases, in transactions, shared by any number of processes."""
 
     def put_image(
@@ -117,50 +119,24 @@ class MetadataStore(Protocol):
     def drop_home_images(self, names: Sequence[str]) -> list[str]:
         """Remove what records by these names hid: containerd's clients' images; return what they held, in text form."""
 
-    def create_lease(
-        self,
-        lease_id: str,
-        *,
-        lifetime_seconds: float,
-        labels: Mapping[str, str] | None = None,
-        namespace: str = HOME,
-        content: Collection[Digest] = (),
-    ) -> Lease:
-        """Make a lease.
+    def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
+        """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
 
-        Args:
-            lease_id: its name.
-            lifetime_seconds: from now; infinite for a lease that only its deletion ends.
-            labels: gc.flat and gc.expire mean what they mean in containerd; gc.expire goes before the lifetime.
-            namespace: whose it is; the id is then lease_key()'s.
-            content: what it lists from the start.
+    def touch_image(self, reference: str, handler: str) -> None:
+        """Note that a record is used now; at most one write a minute, not synced, and none where none is possible."""
+
+    def label_content(self, digest: Digest, labels: Mapping[str, str]) -> None:
+        """Replace the labels of content; gc.root and gc.ref.content mean what they mean in containerd.
 
         Raises:
-            AlreadyExistsError: the id is taken.
-            InvalidInputError: the id is empty, or a label too long.
+            InvalidInputError: a label is too long.
         """
 
-    def renew_lease(self, lease_id: str, *, lifetime_seconds: float) -> None:
-        """Move a lease's end to now plus its lifetime; a gc.expire label on it goes.
+    def content_labels(self, digest: Digest) -> dict[str, str]:
+        """The labels of content."""
 
-        Raises:
-            LeaseNotFoundError: it is gone.
-        """
-
-    def lease_content(self, lease_id: str, digests: Collection[Digest]) -> None:
-        """Put digests under a lease, before their presence is looked at.
-
-        Raises:
-            LeaseNotFoundError: it is gone.
-        """
-
-    def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
-        """Release a lease; say whether it was there.
-
-        Args:
-            lease_id: which.
-            is_of_work: its own work gives it up, which a full disk's reserve isn't kept for.
-        """
+    def is_kept_at_home(self, digest: Digest) -> bool:
+        """Whether records, leases or labels of the store's own namespace, or any lease, keep this content now."""
 
     def garbage(self, present: Iterable[str]) -> list[str]:
         """What nothing keeps at one moment, for a collection that then asks for each again; no writer waits.
@@ -246,6 +222,35 @@ class MetadataStore(Protocol):
 
     def damage(self) -> tuple[str, ...]:
         """What is wrong with the database's own files, a line each; nothing when they are whole."""
+
+    def generation(self) -> int | None:
+        """A number that is another one after every change of a record, in any process; None when it can't be told."""
+
+    def is_outdated(self) -> bool:
+        """Whether the store has to be opened again, to know what is so now.
+
+        Another file is in the database's place, or another process writes what could only be read when it was opened.
+        """
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a process that was forked after the database was opened."""
+
+    def check_process(self) -> None:
+        """Refuse the work of a forked child, before it waits for anything.
+
+        Raises:
+            StoreError: this is one.
+        """
+
+    def backup(self, target: Path) -> None:
+        """Copy the records to a new file while others go on.
+
+        Raises:
+            UnsupportedError: whoever keeps the records makes backups in another way.
+            AlreadyExistsError, InvalidInputError, PreconditionError: the file exists already or can't be written.
+            StoreError: the records can't be read.
+        """
 
     def close(self) -> None:
         """Close the database."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import threading
 import time
@@ -17,19 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.config as configuration
 import imagestore.platforms as platforms
-from imagestore.content.disk import make_directory, translated
-from imagestore.content.local import LocalContentStore
+from imagestore.content.disk import translated
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.metadata.failures import closed
-from imagestore.metadata.location import refuse_missing
-from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.reference import Reference
-from imagestore.store import record_lookup
+from imagestore.store import embedded, record_lookup
 from imagestore.store.archive.service import Archives
 from imagestore.store.image import Image
 from imagestore.store.maintenance.service import Upkeep
 from imagestore.util.cancel import CancelGroup
-from imagestore.util.root_folder import refuse_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,6 +32,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.config import Config
+    from imagestore.content.api import ContentStore
+    from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
     from imagestore.oci.select import Selection
@@ -81,6 +78,8 @@ class ImageStore(Archives, Upkeep):
         is_making: make the store where there is none.
         is_freeing: open a full disk's store with the space kept back for removals; else it can only be read there, and
             for as long as it is open this process writes no store.
+        content: where blobs are, instead of the folder's files; closed by who gives it.
+        metadata: where records are, instead of the folder's database; closed by who gives it.
 
     Raises:
         InvalidInputError: an empty text for a folder; the current one is ``"."``.
@@ -104,6 +103,8 @@ class ImageStore(Archives, Upkeep):
         clock: Callable[[], float] = time.time,
         is_making: bool = True,
         is_freeing: bool = True,
+        content: ContentStore | None = None,
+        metadata: MetadataStore | None = None,
     ) -> None:
         if not all(os.fspath(folder) for folder in (root, *sources)):
             raise InvalidInputError("the store's folder, or a source: expected a path, it is empty")
@@ -120,40 +121,21 @@ class ImageStore(Archives, Upkeep):
         self._own_registry: RegistryClient | None = None
         self._lock = threading.Lock()
         self._operations = CancelGroup()
-        database = self.root / "metadata.db"
-        refuse_untrusted(self.root)
-        if is_making:
-            with translated("make the store's folder", self.root):
-                make_directory(self.root, 0o700)
-        else:
-            refuse_missing(database)
-        self._found = 0, ""
-        # Before its content: content without a database looks like a store that has lost it.
-        self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=self._keep_found)
-        if self._found[0]:
-            said = "%s: made a database next to %d blobs of unknown use, which lease %s keeps for a day"
-            logging.getLogger(__name__).warning(said, self.root, *self._found)
+        own = None
+        if metadata is None:
+            metadata = own = embedded.open_metadata(self.root, clock=clock, is_making=is_making, is_freeing=is_freeing)
         try:
-            self.content = LocalContentStore(
-                self.root / "content",
-                self.root / "locks",
+            self.content = content or embedded.open_content(
+                self.root,
                 sources=[Path(source).absolute() for source in sources],
-                ballast=self.metadata.ballast,
+                ballast=own.ballast if own is not None else None,
             )
         except BaseException:
-            self.metadata.close()
+            if own is not None:
+                own.close()
             raise
-
-    def _keep_found(self, metadata: SqliteMetadataStore) -> None:
-        """Lease what was here before the database, in the transaction that makes it: no other work is in between."""
-        content = self.root / "content"
-        if not content.is_dir():
-            return
-        found = [info.digest for info in LocalContentStore(content, self.root / "locks").walk()]
-        if found:
-            from imagestore.store import leases
-
-            self._found = len(found), leases.keep_found(metadata, found)
+        self._closes_metadata = own is not None
+        self.metadata = metadata
 
     def pull(
         self,
@@ -451,10 +433,12 @@ class ImageStore(Archives, Upkeep):
         """
         if self.metadata.is_inherited:
             # A fork: what runs is the parent's, and so is who would let go of the locks.
-            self.metadata.close()
+            if self._closes_metadata:
+                self.metadata.close()
             return
         with contextlib.ExitStack() as stack:
-            stack.callback(self.metadata.close)
+            if self._closes_metadata:
+                stack.callback(self.metadata.close)
             if self._own_registry is not None:
                 stack.callback(self._own_registry.close)
             self._operations.end("this store was closed", patience_seconds=_PATIENCE_SECONDS)

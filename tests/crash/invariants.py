@@ -21,6 +21,7 @@ from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.manifest import Manifest
 from imagestore.store.maintenance.rebuild import rebuild
+from tests.support.embedded import database_of
 
 LATER_SECONDS = 25 * 3600.0
 #: All that a store's folder holds.
@@ -94,7 +95,7 @@ def _blobs(store: ImageStore) -> Iterator[str]:
 
 def _kept(store: ImageStore) -> set[Digest]:
     """What lasting leases and labels keep, whether it is there or not."""
-    metadata, edges = store.metadata, store.metadata.edges()
+    metadata, edges = store.metadata, database_of(store).edges()
     lasting = [each.id for each in metadata.leases() if math.isinf(each.expires_at)]
     known = {info.digest for info in store.content.walk()} | edges.keys()
     kept = {digest for digest in known if metadata.content_labels(digest)}
@@ -129,7 +130,7 @@ def _leaks(root: Path) -> Iterator[str]:
             leases = {each.id for each in store.metadata.leases()}
             if any(not math.isinf(each.expires_at) for each in store.metadata.leases()):
                 yield "a lease outlived its end"
-            if not store.metadata.edges().keys() <= needed | kept:
+            if not database_of(store).edges().keys() <= needed | kept:
                 yield "edges of content that is gone"
             before = {(image.reference, image.runtime_handler) for image in store.list()}
         if strange := sorted(set(os.listdir(copy)) - EXPECTED):

@@ -16,6 +16,7 @@ import imagestore
 from benchmarks import tiny_layout
 from imagestore import Digest, ImportOptions
 from imagestore.testing import Ledger, RegistryServer, build_image, build_index, layer, synthetic_layer
+from tests.support.embedded import database_of
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
 
 MIB = 1 << 20
@@ -236,9 +237,9 @@ def test_a_pull_syncs_the_database_once(tmp_path: Path) -> None:
             synced.append(statement)
 
     with node(tmp_path) as here:
-        here.store.metadata._connection.set_trace_callback(note)
+        database_of(here.store)._connection.set_trace_callback(note)
         here.store.pull(PYTHON, runtime_handler=PROCESS)
         assert len(synced) == 1
         here.store.pull(PYTHON, runtime_handler=PROCESS)
         assert len(synced) == 1
-        here.store.metadata._connection.set_trace_callback(None)
+        database_of(here.store)._connection.set_trace_callback(None)

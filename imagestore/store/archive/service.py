@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config
     from imagestore.content.api import ContentStore
-    from imagestore.metadata.sqlite import SqliteMetadataStore
+    from imagestore.metadata.api import MetadataStore
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.credentials.model import CredentialLookup
@@ -40,7 +40,7 @@ class Archives(abc.ABC):
 
     root: Path
     content: ContentStore
-    metadata: SqliteMetadataStore
+    metadata: MetadataStore
     config: Config
     host: Platform
     observer: Observer

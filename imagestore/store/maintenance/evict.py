@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config
     from imagestore.content.api import ContentStore
+    from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
-    from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.store.maintenance.eviction import Eviction, EvictionPolicy, EvictionReport
     from imagestore.store.maintenance.usage import ImageUsage, StoreUsage
 
@@ -34,7 +34,7 @@ class EvictionWork:
         clock: seconds since 1970.
     """
 
-    metadata: SqliteMetadataStore
+    metadata: MetadataStore
     content: ContentStore
     config: Config
     clock: Callable[[], float]

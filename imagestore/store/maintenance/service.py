@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config
     from imagestore.content.api import ContentStore
+    from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
-    from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.oci.digest import Digest
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.events import Observer
@@ -41,7 +41,7 @@ class Upkeep(abc.ABC):
 
     root: Path
     content: ContentStore
-    metadata: SqliteMetadataStore
+    metadata: MetadataStore
     config: Config
     observer: Observer
     _clock: Callable[[], float]

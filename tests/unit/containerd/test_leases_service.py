@@ -9,6 +9,7 @@ import pytest
 
 from imagestore import Digest, ImageStore
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
+from tests.support.embedded import database_of
 
 NOT_FOUND, UNIMPLEMENTED = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED
 HELLO = digest_of(b"hello")
@@ -117,7 +118,7 @@ def test_a_leased_write_is_kept_however_long_nobody_touches_it(client: Client, s
     client.write(message(WRITE, "leased", data=b"hel"))
     client.write(message(WRITE, "alone", data=b"hel"))
     client.add_resource("mine", "leased", "ingests")
-    store._clock = store.metadata._clock = lambda: time.time() + 48 * 3600
+    store._clock = database_of(store)._clock = lambda: time.time() + 48 * 3600
     store.collect_garbage()
     assert client.statuses() == ["leased"]
 

@@ -26,6 +26,7 @@ from imagestore.metadata.fairness import WriteQueue
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.metadata.summaries import read_summaries
+from tests.support.embedded import database_of
 
 
 class Child:
@@ -231,7 +232,7 @@ def test_a_parent_goes_on_after_a_fork(tmp_path: Path) -> None:
 
 
 def test_a_child_of_a_busy_parent_closes_without_waiting_for_threads_that_it_does_not_have(tmp_path: Path) -> None:
-    with imagestore.open(tmp_path / "store") as store, working_thread(store.metadata):
+    with imagestore.open(tmp_path / "store") as store, working_thread(database_of(store)):
 
         def work() -> bool:
             with pytest.raises(StoreError, match="before the process forked"):

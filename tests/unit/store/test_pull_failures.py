@@ -18,6 +18,7 @@ from imagestore.errors import (
     StoreFullError,
 )
 from imagestore.testing import Image, build_index, layer
+from tests.support.embedded import database_of
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image, snapshot
 
 
@@ -75,7 +76,7 @@ def test_what_a_removal_was_given_is_not_for_leases(tmp_path: Path, monkeypatch:
         here.store.pull(PYTHON)
         here.store.export_images([PYTHON], tmp_path / "saved.tar")
         here.store.delete(PYTHON)
-        here.store.metadata.ballast.release()
+        database_of(here.store).ballast.release()
         real = os.statvfs(tmp_path)
         monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 999, 130, 130, *real[5:])))
         monkeypatch.setattr(here.store.metadata, "create_lease", lambda *_, **__: pytest.fail("a lease was made"))

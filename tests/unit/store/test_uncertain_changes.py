@@ -22,6 +22,7 @@ from imagestore.store.leases import LIFETIME_SECONDS
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.store.maintenance.restoring import RebuildReport
 from imagestore.testing import build_index
+from tests.support.embedded import database_of
 from tests.support.node import PYTHON, Node, node, python_image
 from tests.unit.store.test_repairing import put
 from tests.unit.store.test_upkeep import OTHER, damage_database, present
@@ -199,7 +200,7 @@ def test_what_was_collected_since_is_not_leased(here: Node) -> None:
 def test_an_uncertain_change_whose_content_is_not_there_changes_nothing(here: Node) -> None:
     python, other = both(here)
     here.store.remove(OTHER, runtime_handler=other.runtime_handler)
-    with undone(here.store.metadata):
+    with undone(database_of(here.store)):
         here.store.metadata.put_image(moved(python, other), {})
     here.store.close()
     here.store.content.delete(other.id)
@@ -209,7 +210,7 @@ def test_an_uncertain_change_whose_content_is_not_there_changes_nothing(here: No
 
 
 def test_labels_and_leases_of_an_uncertain_change_lose_nothing_either(here: Node) -> None:
-    metadata = here.store.metadata
+    metadata = database_of(here.store)
     first, second, third, noted = (put(here.store, name) for name in (b"first", b"second", b"third", b"noted"))
     metadata.label_content(noted, {"containerd.io/gc.root": "x", "containerd.io/gc.ref.content.a": str(first)})
     metadata.create_lease("lasting", lifetime_seconds=math.inf)
@@ -227,7 +228,7 @@ def test_labels_and_leases_of_an_uncertain_change_lose_nothing_either(here: Node
 
 
 def test_labels_and_leases_that_never_were_are_not_believed(here: Node) -> None:
-    metadata = here.store.metadata
+    metadata = database_of(here.store)
     kept, other = put(here.store, b"kept"), put(here.store, b"other")
     metadata.create_lease("lasting", lifetime_seconds=math.inf)
     metadata.lease_content("lasting", [kept])
