@@ -224,6 +224,8 @@ MIRROR_PLUGIN_SECTION: Final = {
     "replicas": _TEXTS,
     "replica": _TEXT,
     "replica_ca": _TEXT,
+    "replica_certificate": _TEXT,
+    "replica_key": _TEXT,
     "certificate": _TEXT,
     "key": _TEXT,
     "client_ca": _TEXT,

@@ -43,6 +43,8 @@ def read_mirror_plugin(section: Section) -> MirrorSettings:
         replicas=_urls(section, "replicas"),
         replica=section.text("replica").rstrip("/"),
         replica_ca=section.text("replica_ca"),
+        replica_certificate=section.text("replica_certificate"),
+        replica_key=section.text("replica_key"),
         certificate=section.text("certificate"),
         key=section.text("key"),
         client_ca=section.text("client_ca"),

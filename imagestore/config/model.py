@@ -100,6 +100,8 @@ class MirrorSettings:
         replicas: URLs of all replicas of this mirror, its own too; each digest has one of them as its owner.
         replica: this one's URL; empty where there is one replica.
         replica_ca: file with the authority of the other replicas' certificates; empty for the system's.
+        replica_certificate: PEM file shown to the other replicas, which private upstreams need; empty for none.
+        replica_key: PEM file of its key; empty where the certificate's file has it.
         certificate: PEM file; empty for plain HTTP.
         key: PEM file of its key; empty where the certificate's file has it.
         client_ca: PEM file with the authority of clients' certificates; empty where none are asked for.
@@ -114,6 +116,8 @@ class MirrorSettings:
     replicas: tuple[str, ...] = ()
     replica: str = ""
     replica_ca: str = ""
+    replica_certificate: str = ""
+    replica_key: str = ""
     certificate: str = ""
     key: str = ""
     client_ca: str = ""

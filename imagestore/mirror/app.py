@@ -8,6 +8,7 @@ challenge of an upstream's is, since some clients would send this host a registr
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import logging
@@ -18,10 +19,9 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from imagestore._version import __version__
-from imagestore.errors import Category, ImageStoreError, ReferenceNotFoundError
+from imagestore.errors import Category, ImageStoreError, ReferenceNotFoundError, ServerError
 from imagestore.mirror.bodies import send_blob
-from imagestore.mirror.fill import Fill
-from imagestore.mirror.owners import REPLICA_HEADER
+from imagestore.mirror.owners import INSTANCE_HEADER, REPLICA_HEADER
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCTETS
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from imagestore.mirror.service import Mirror
     from imagestore.mirror.upstreams import Repository
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 #: What answers a request.
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -72,10 +72,12 @@ class MirrorApp:
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Turn errors into the specification's, and log each request without its headers."""
         try:
+            if request.headers.get(INSTANCE_HEADER) == self._mirror.upstreams.instance:
+                raise ReferenceNotFoundError("this mirror asked itself", hint="a hosts.toml leads back to it")
             response = await handler(request)
         except ImageStoreError as error:
             response = _refusal(request, error)
-            _log.info(
+            log.info(
                 "refused",
                 extra={"method": request.method, "path": request.path, "status": response.status, "error": str(error)},
             )
@@ -83,8 +85,13 @@ class MirrorApp:
             code = "RANGE_INVALID" if error.status == 416 else "UNSUPPORTED"
             response = _error(error.status, code, error.reason)
             response.headers.extend({name: error.headers[name] for name in _KEPT if name in error.headers})
+        except (ConnectionError, asyncio.CancelledError):
+            raise  # the client went away
+        except Exception:
+            log.exception("a request failed", extra={"path": request.path})
+            response = _refusal(request, ServerError("the mirror's log says why"))
         else:
-            _log.debug("answered", extra={"method": request.method, "path": request.path, "status": response.status})
+            log.debug("answered", extra={"method": request.method, "path": request.path, "status": response.status})
         return response
 
     async def _health(self, _: web.Request) -> web.Response:
@@ -103,7 +110,7 @@ class MirrorApp:
             headers["Age"] = str(int(found.age_seconds))
         if found.is_stale:
             headers["Warning"] = _STALE
-        if request.method == "GET":
+        if request.method == "GET" and not _is_replica(request):
             self._mirror.numbers.count_served(repository.upstream.name, len(found.raw))
         return web.Response(body=found.raw, headers=headers)
 
@@ -116,9 +123,10 @@ class MirrorApp:
             headers |= {"Content-Length": str(known.size), "Accept-Ranges": "bytes"}
             return web.Response(headers=headers)
         found = await self._mirror.blob(repository, digest, is_for_replica=is_for_replica)
-        served = functools.partial(self._mirror.numbers.count_served, repository.upstream.name)
-        source = found.reader() if isinstance(found, Fill) else found
-        return await send_blob(request, source, found.descriptor.size, headers, served)
+        # What a replica gets isn't served to anybody yet.
+        count = self._mirror.numbers.count_served if not is_for_replica else _uncounted
+        served = functools.partial(count, repository.upstream.name)
+        return await send_blob(request, found, headers, served)
 
     async def _tags(self, request: web.Request) -> web.Response:
         repository = self._repository(request)
@@ -129,7 +137,7 @@ class MirrorApp:
     async def _catalog(self, request: web.Request) -> web.Response:
         if not self._mirror.upstreams.settings.has_catalog:
             raise ReferenceNotFoundError("this mirror lists no catalogue", hint="its configuration can say: catalog")
-        page, headers = _page(request, await self._mirror.names())
+        page, headers = _page(request, await self._mirror.names(with_private=bool(request.get_extra_info("peercert"))))
         return web.json_response({"repositories": page}, headers=headers)
 
     async def _referrers(self, request: web.Request) -> web.Response:
@@ -169,6 +177,10 @@ def _page(request: web.Request, names: Sequence[str]) -> tuple[list[str], dict[s
         query = urlencode({**more, "last": page[-1], "n": count})
         headers["Link"] = f'<{request.path}?{query}>; rel="next"'
     return page, headers
+
+
+def _uncounted(_upstream: str, _byte_count: int) -> None:
+    """Count nothing."""
 
 
 def _is_replica(request: web.Request) -> bool:

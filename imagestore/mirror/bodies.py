@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 #: A client that doesn't take so many bytes in so many seconds is cut off; it may ask for the rest.
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -32,11 +32,15 @@ class BlobSource(Protocol):
     """Where a blob's bytes are read."""
 
     @property
+    def descriptor(self) -> Descriptor:
+        """Of the blob."""
+
+    @property
     def file(self) -> BinaryIO:
         """The open file; its position means nothing."""
 
-    async def available(self, start: int) -> int:
-        """Wait until bytes behind an offset may be given out; up to before which one.
+    async def available(self, start: int, end: int) -> int:
+        """Wait until bytes behind an offset may be given out, of an answer up to an end; up to before which one.
 
         Raises:
             ImageStoreError: they don't come.
@@ -54,9 +58,9 @@ class StoredBlob:
     file: BinaryIO
     descriptor: Descriptor
 
-    async def available(self, start: int) -> int:
+    async def available(self, start: int, end: int) -> int:
         """All of it."""
-        return self.descriptor.size
+        return end
 
     def close(self) -> None:
         """Close the file."""
@@ -64,14 +68,13 @@ class StoredBlob:
 
 
 async def send_blob(
-    request: web.Request, source: BlobSource, size: int, headers: dict[str, str], served: Callable[[int], None]
+    request: web.Request, source: BlobSource, headers: dict[str, str], served: Callable[[int], None]
 ) -> web.StreamResponse:
     """Answer a GET of a blob, and close its source.
 
     Args:
         request: may ask for a range.
         source: of its bytes.
-        size: of the whole blob.
         headers: that the answer has besides.
         served: hears how many bytes were sent.
 
@@ -79,6 +82,7 @@ async def send_blob(
         web.HTTPRequestRangeNotSatisfiable: the range is behind the blob's end.
     """
     with contextlib.closing(source):
+        size = source.descriptor.size
         start, end, status = _range(request, size)
         response = web.StreamResponse(status=status, headers={**headers, "Accept-Ranges": "bytes"})
         response.content_length = end - start
@@ -87,7 +91,7 @@ async def send_blob(
         await response.prepare(request)
         try:
             while start < end:
-                count = min(await source.available(start), end, start + _WINDOW_BYTES) - start
+                count = min(await source.available(start, end), start + _WINDOW_BYTES) - start
                 async with asyncio.timeout(_WINDOW_SECONDS):
                     await _send(request, response, source.file, start, count)
                 served(count)
@@ -96,6 +100,12 @@ async def send_blob(
             _cut_off(request, f"the blob doesn't come: {error}")
         except TimeoutError:
             _cut_off(request, "it reads too slowly")
+        except ConnectionError:
+            raise  # it went away
+        except Exception:
+            # Another answer can't be given any more.
+            log.exception("a blob can't be sent", extra={"path": request.path})
+            _cut_off(request, "of a fault here")
         else:
             await response.write_eof()
         return response
@@ -107,18 +117,21 @@ async def _send(request: web.Request, response: web.StreamResponse, file: Binary
     if transport is None:
         raise ConnectionResetError("the client went away")
     if transport.get_extra_info("sslcontext") is None:
-        await asyncio.get_running_loop().sendfile(transport, file, start, count)
+        if await asyncio.get_running_loop().sendfile(transport, file, start, count) != count:
+            raise RestartedError
         return
     end = start + count
     while start < end:
         piece = await asyncio.to_thread(os.pread, file.fileno(), min(_PIECE_BYTES, end - start), start)
+        if not piece:
+            raise RestartedError
         await response.write(piece)
         start += len(piece)
 
 
 def _cut_off(request: web.Request, why: str) -> None:
     """End the connection, so that the body is seen to be incomplete."""
-    _log.warning("a client is cut off: %s", why, extra={"path": request.path, "client": request.remote})
+    log.warning("a client is cut off: %s", why, extra={"path": request.path, "client": request.remote})
     if request.transport is not None:
         request.transport.abort()
 

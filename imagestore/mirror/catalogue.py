@@ -8,6 +8,7 @@ is a lease for each upstream (see ``keeping``), which follows this file.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sqlite3
 import threading
@@ -21,13 +22,13 @@ from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCTETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import Any
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BUSY_SECONDS: Final = 10.0
 _TABLES: Final = (
     """CREATE TABLE tag (
@@ -62,9 +63,11 @@ _TABLES: Final = (
         upstream TEXT NOT NULL,
         digest TEXT NOT NULL,
         size INTEGER NOT NULL,
+        is_here INTEGER NOT NULL,
         PRIMARY KEY (upstream, digest)
     ) STRICT, WITHOUT ROWID""",
 )
+#: Whether anything of an upstream names a digest.
 _IS_NAMED: Final = (
     "SELECT 1 FROM document WHERE digest = :digest AND upstream = :upstream UNION ALL"
     " SELECT 1 FROM part p JOIN document d ON d.name = p.name AND d.digest = p.parent"
@@ -105,7 +108,7 @@ class Catalogue:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise StoreError(f"{path}: {error}") from error
-            _log.warning("the mirror's catalogue is damaged and begins anew", extra={"path": str(path)})
+            log.warning("the mirror's catalogue is damaged and begins anew", extra={"path": str(path)})
             self._db = self._anew()
 
     def _opened(self) -> sqlite3.Connection:
@@ -126,7 +129,7 @@ class Catalogue:
         if version in (0, _VERSION):
             return db
         db.close()
-        _log.warning("another version's catalogue of the mirror begins anew", extra={"path": str(self._path)})
+        log.warning("another version's catalogue of the mirror begins anew", extra={"path": str(self._path)})
         return self._anew()
 
     def _anew(self) -> sqlite3.Connection:
@@ -160,29 +163,57 @@ class Catalogue:
         row = self._row(query, name, str(digest))
         return self.document(name, digest) if row is None else _descriptor(row)
 
+    def is_earned(self, upstream: str, digest: Digest) -> bool:
+        """Whether an upstream is known to have content: it came from there, or it said so.
+
+        That a document of an upstream names content is no proof: anybody can push one that names another's.
+        """
+        return self._row("SELECT 1 FROM blob WHERE upstream = ? AND digest = ?", upstream, str(digest)) is not None
+
     def put_document(
-        self, upstream: str, name: str, document: Descriptor, parts: Sequence[Descriptor], *, tag: str = ""
+        self,
+        upstream: str,
+        name: str,
+        document: Descriptor,
+        parts: Sequence[Descriptor],
+        *,
+        tag: str = "",
+        is_here: bool = True,
     ) -> None:
-        """Note a document that is here, what it names, and the tag that leads to it now."""
+        """Note a document that an upstream has, what it names, and the tag that leads to it now."""
         now, digest = self._clock(), str(document.digest)
         with self._writing() as db:
             db.execute(
                 "INSERT INTO document VALUES (?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET served_at = excluded.served_at,"
+                " ON CONFLICT DO UPDATE SET served_at = excluded.served_at, size = excluded.size,"
                 # What was first asked for as a blob may turn out to be a manifest.
                 " media_type = iif(excluded.media_type = ?, media_type, excluded.media_type)",
                 (name, digest, upstream, document.media_type, document.size, now, OCTETS),
             )
             rows = [(name, digest, str(part.digest), part.media_type, part.size) for part in parts]
             db.executemany("INSERT OR IGNORE INTO part VALUES (?, ?, ?, ?, ?)", rows)
-            db.execute("INSERT OR IGNORE INTO blob VALUES (?, ?, ?)", (upstream, digest, document.size))
+            _put_blob(db, upstream, document, is_here=is_here)
             if tag:
                 db.execute("INSERT OR REPLACE INTO tag VALUES (?, ?, ?, ?)", (name, tag, digest, now))
 
-    def put_blob(self, upstream: str, blob: Descriptor) -> None:
-        """Note content that is here, for the quota."""
+    def put_blob(self, upstream: str, name: str, blob: Descriptor) -> None:
+        """Note content that came from an upstream; what nothing names is a document of its own, so that it can go."""
         with self._writing() as db:
-            db.execute("INSERT OR IGNORE INTO blob VALUES (?, ?, ?)", (upstream, str(blob.digest), blob.size))
+            _put_blob(db, upstream, blob, is_here=True)
+            if db.execute(_IS_NAMED, {"digest": str(blob.digest), "upstream": upstream}).fetchone() is None:
+                values = (name, str(blob.digest), upstream, OCTETS, blob.size, self._clock())
+                db.execute("INSERT INTO document VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def forget_content(self, digest: Digest) -> None:
+        """Content that was here is gone, or damaged: it counts against no quota."""
+        with self._writing() as db:
+            db.execute("UPDATE blob SET is_here = 0 WHERE digest = ?", (str(digest),))
+
+    def distrust(self, name: str, digest: Digest) -> None:
+        """Forget the size that an upstream told of a blob, which was wrong."""
+        with self._writing() as db:
+            values = (name, str(digest), OCTETS)
+            db.execute("DELETE FROM document WHERE name = ? AND digest = ? AND media_type = ?", values)
 
     def drop_tag(self, name: str, tag: str) -> None:
         """Forget a tag that its upstream doesn't have any more."""
@@ -190,31 +221,51 @@ class Catalogue:
             db.execute("DELETE FROM tag WHERE name = ? AND tag = ?", (name, tag))
 
     def note_served(self, name: str, digest: Digest) -> None:
-        """A document was served now; the least recently served are evicted first."""
+        """A document, or what it names, was served now; the least recently served are evicted first."""
         with self._writing() as db:
-            values = (self._clock(), name, str(digest))
-            db.execute("UPDATE document SET served_at = ? WHERE name = ? AND digest = ?", values)
+            db.execute(
+                "UPDATE document SET served_at = :now WHERE name = :name AND (digest = :digest"
+                " OR digest IN (SELECT parent FROM part WHERE name = :name AND digest = :digest))",
+                {"now": self._clock(), "name": name, "digest": str(digest)},
+            )
 
     def used_bytes(self, upstream: str) -> int:
         """What an upstream's content takes."""
-        row = self._row("SELECT coalesce(sum(size), 0) FROM blob WHERE upstream = ?", upstream)
+        row = self._row("SELECT coalesce(sum(size), 0) FROM blob WHERE upstream = ? AND is_here", upstream)
         assert row is not None
         return int(row[0])
 
-    def evict_one(self, upstream: str, *, not_since: float) -> tuple[Digest, ...] | None:
+    def counted_bytes(self, upstream: str, digest: Digest) -> int:
+        """What one content counts already; 0 when it isn't here."""
+        query = "SELECT size FROM blob WHERE upstream = ? AND digest = ? AND is_here"
+        row = self._row(query, upstream, str(digest))
+        return 0 if row is None else int(row[0])
+
+    def evict_one(
+        self, upstream: str, *, not_since: float, spared: Collection[Digest] = ()
+    ) -> tuple[Digest, ...] | None:
         """Forget the document that wasn't served for the longest time, with its tags.
 
         Args:
             upstream: whose.
             not_since: seconds since 1970; one that was served later stays.
+            spared: content on its way; what is it, or names it, stays.
 
         Returns:
             Content that nothing of the upstream names any more; None when there is no such document.
         """
+        values = {
+            "upstream": upstream,
+            "not_since": not_since,
+            "spared": json.dumps([str(digest) for digest in spared]),
+        }
         with self._writing() as db:
             oldest = db.execute(
-                "SELECT name, digest FROM document WHERE upstream = ? AND served_at < ? ORDER BY served_at LIMIT 1",
-                (upstream, not_since),
+                "SELECT name, digest FROM document d WHERE upstream = :upstream AND served_at < :not_since"
+                " AND digest NOT IN (SELECT value FROM json_each(:spared)) AND NOT EXISTS (SELECT 1 FROM part p"
+                " WHERE p.name = d.name AND p.parent = d.digest AND p.digest IN (SELECT value FROM json_each(:spared)))"
+                " ORDER BY served_at LIMIT 1",
+                values,
             ).fetchone()
             if oldest is None:
                 return None
@@ -222,6 +273,12 @@ class Catalogue:
             db.execute("DELETE FROM tag WHERE name = ? AND digest = ?", oldest)
             db.execute("DELETE FROM document WHERE name = ? AND digest = ?", oldest)
             return _freed(db, upstream, {oldest[1], *(text for (text,) in parts)})
+
+    def forget_unnamed(self, upstream: str) -> None:
+        """Forget content that no document names, as a crash may leave it."""
+        with self._writing() as db:
+            texts = [text for (text,) in db.execute("SELECT digest FROM blob WHERE upstream = ?", (upstream,))]
+            _freed(db, upstream, texts)
 
     def forget_upstream(self, upstream: str) -> None:
         """Forget all that is here of an upstream."""
@@ -233,49 +290,59 @@ class Catalogue:
     def contents(self, upstream: str) -> frozenset[Digest]:
         """All that an upstream's lease has to hold: what is here, and what its documents name."""
         query = (
-            "SELECT digest FROM blob WHERE upstream = :u UNION SELECT digest FROM document WHERE upstream = :u UNION"
+            "SELECT digest FROM blob WHERE upstream = ?1 UNION SELECT digest FROM document WHERE upstream = ?1 UNION"
             " SELECT p.digest FROM part p JOIN document d ON d.name = p.name AND d.digest = p.parent"
-            " WHERE d.upstream = :u"
+            " WHERE d.upstream = ?1"
         )
-        with self._lock:
-            return frozenset(Digest.parse(text) for (text,) in self._db.execute(query, {"u": upstream}).fetchall())
+        return frozenset(Digest.parse(text) for text in self._texts(query, upstream))
 
     def tags(self, name: str) -> tuple[str, ...]:
         """The tags of a repository that were asked for, in order."""
-        with self._lock:
-            rows = self._db.execute("SELECT tag FROM tag WHERE name = ? ORDER BY tag", (name,)).fetchall()
-        return tuple(tag for (tag,) in rows)
+        return self._texts("SELECT tag FROM tag WHERE name = ? ORDER BY tag", name)
 
-    def names(self) -> tuple[str, ...]:
-        """The repositories that have something here, in order."""
-        with self._lock:
-            rows = self._db.execute("SELECT DISTINCT name FROM document ORDER BY name").fetchall()
-        return tuple(name for (name,) in rows)
+    def names(self, upstream: str) -> tuple[str, ...]:
+        """The repositories of an upstream that have something here, in order."""
+        return self._texts("SELECT DISTINCT name FROM document WHERE upstream = ? ORDER BY name", upstream)
 
     def upstreams(self) -> tuple[str, ...]:
         """The upstreams that have something here."""
-        with self._lock:
-            rows = self._db.execute("SELECT DISTINCT upstream FROM blob ORDER BY upstream").fetchall()
-        return tuple(upstream for (upstream,) in rows)
+        return self._texts("SELECT upstream FROM blob UNION SELECT upstream FROM document")
+
+    def _texts(self, query: str, *values: str) -> tuple[str, ...]:
+        with self._reading() as db:
+            return tuple(text for (text,) in db.execute(query, values).fetchall())
 
     def _row(self, query: str, *values: str) -> tuple[Any, ...] | None:
-        with self._lock:
-            row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
+        with self._reading() as db:
+            row: tuple[Any, ...] | None = db.execute(query, values).fetchone()
         return row
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._db
-                except BaseException:
-                    self._db.execute("ROLLBACK")
-                    raise
-                self._db.execute("COMMIT")
+                yield self._db
             except sqlite3.Error as error:
                 raise StoreError(f"{self._path}: {error}") from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+
+def _put_blob(db: sqlite3.Connection, upstream: str, blob: Descriptor, *, is_here: bool) -> None:
+    db.execute(
+        "INSERT INTO blob VALUES (?, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET size = excluded.size, is_here = max(is_here, excluded.is_here)",
+        (upstream, str(blob.digest), blob.size, int(is_here)),
+    )
 
 
 def _freed(db: sqlite3.Connection, upstream: str, candidates: Iterable[str]) -> tuple[Digest, ...]:

@@ -20,7 +20,6 @@ from imagestore.errors import (
     DocumentError,
     IntegrityError,
     ReferenceNotFoundError,
-    RegistryError,
 )
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
@@ -28,8 +27,9 @@ from imagestore.oci.media_types import Kind
 from imagestore.store.pull.fetch_order import ingest_ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
+    from imagestore.config.model import MirrorSettings
     from imagestore.mirror.catalogue import CachedTag, Catalogue
     from imagestore.mirror.keeping import Keeper
     from imagestore.mirror.numbers import MirrorNumbers
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.reference import Reference
+    from imagestore.registry import RegistryClient
     from imagestore.store.image_store import ImageStore
     from imagestore.util.cancel import CancelToken
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 #: The longest index or manifest that is kept; registries and pullers agree on 4 MiB.
 MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
@@ -63,6 +64,14 @@ class ServedDocument:
     age_seconds: float = 0.0
     is_stale: bool = False
     is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDocument:
+    """A document that is here; one that isn't fresh is served only if its upstream can't be asked."""
+
+    document: ServedDocument
+    is_fresh: bool
 
 
 class DocumentSource:
@@ -88,24 +97,43 @@ class DocumentSource:
         self._numbers = numbers
         self._clock = clock
 
-    def find(
+    def cached(
+        self, store: ImageStore, settings: MirrorSettings, repository: Repository, reference: Reference
+    ) -> CachedDocument | None:
+        """What is here of a reference, without asking anybody.
+
+        Raises:
+            StoreError: it can't be read.
+        """
+        if reference.digest is not None:
+            return self._by_digest(store, repository, reference.digest)
+        tag = self._catalogue.tag(repository.name, reference.tag)
+        raw = None if tag is None else self._read(store, tag.target)
+        if tag is None or raw is None:
+            return None
+        is_fresh = settings.is_offline or self._is_fresh(repository, reference.tag, tag)
+        return CachedDocument(ServedDocument(tag.target, raw, self._age(tag)), is_fresh)
+
+    def ask(
         self,
         store: ImageStore,
         upstreams: Upstreams,
         repository: Repository,
         reference: Reference,
         *,
-        is_for_replica: bool,
+        owner: str,
+        known: Descriptor | None,
         cancel: CancelToken,
     ) -> ServedDocument:
-        """What a tag or a digest of a repository leads to.
+        """What a reference leads to by its upstream's word; kept here.
 
         Args:
             store: where documents are kept.
-            upstreams: whom to ask.
+            upstreams: asks.
             repository: of the reference.
             reference: with a tag or a digest.
-            is_for_replica: another replica asks.
+            owner: the replica to ask first; empty for none.
+            known: what the tag led to before, and is here.
             cancel: ends it.
 
         Raises:
@@ -113,66 +141,42 @@ class DocumentSource:
             RegistryError, IntegrityError, DocumentError: the upstream can't be asked, or lies.
             StoreError, OperationCancelledError: it can't be kept, or was cancelled.
         """
-        if reference.digest is not None:
-            here = self._by_digest(store, repository, reference.digest)
-            return here or self._ask(store, upstreams, repository, reference, (), is_for_replica, cancel)
-        cached = self._catalogue.tag(repository.name, reference.tag)
-        raw = None if cached is None else self._read(store, cached.target)
-        if cached is None or raw is None:
-            return self._ask(store, upstreams, repository, reference, (), is_for_replica, cancel)
-        if upstreams.settings.is_offline or self._is_fresh(repository, reference.tag, cached):
-            return ServedDocument(cached.target, raw, self._age(cached))
+
+        def resolve(client: RegistryClient, token: CancelToken) -> tuple[Descriptor, bytes | None]:
+            return client.resolve_whole(reference, known=() if known is None else [known], cancel=token)
+
         try:
-            return self._ask(store, upstreams, repository, reference, [cached.target], is_for_replica, cancel)
+            target, raw = upstreams.ask(repository.upstream, owner, resolve, cancel=cancel)
         except ReferenceNotFoundError:
-            self._catalogue.drop_tag(repository.name, reference.tag)
+            if reference.digest is None:
+                self._catalogue.drop_tag(repository.name, reference.tag)
             raise
-        except (RegistryError, IntegrityError, DocumentError) as error:
-            if not repository.upstream.serves_stale:
-                raise
-            _log.warning("%s is stale: %s", reference, error, extra={"upstream": repository.upstream.name})
-            return ServedDocument(cached.target, raw, self._age(cached), is_stale=True)
+        is_new = raw is not None
+        if raw is None:
+            raw = store.content.read(target.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        else:
+            self._numbers.count_fetched(repository.upstream.name, len(raw), is_from_replica=bool(owner))
+        self._note(store, repository, target, raw, tag="" if reference.digest is not None else reference.tag)
+        self._keep(store, target, raw, cancel)
+        return ServedDocument(target, raw, is_new=is_new)
 
     def parts(self, document: ServedDocument) -> tuple[Descriptor, ...]:
         """What a document names."""
         return _parts(document.descriptor, document.raw)
 
-    def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> ServedDocument | None:
+    def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> CachedDocument | None:
         known = self._catalogue.member(repository.name, digest)
         if known is None or known.kind not in (Kind.INDEX, Kind.MANIFEST):
+            return None
+        if not self._catalogue.is_earned(repository.upstream.name, digest):
             return None
         raw = self._read(store, known)
         if raw is None:
             return None
         if self._catalogue.document(repository.name, digest) is None:
-            # Another repository, or a pull, has brought it: from now on it is ours too.
+            # Another repository of the upstream has brought it: from now on it is this one's too.
             self._note(store, repository, known, raw, tag="")
-        return ServedDocument(known, raw)
-
-    def _ask(
-        self,
-        store: ImageStore,
-        upstreams: Upstreams,
-        repository: Repository,
-        reference: Reference,
-        known: Collection[Descriptor],
-        is_for_replica: bool,
-        cancel: CancelToken,
-    ) -> ServedDocument:
-        if upstreams.settings.is_offline:
-            raise ReferenceNotFoundError(f"{reference}: is not here, and this mirror is offline")
-        upstreams.admit(repository.upstream, cancel=cancel)
-        thing = str(reference.digest or reference)
-        client = upstreams.client(repository.upstream, thing, is_for_replica=is_for_replica)
-        target, raw = client.resolve_whole(reference, known=known, cancel=cancel)
-        is_new = raw is not None
-        if raw is None:
-            raw = store.content.read(target.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-        else:
-            self._numbers.count_fetched(repository.upstream.name, len(raw))
-        self._note(store, repository, target, raw, tag="" if reference.digest is not None else reference.tag)
-        self._keep(store, target, raw, cancel)
-        return ServedDocument(target, raw, is_new=is_new)
+        return CachedDocument(ServedDocument(known, raw), is_fresh=True)
 
     def _note(self, store: ImageStore, repository: Repository, target: Descriptor, raw: bytes, *, tag: str) -> None:
         """Hold a document and all that it names, and remember it."""
@@ -195,10 +199,11 @@ class DocumentSource:
         try:
             return store.content.read(document.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         except ContentNotFoundError:
-            return None
+            pass
         except IntegrityError:
             store.content.delete_damaged(document.digest)
-            return None
+        self._catalogue.forget_content(document.digest)
+        return None
 
     def _is_fresh(self, repository: Repository, tag: str, cached: CachedTag) -> bool:
         upstream = repository.upstream
@@ -218,6 +223,6 @@ def _parts(document: Descriptor, raw: bytes) -> tuple[Descriptor, ...]:
             return Index.parse(raw, media_type=document.media_type).manifests
         manifest = Manifest.parse(raw, media_type=document.media_type)
     except DocumentError as error:
-        _log.warning("a document is served without what it names: %s", error)
+        log.warning("a document is served without what it names: %s", error)
         return ()
     return manifest.children

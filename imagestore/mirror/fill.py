@@ -7,13 +7,23 @@ whole is verified, so that no client ever gets a complete body that is wrong: it
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AlreadyExistsError, ImageStoreError, IntegrityError, SizeMismatchError, StoreError
+from imagestore.errors import (
+    AlreadyExistsError,
+    ImageStoreError,
+    IntegrityError,
+    OperationCancelledError,
+    RegistryError,
+    SizeMismatchError,
+)
 from imagestore.store.pull.fetch_order import ingest_ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from typing import BinaryIO
 
     from imagestore.content.api import ContentStore, IngestWriter
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
     from imagestore.registry import RegistryClient
     from imagestore.util.cancel import CancelToken
 
-#: No body is complete without them.
+#: No answer is complete without them.
 HELD_BACK_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 256 * 1024
 
@@ -43,6 +53,8 @@ class Fill:
         self.descriptor = descriptor
         #: Whether it is whole, verified and in the store.
         self.is_verified = False
+        #: Whether it has left the queue of its upstream.
+        self.is_started = False
         #: Whether nothing had to be fetched.
         self.was_here = False
         #: Why it doesn't come.
@@ -72,6 +84,10 @@ class Fill:
 
         self._loop.call_soon_threadsafe(told)
 
+    def start(self) -> None:
+        """It is its turn."""
+        self.is_started = True
+
     def begin(self, file: BinaryIO, written: int) -> None:
         """The upstream sends; so much is here already."""
         if self._file is None:
@@ -94,8 +110,14 @@ class Fill:
         self.was_here = self.is_verified = True
 
     def finish(self, error: ImageStoreError | None) -> None:
-        """It is in the store, or doesn't come."""
-        self.is_verified, self.error = error is None, error
+        """It is in the store, or doesn't come; what came first counts."""
+        if not self.is_over:
+            self.is_verified, self.error = error is None, error
+
+    async def started(self) -> None:
+        """Wait for its turn."""
+        while not self.is_started and not self.is_over:
+            await self._changed.wait()
 
     async def begun(self) -> None:
         """Wait until bytes come.
@@ -138,13 +160,20 @@ class FillReader:
         self._has_read = False
 
     @property
+    def descriptor(self) -> Descriptor:
+        """Of the blob."""
+        return self._fill.descriptor
+
+    @property
     def file(self) -> BinaryIO:
         """What is written so far; shared by all readers, so its position means nothing."""
         assert self._fill._file is not None
         return self._fill._file
 
-    async def available(self, start: int) -> int:
+    async def available(self, start: int, end: int) -> int:
         """Wait until bytes behind an offset may be given out; up to before which one.
+
+        The last bytes of every answer are held back until the whole blob is verified.
 
         Raises:
             ImageStoreError: they don't come.
@@ -158,7 +187,7 @@ class FillReader:
                 if self._has_read:
                     raise RestartedError
                 self._restarts = fill._restarts
-            limit = fill._written if fill.is_verified else min(fill._written, fill.descriptor.size - HELD_BACK_BYTES)
+            limit = end if fill.is_verified else min(fill._written, end - HELD_BACK_BYTES)
             if limit > start:
                 self._has_read = True
                 return limit
@@ -169,76 +198,95 @@ class FillReader:
         self._fill.release()
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whom to ask for a blob.
+
+    Attributes:
+        client: asks.
+        received: hears of the bytes of each piece, and may wait.
+        opening_seconds: until the first byte; None for the client's own limits.
+        failed: hears that it didn't help.
+        before: called before it is asked; may wait.
+    """
+
+    client: RegistryClient
+    received: Callable[[int], None]
+    opening_seconds: float | None = None
+    failed: Callable[[], None] = lambda: None
+    before: Callable[[], None] = lambda: None
+
+
 def fetch(
     fill: Fill,
     *,
     content: ContentStore,
-    client: RegistryClient,
+    sources: Sequence[Source],
     reference: Reference,
-    received: Callable[[int], None],
     cancel: CancelToken,
-) -> None:
+) -> bool:
     """Fetch a blob into the store, in a thread; a lease must hold it already. What came before is resumed.
 
     Args:
         fill: hears of progress, and of the end.
         content: where it goes.
-        client: whom to ask.
+        sources: asked in this order; one that breaks off is followed by the next, where it stopped.
         reference: names the repository.
-        received: called for the bytes of each piece; may wait.
         cancel: ends it.
+
+    Returns:
+        Whether it was fetched; False if it was here already.
+
+    Raises:
+        ImageStoreError: it doesn't come.
     """
     descriptor = fill.descriptor
     try:
         ref = ingest_ref(descriptor)
         with content.writer(ref, expected=descriptor.digest, total=descriptor.size, cancel=cancel) as writer:
-            transfer = _Transfer(fill, writer, client, reference, received, cancel)
             try:
-                transfer.run()
+                _Transfer(fill, writer, reference, cancel).run(sources)
             except IntegrityError:
                 writer.abort()
                 raise
     except AlreadyExistsError:
-        fill.tell(fill.find_here)
-    except ImageStoreError as error:
-        failure = error
-        fill.tell(lambda: fill.finish(failure))
-    except BaseException as error:
-        unforeseen = StoreError(f"fetching {descriptor.digest} failed: {error!r}")
-        fill.tell(lambda: fill.finish(unforeseen))
-        raise
-    else:
-        fill.tell(lambda: fill.finish(None))
+        return False
+    return True
 
 
 class _Transfer:
-    def __init__(
-        self,
-        fill: Fill,
-        writer: IngestWriter,
-        client: RegistryClient,
-        reference: Reference,
-        received: Callable[[int], None],
-        cancel: CancelToken,
-    ) -> None:
+    def __init__(self, fill: Fill, writer: IngestWriter, reference: Reference, cancel: CancelToken) -> None:
         self._fill = fill
         self._writer = writer
-        self._client = client
         self._reference = reference
-        self._received = received
         self._cancel = cancel
 
-    def run(self) -> None:
-        """Receive and commit; what came damaged is received once more, from another host if there is one."""
+    def run(self, sources: Sequence[Source]) -> None:
+        """Receive and commit, from one source or the next."""
+        for number, source in enumerate(sources, 1):
+            try:
+                self._run(source, is_last=number == len(sources))
+                return
+            except (RegistryError, IntegrityError, OperationCancelledError) as error:
+                self._cancel.check()
+                if number == len(sources):
+                    raise
+                source.failed()
+                if isinstance(error, IntegrityError):
+                    self._restart()
+
+    def _run(self, source: Source, *, is_last: bool) -> None:
+        """What comes damaged from the last source is received once more, from another host if there is one."""
         descriptor = self._fill.descriptor
         hosts: Collection[str] = ()
-        for is_last in (False, True):
+        source.before()
+        for is_again in (False, True):
             try:
-                hosts = self._receive(hosts)
+                hosts = self._receive(source, hosts)
                 self._writer.commit(descriptor.digest, descriptor.size)
                 return
             except IntegrityError:
-                if is_last:
+                if is_again or not is_last:
                     raise
                 self._restart()
 
@@ -246,27 +294,46 @@ class _Transfer:
         self._writer.truncate()
         self._fill.tell(self._fill.restart)
 
-    def _receive(self, avoid: Collection[str]) -> Collection[str]:
+    def _receive(self, source: Source, avoid: Collection[str]) -> Collection[str]:
         fill, writer, size = self._fill, self._writer, self._fill.descriptor.size
         if writer.offset == size > 0:
             return avoid
-        stream = self._client.blob(
-            self._reference, fill.descriptor, offset=writer.offset, avoid=avoid, cancel=self._cancel
-        )
-        with stream:
-            if stream.start != writer.offset:
-                self._restart()
-            file, start = writer.open_written(), writer.offset
-            fill.tell(lambda: fill.begin(file, start))
-            buffer = memoryview(bytearray(_PIECE_BYTES))
-            while count := stream.readinto(buffer):
-                if writer.offset + count > size:
-                    raise SizeMismatchError(str(fill.descriptor.digest), expected=size, actual=writer.offset + count)
-                writer.write(buffer[:count])
-                self._tell_written(writer.offset)
-                self._received(count)
-            return stream.hosts
+        with self._cancel.child() as part, _cancelled_after(source.opening_seconds, part) as opened:
+            blob, offset = fill.descriptor, writer.offset
+            stream = source.client.blob(self._reference, blob, offset=offset, avoid=avoid, cancel=part)
+            opened()
+            with stream:
+                if stream.start != offset:
+                    self._restart()
+                self._tell_begun()
+                buffer = memoryview(bytearray(_PIECE_BYTES))
+                while count := stream.readinto(buffer):
+                    if writer.offset + count > size:
+                        raise SizeMismatchError(str(blob.digest), expected=size, actual=writer.offset + count)
+                    writer.write(buffer[:count])
+                    self._tell_written(writer.offset)
+                    source.received(count)
+                return stream.hosts
+
+    def _tell_begun(self) -> None:
+        fill, file, start = self._fill, self._writer.open_written(), self._writer.offset
+        fill.tell(lambda: fill.begin(file, start))
 
     def _tell_written(self, written: int) -> None:
         fill = self._fill
         fill.tell(lambda: fill.advance(written))
+
+
+@contextlib.contextmanager
+def _cancelled_after(seconds: float | None, token: CancelToken) -> Iterator[Callable[[], None]]:
+    """Cancel a token unless what is given is called in time."""
+    if seconds is None:
+        yield lambda: None
+        return
+    timer = threading.Timer(seconds, token.cancel, ["there was no answer in time"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer.cancel
+    finally:
+        timer.cancel()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.store.image_store import ImageStore
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 #: A client that was given a manifest asks for its blobs within this time.
 SPARED_SECONDS: Final = 600.0
@@ -51,8 +51,8 @@ class Keeper:
         self._numbers = numbers
         self._clock = clock
         self._lock = threading.Lock()
-        # Bytes on their way, which the catalogue doesn't count yet.
-        self._reserved: dict[str, int] = {}
+        # What is on its way, which the catalogue doesn't count yet: bytes by upstream and digest.
+        self._reserved: dict[tuple[str, Digest], int] = {}
 
     def adjust(self, store: ImageStore, served: Collection[str]) -> None:
         """Make the leases agree with the catalogue: after a crash, and after the catalogue was lost.
@@ -63,13 +63,14 @@ class Keeper:
         """
         for name in self._catalogue.upstreams():
             if name not in served:
-                _log.warning("an upstream isn't served any more, its content is let go", extra={"upstream": name})
+                log.warning("an upstream isn't served any more, its content is let go", extra={"upstream": name})
                 self._catalogue.forget_upstream(name)
         known = {lease_of(name): name for name in self._catalogue.upstreams()}
         for lease in list(store.metadata.leases()):
             if lease.id.startswith(lease_of("")) and lease.id not in known:
                 store.metadata.delete_lease(lease.id)
         for lease_id, upstream in known.items():
+            self._catalogue.forget_unnamed(upstream)
             wanted = self._catalogue.contents(upstream)
             self.hold(store, upstream, wanted)
             surplus = [each for each in store.metadata.leased_content(lease_id) if each not in wanted]
@@ -98,26 +99,30 @@ class Keeper:
             StoreFullError: more than the quota or the disk has room for, whatever is evicted.
         """
         with self._lock:
-            reserved = self._reserved.get(upstream.name, 0)
+            counted = self._catalogue.counted_bytes(upstream.name, blob.digest)
+            key, needed = (upstream.name, blob.digest), blob.size - counted
             if upstream.quota_bytes is not None:
-                self._make_room(store, upstream, upstream.quota_bytes - reserved - blob.size)
+                reserved = sum(size for (name, _), size in self._reserved.items() if name == upstream.name)
+                self._make_room(store, upstream, upstream.quota_bytes - reserved - needed, blob.digest)
             free = store.content.free_bytes()
             if blob.size > free:
                 raise StoreFullError(f"{blob.digest}: needs {blob.size} bytes, the disk has room for {free}")
-            self._reserved[upstream.name] = reserved + blob.size
+            self._reserved[key] = self._reserved.get(key, 0) + needed
 
     def give_back(self, upstream: str, blob: Descriptor) -> None:
         """See reserve()."""
         with self._lock:
-            self._reserved[upstream] -= blob.size
+            self._reserved.pop((upstream, blob.digest), None)
 
-    def _make_room(self, store: ImageStore, upstream: Upstream, most: int) -> None:
-        """Evict until no more than so many bytes are here."""
+    def _make_room(self, store: ImageStore, upstream: Upstream, most: int, wanted: Digest) -> None:
+        """Evict until no more than so many bytes are here; what is on its way stays, with what names it."""
+        spared = [wanted, *(digest for name, digest in self._reserved if name == upstream.name)]
         used = self._catalogue.used_bytes(upstream.name)
         freed: list[Digest] = []
         try:
             while used > most:
-                some = self._catalogue.evict_one(upstream.name, not_since=self._clock() - SPARED_SECONDS)
+                not_since = self._clock() - SPARED_SECONDS
+                some = self._catalogue.evict_one(upstream.name, not_since=not_since, spared=spared)
                 if some is None:
                     self._numbers.count_refused(upstream.name)
                     raise StoreFullError(
@@ -138,9 +143,7 @@ class Keeper:
             swept = sweep(store.metadata, store.content, [str(digest) for digest in digests])
         except ImageStoreError as error:
             # The next collection takes what nothing holds.
-            _log.warning("evicted content can't be deleted: %s", error, extra={"upstream": upstream})
+            log.warning("evicted content can't be deleted: %s", error, extra={"upstream": upstream})
             return
         self._numbers.count_evicted(upstream, sum(swept.freed.values()))
-        _log.info(
-            "evicted", extra={"upstream": upstream, "blobs": len(swept.freed), "bytes": sum(swept.freed.values())}
-        )
+        log.info("evicted", extra={"upstream": upstream, "blobs": len(swept.freed), "bytes": sum(swept.freed.values())})

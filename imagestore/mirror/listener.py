@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from imagestore.config.model import MirrorSettings
     from imagestore.mirror.service import Mirror
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _KEEP_ALIVE_SECONDS: Final = 75.0
 #: For the first request on a connection, its head included.
@@ -160,7 +160,7 @@ class Listener:
 class _Refused(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close it."""
-        _log.warning("a connection too many is refused")
+        log.warning("a connection too many is refused")
         transport.close()
 
 

@@ -19,6 +19,7 @@ class MirrorNumbers:
         #: ``missing`` or ``refused``.
         self._requests: Counter[tuple[str, str, str]] = Counter()
         self._fetched: Counter[str] = Counter()
+        self._replicated: Counter[str] = Counter()
         self._served: Counter[str] = Counter()
         self._evicted: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -28,10 +29,10 @@ class MirrorNumbers:
         with self._lock:
             self._requests[upstream, kind, result] += 1
 
-    def count_fetched(self, upstream: str, byte_count: int) -> None:
+    def count_fetched(self, upstream: str, byte_count: int, *, is_from_replica: bool) -> None:
         """Bytes came from upstream, or from another replica."""
         with self._lock:
-            self._fetched[upstream] += byte_count
+            (self._replicated if is_from_replica else self._fetched)[upstream] += byte_count
 
     def count_served(self, upstream: str, byte_count: int) -> None:
         """Bytes of bodies went to clients."""
@@ -58,6 +59,7 @@ class MirrorNumbers:
         with self._lock:
             tables = {
                 "fetched_bytes": Counter(self._fetched),
+                "replicated_bytes": Counter(self._replicated),
                 "served_bytes": Counter(self._served),
                 "evicted_bytes": Counter(self._evicted),
                 "quota_refusals": Counter(self._refused),

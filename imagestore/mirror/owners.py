@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Sent by a replica that asks another one, which then asks upstream and no third one.
 REPLICA_HEADER: Final = "Imagestore-Replica"
+#: Sent with every request of a mirror, with a value of its own: one that comes back would go round for ever.
+INSTANCE_HEADER: Final = "Imagestore-Mirror"
 
 
 def owner_of(thing: str, replicas: Sequence[str]) -> str:

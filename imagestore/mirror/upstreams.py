@@ -6,15 +6,23 @@ not at all (dockerd's ``registry-mirrors``), which means the default one. What i
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.config.connection import ConnectionSettings, HostConfig, RegistryHosts
 from imagestore.config.hosts import reader_for
-from imagestore.errors import ReferenceNotFoundError
-from imagestore.mirror.owners import REPLICA_HEADER, owner_of
+from imagestore.errors import (
+    DocumentError,
+    IntegrityError,
+    InvalidReferenceError,
+    OperationCancelledError,
+    ReferenceNotFoundError,
+    RegistryError,
+)
+from imagestore.mirror.owners import INSTANCE_HEADER, REPLICA_HEADER, owner_of
 from imagestore.oci.reference import Reference
 from imagestore.registry import connect
 from imagestore.registry.policy import transfer_policy
@@ -27,8 +35,12 @@ if TYPE_CHECKING:
     from imagestore.registry import RegistryClient
     from imagestore.util.cancel import CancelToken
 
-#: A replica is near: one that doesn't take a connection by then is down.
-_REPLICA_DIAL_SECONDS: Final = 2.0
+T = TypeVar("T")
+
+#: What a replica has of the time in which a client has to be answered.
+_OWNERS_SHARE: Final = 0.5
+#: A replica that didn't help isn't asked for so long.
+_REST_SECONDS: Final = 10.0
 _PULLING: Final = frozenset({"pull", "resolve", "referrers"})
 
 
@@ -93,10 +105,13 @@ class Upstreams:
 
     def __init__(self, config: Config, state_folder: str) -> None:
         self.settings: MirrorSettings = config.settings.mirror
+        #: What this mirror's own requests carry.
+        self.instance = secrets.token_hex(8)
         self._config = config
         self._state_folder = state_folder
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], RegistryClient] = {}
+        self._resting: dict[str, float] = {}
         # Read when it is needed: where containerd's folders say that a host's mirror is this one, they would make a
         # circle, so what the table says goes first.
         self._read = reader_for(config)
@@ -126,23 +141,60 @@ class Upstreams:
         if found is None:
             named = f"upstream {namespace!r}" if namespace else f"an upstream for {path!r}"
             raise ReferenceNotFoundError(f"this mirror doesn't have {named}", hint="its table says which it serves")
+        if ":" in inner or "@" in inner:
+            raise InvalidReferenceError(inner, 0, "a repository has neither a tag nor a digest in its name")
         # Docker Hub's short names become whole ones.
         return Repository(found, Reference.parse(f"{found.name}/{inner}").path)
 
     def owner(self, thing: str, *, is_for_replica: bool) -> str:
-        """The other replica that is asked for a thing first; empty where upstream is; see client()."""
-        owner = "" if is_for_replica else owner_of(thing, self.settings.replicas)
-        return "" if owner == self.settings.replica else owner
-
-    def client(self, upstream: Upstream, thing: str, *, is_for_replica: bool) -> RegistryClient:
-        """The client to ask for a thing: its owner first, where that is another replica.
+        """The other replica that is asked for a thing first; empty where upstream is.
 
         Args:
-            upstream: whose it is.
             thing: what its owner is found by: a digest, or a whole reference.
             is_for_replica: another replica asks; then upstream is asked, and no third one.
         """
-        owner = self.owner(thing, is_for_replica=is_for_replica)
+        owner = "" if is_for_replica else owner_of(thing, self.settings.replicas)
+        if owner == self.settings.replica or time.monotonic() < self._resting.get(owner, 0.0):
+            return ""
+        return owner
+
+    def rest(self, owner: str) -> None:
+        """Don't ask a replica for some seconds; it has not helped."""
+        self._resting[owner] = time.monotonic() + _REST_SECONDS
+
+    def ask(
+        self, upstream: Upstream, owner: str, work: Callable[[RegistryClient, CancelToken], T], *, cancel: CancelToken
+    ) -> T:
+        """Ask the owner of a thing, in short time, and upstream if that doesn't help.
+
+        Args:
+            upstream: whose the thing is.
+            owner: see owner().
+            work: asks a client.
+            cancel: ends it.
+
+        Raises:
+            RegistryError, IntegrityError, DocumentError: upstream doesn't have it, can't be asked, or lies.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        if owner:
+            try:
+                with cancel.child(deadline_seconds=self.owner_seconds) as part:
+                    return work(self.client(upstream, owner), part)
+            except (RegistryError, IntegrityError, DocumentError, OperationCancelledError) as error:
+                cancel.check()
+                if not isinstance(error, ReferenceNotFoundError):
+                    self.rest(owner)
+        self.admit(upstream, cancel=cancel)
+        return work(self.client(upstream, ""), cancel)
+
+    @property
+    def owner_seconds(self) -> float:
+        """How long a replica has to answer; then there is time left for upstream."""
+        return self.settings.answer_seconds * _OWNERS_SHARE
+
+    def client(self, upstream: Upstream, owner: str) -> RegistryClient:
+        """The client that asks another replica, or the upstream's own hosts."""
         with self._lock:
             client = self._clients.get((upstream.name, owner))
             if client is None:
@@ -170,23 +222,39 @@ class Upstreams:
 
     def _connect(self, upstream: Upstream, owner: str) -> RegistryClient:
         policy = transfer_policy(self._config.settings.registry)
+        limits = replace(policy, connections_per_host=upstream.max_connections)
+        if owner:
+            limits = replace(limits, attempts=1, longest_wait_seconds=0.5)
         return connect(
             config=self._config,
-            policy=replace(policy, connections_per_host=upstream.max_connections),
+            policy=limits,
             state_folder=self._state_folder,
-            hosts=lambda host: self._hosts(upstream, owner, host),
+            hosts=lambda host: self._replica(owner) if owner else self._hosts(upstream, host),
         )
 
-    def _hosts(self, upstream: Upstream, owner: str, host: str) -> RegistryHosts:
+    def _replica(self, owner: str) -> RegistryHosts:
+        settings = self.settings
+        connection = ConnectionSettings(
+            ca_files=(settings.replica_ca,) if settings.replica_ca else (),
+            client_pairs=((settings.replica_certificate, settings.replica_key),)
+            if settings.replica_certificate
+            else (),
+            dial_timeout_seconds=self.owner_seconds,
+        )
+        headers = ((REPLICA_HEADER, settings.replica), (INSTANCE_HEADER, self.instance))
+        return RegistryHosts(server=HostConfig(f"{owner}/v2", _PULLING, headers, connection, "replicas"))
+
+    def _hosts(self, upstream: Upstream, host: str) -> RegistryHosts:
         if upstream.endpoints:
             *before, last = [HostConfig(f"{base}/v2", _PULLING) for base in upstream.endpoints]
             found = RegistryHosts(tuple(before), last)
         else:
             found = self._read(host)
-        if not owner:
-            return found
-        ca_files = (self.settings.replica_ca,) if self.settings.replica_ca else ()
-        connection = ConnectionSettings(ca_files=ca_files, dial_timeout_seconds=_REPLICA_DIAL_SECONDS)
-        headers = ((REPLICA_HEADER, self.settings.replica),)
-        first = HostConfig(f"{owner}/v2", _PULLING, headers, connection, "replicas")
-        return replace(found, mirrors=(first, *found.mirrors))
+        # On a node that uses this mirror, its own hosts.toml leads back here.
+        own = {f"{url}/v2" for url in self.settings.replicas}
+        mirrors = tuple(self._marked(each) for each in found.mirrors if each.base not in own)
+        return replace(found, mirrors=mirrors, server=self._marked(found.server))
+
+    def _marked(self, host: HostConfig) -> HostConfig:
+        """With a header by which this mirror knows a request of its own."""
+        return replace(host, headers=(*host.headers, (INSTANCE_HEADER, self.instance)))

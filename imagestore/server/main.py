@@ -215,7 +215,7 @@ class ServerProcess:
             return text
         await asyncio.to_thread(self._workers.replace, store)
         if self._mirror is not None:
-            await self._mirror.reload(store.config)
+            await self._mirror.reload()
         handlers = sorted(store.config.handlers)
         log.info("reloaded", extra={"handlers": handlers})
         if self._metrics is not None:
@@ -241,6 +241,8 @@ class ServerProcess:
                     said = str(error)
                     continue
                 await asyncio.to_thread(self._workers.replace, store)
+                if self._mirror is not None:
+                    await self._mirror.reload()
             said = ""
             log.warning("opened again", extra={"reason": "the database isn't the one that was open any more"})
 

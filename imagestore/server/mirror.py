@@ -10,7 +10,6 @@ from imagestore.mirror.listener import Listener
 from imagestore.mirror.service import Mirror
 
 if TYPE_CHECKING:
-    from imagestore.config import Config
     from imagestore.store.workers import StoreWorkers
 
 
@@ -60,9 +59,9 @@ class ServedMirror:
         scheme = "https" if settings.certificate else "http"
         return cls(mirror, listener, f"{scheme}://{shown}:{listener.port}")
 
-    async def reload(self, config: Config) -> None:
-        """Serve the table of a new configuration."""
-        await self.mirror.reload(config)
+    async def reload(self) -> None:
+        """Serve the table of the store's configuration, which was replaced."""
+        await self.mirror.reload()
 
     async def drain(self) -> None:
         """Accept no more, and let answers end."""

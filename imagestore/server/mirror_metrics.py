@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from imagestore.mirror.service import Mirror
 
 _MEANINGS: Final = {
-    "fetched_bytes": "Bytes fetched from upstream, or from the replica that owns them.",
+    "fetched_bytes": "Bytes fetched from upstream.",
+    "replicated_bytes": "Bytes fetched from the replica that owns them.",
     "served_bytes": "Bytes of manifests and blobs sent to clients.",
     "evicted_bytes": "Bytes deleted for a quota.",
     "quota_refusals": "Blobs that weren't fetched, since a quota had no room.",
@@ -51,7 +52,7 @@ class MirrorCollector:
             yield family
         saved = GaugeMetricFamily(
             "imagestore_mirror_saved_bytes",
-            "Bytes sent to clients that didn't have to be fetched for them.",
+            "Bytes sent to clients less those fetched from upstream; to be added up over replicas.",
             labels=["upstream"],
         )
         for upstream, table in tables:

@@ -127,7 +127,7 @@ def test_a_shared_blob_stays_while_one_of_its_images_does(tmp_path: Path) -> Non
     now += SPARED_SECONDS
     catalogue.put_document("r.example", "r.example/other", two.target, [shared], tag="1")
     for blob in (own, shared):
-        catalogue.put_blob("r.example", blob)
+        catalogue.put_blob("r.example", "r.example/app", blob)
     freed = catalogue.evict_one("r.example", not_since=now - 1)
     assert set(freed or ()) == {one.target.digest, own.digest}
     assert catalogue.tag("r.example/app", "1") is None
