@@ -26,6 +26,8 @@ _KEEP_ALIVE_SECONDS: Final = 75.0
 _FIRST_REQUEST_SECONDS: Final = 20.0
 _HANDSHAKE_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 5.0
+#: A client that takes none of the bytes that wait for it is cut off. Blobs have their own limit, see ``bodies``.
+_STUCK_SECONDS: Final = 60.0
 _MOST_HEAD_BYTES: Final = 8190
 _BACKLOG: Final = 1024
 _PORT: Final = re.compile(r"[0-9]{1,5}")
@@ -114,7 +116,7 @@ class Listener:
             await self._runner.cleanup()
             raise ServerError(f"mirror address {self._host}:{self.port}: {error.strerror or error}") from error
         self.port = self._accepting.sockets[0].getsockname()[1]
-        self._reaper = asyncio.create_task(self._close_silent())
+        self._reaper = asyncio.create_task(self._close_idle())
 
     async def stop(self) -> None:
         """Accept no more, let answers end, and close; may be called again."""
@@ -146,15 +148,29 @@ class Listener:
         self._waiting.pop(request.protocol, None)
         return await handler(request)
 
-    async def _close_silent(self) -> None:
-        """Close connections that don't say what they want."""
+    async def _close_idle(self) -> None:
+        """Close connections that don't say what they want, or don't take what they asked for."""
         loop = asyncio.get_running_loop()
+        stuck: dict[asyncio.WriteTransport, tuple[int, float]] = {}
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             for protocol, until in list(self._waiting.items()):
                 if loop.time() >= until:
                     del self._waiting[protocol]
                     protocol.force_close()
+            server = self._runner.server if self._runner is not None else None
+            transports = [each.transport for each in server.connections] if server is not None else []
+            # Those whose bytes wait to be sent, how many, and since when none of them has gone.
+            waiting = {each: each.get_write_buffer_size() for each in transports if each is not None}
+            stuck = {
+                each: stuck[each] if each in stuck and stuck[each][0] == size else (size, loop.time())
+                for each, size in waiting.items()
+                if size
+            }
+            for each, (_, since) in stuck.items():
+                if loop.time() - since >= _STUCK_SECONDS:
+                    log.warning("a client that takes nothing is cut off")
+                    each.abort()
 
 
 class _Refused(asyncio.Protocol):

@@ -10,8 +10,6 @@ import asyncio
 import functools
 import logging
 import os
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -19,30 +17,26 @@ from imagestore.content.locks import FileLock
 from imagestore.errors import (
     ContentNotFoundError,
     ImageStoreError,
-    IntegrityError,
     ReferenceNotFoundError,
-    RegistryUnavailableError,
-    ServerError,
-    SizeMismatchError,
     StoreBusyError,
 )
 from imagestore.mirror.bodies import BlobSource, StoredBlob
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.documents import DocumentSource
-from imagestore.mirror.fill import Fill, Source, fetch
+from imagestore.mirror.fetching import BlobFetcher
 from imagestore.mirror.keeping import Keeper
 from imagestore.mirror.numbers import MirrorNumbers
 from imagestore.mirror.prefetch import wanted_manifests
+from imagestore.mirror.sharing import SharedWork
 from imagestore.mirror.upstreams import Upstreams
 from imagestore.oci.media_types import Kind
-from imagestore.util.cancel import CancelGroup, CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from imagestore.config.model import Upstream
     from imagestore.mirror.documents import ServedDocument
+    from imagestore.mirror.fill import Fill
     from imagestore.mirror.upstreams import Repository
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
@@ -50,6 +44,7 @@ if TYPE_CHECKING:
     from imagestore.registry import Referrers, RegistryClient
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
+    from imagestore.util.cancel import CancelToken
 
 T = TypeVar("T")
 
@@ -59,42 +54,19 @@ log = logging.getLogger(__name__)
 CATALOGUE: Final = "mirror.db"
 STATE_FOLDER: Final = "hosts"
 LOCK: Final = "mirror"
-#: Questions under way at one upstream; more wait for these.
-_ASK_THREADS: Final = 8
-#: What takes longer is given up, the time in line included; clients were told no long before.
-_ASK_SECONDS: Final = 60.0
-#: A blob may wait so long for others of its upstream; its own first byte then has an answer's time.
-_LINE_SECONDS: Final = 60.0
 #: An upstream that gave no answer is left alone for so long, where something stale can be served.
 _REST_SECONDS: Final = 10.0
-#: Content that an upstream sent wrong isn't asked for again for so long.
-_DISTRUST_SECONDS: Final = 30.0
 #: How exactly it is known when a document was served last.
 _USE_SECONDS: Final = 60.0
 _MOST_USES: Final = 10_000
 #: Lists of tags and of referrers that are remembered, for their upstream's freshness.
 _MOST_LISTS: Final = 1_000
-#: For fetches to end when the mirror does.
-_PATIENCE_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
     listed_at: float
     value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """The threads that work for one upstream, so that one that hangs holds up no other."""
-
-    askers: ThreadPoolExecutor
-    fetchers: ThreadPoolExecutor
-
-    def close(self) -> None:
-        """Wait for what is under way."""
-        self.askers.shutdown(cancel_futures=True)
-        self.fetchers.shutdown(cancel_futures=True)
 
 
 class Mirror:
@@ -108,14 +80,10 @@ class Mirror:
         self.numbers = MirrorNumbers()
         self._workers = workers
         self._loop = asyncio.get_running_loop()
-        self._operations = CancelGroup()
-        self._lanes: dict[str, _Lane] = {}
-        self._fills: dict[tuple[str, Digest, int, str], Fill] = {}
-        self._asked: dict[tuple[str, ...], asyncio.Task[Any]] = {}
+        self._shared = SharedWork(workers, lambda: self.upstreams.settings.answer_seconds)
         self._lists: dict[tuple[str, ...], _Listed] = {}
         self._uses: dict[tuple[str, Digest], float] = {}
         self._resting: dict[str, float] = {}
-        self._distrusted: dict[tuple[str, Digest, int], float] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.upstreams: Upstreams
 
@@ -138,6 +106,7 @@ class Mirror:
             self._open_table(store)
 
         await self._workers.quick(opened)
+        self._blobs = BlobFetcher(self._workers, self._shared, self._catalogue, self._keeper, self.numbers)
 
     def _open_table(self, store: ImageStore) -> None:
         self._keeper.adjust(store, store.config.settings.mirror.upstreams)
@@ -149,7 +118,7 @@ class Mirror:
         Raises:
             StoreError: leases can't be changed.
         """
-        before, fills = self.upstreams, [each for each in self._fills.values() if not each.is_over]
+        before, fills = self.upstreams, self._blobs.under_way()
         await self._workers.quick(self._open_table)
         self._lists.clear()
         self._resting.clear()
@@ -195,11 +164,11 @@ class Mirror:
             return self._documents.ask(store, upstreams, repository, reference, owner=owner, known=known, cancel=token)
 
         key = ("document", str(reference), owner)
-        is_joined = key in self._asked
+        is_joined = self._shared.is_asked(key)
         # Who has something to serve needn't wait as long as who has nothing.
         share = 1.0 if stale is None else 0.5
         try:
-            found = await self._once(key, upstream, ask, share=share)
+            found = await self._shared.once(key, upstream, ask, share=share)
         except ReferenceNotFoundError:
             raise
         except ImageStoreError as error:
@@ -244,9 +213,7 @@ class Mirror:
         if stored is not None:
             return stored, "hit"
         self._refuse_offline(str(digest))
-        self._refuse_distrusted(repository.upstream, known)
-        fill, is_joined = self._fill(repository, known, is_for_replica=is_for_replica)
-        await self._begun(fill)
+        fill, is_joined = await self._blobs.begun(self.upstreams, repository, known, is_for_replica=is_for_replica)
         if not fill.is_verified:
             # At once: a fill that ends without readers lets its file go.
             return fill.reader(), "joined" if is_joined else "fetched"
@@ -325,16 +292,14 @@ class Mirror:
 
     async def close(self) -> None:
         """End what is under way; unfinished fetches stay on disk and are resumed."""
-        tasks = [*self._background, *self._asked.values()]
+        tasks = list(self._background)
         for task in tasks:
             task.cancel()
-        await asyncio.to_thread(self._operations.end, "the mirror stops", patience_seconds=_PATIENCE_SECONDS)
+        await self._shared.close()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
-        for lane in self._lanes.values():
-            lane.close()
         self.upstreams.close()
         self._catalogue.close()
         self._lock.release()
@@ -342,10 +307,6 @@ class Mirror:
     def _refuse_offline(self, what: str) -> None:
         if self.upstreams.settings.is_offline:
             raise ReferenceNotFoundError(f"{what}: is not here, and this mirror is offline")
-
-    def _refuse_distrusted(self, upstream: Upstream, blob: Descriptor) -> None:
-        if self._loop.time() < self._distrusted.get((upstream.name, blob.digest, blob.size), 0.0):
-            raise ReferenceNotFoundError(f"{blob.digest}: its upstream sent something else a moment ago")
 
     def _look(
         self, repository: Repository, digest: Digest, store: ImageStore
@@ -383,107 +344,7 @@ class Mirror:
             self._catalogue.put_document(upstream.name, repository.name, found, (), is_here=is_here)
             return found
 
-        return await self._once(("blob", repository.name, str(digest), owner), upstream, ask)
-
-    def _fill(self, repository: Repository, blob: Descriptor, *, is_for_replica: bool) -> tuple[Fill, bool]:
-        """The fetch of a blob from its upstream, and whether it was going on already; repositories share it."""
-        upstreams, upstream = self.upstreams, repository.upstream
-        # One that waits for another replica is none for that replica to wait for.
-        owner = upstreams.owner(str(blob.digest), is_for_replica=is_for_replica)
-        key = (upstream.name, blob.digest, blob.size, owner)
-        fill = self._fills.get(key)
-        if fill is not None and not fill.is_over:
-            return fill, True
-        fill = self._fills[key] = Fill(blob, self._loop)
-        work = functools.partial(self._fetch, fill, repository, upstreams, owner)
-        future = self._loop.run_in_executor(self._lane(upstream).fetchers, work)
-        future.add_done_callback(functools.partial(self._fetched, key, fill))
-        return fill, False
-
-    def _fetched(
-        self, key: tuple[str, Digest, int, str], fill: Fill, future: asyncio.Future[ImageStoreError | None]
-    ) -> None:
-        if self._fills.get(key) is fill:
-            del self._fills[key]
-        if not future.cancelled() and isinstance(future.result(), IntegrityError):
-            if len(self._distrusted) >= _MOST_USES:
-                self._distrusted.clear()
-            self._distrusted[key[:3]] = self._loop.time() + _DISTRUST_SECONDS
-
-    async def _begun(self, fill: Fill) -> None:
-        """Wait until a blob comes: in line for others, and then an answer's time.
-
-        Raises:
-            ImageStoreError: it doesn't.
-        """
-        try:
-            async with asyncio.timeout(_LINE_SECONDS):
-                await fill.started()
-        except TimeoutError:
-            raise RegistryUnavailableError(f"{fill.descriptor.digest}: its upstream is busy with others") from None
-        await self._in_time(fill.begun(), str(fill.descriptor.digest))
-
-    def _fetch(self, fill: Fill, repository: Repository, upstreams: Upstreams, owner: str) -> ImageStoreError | None:
-        """Fetch a blob, in a thread; readers hear of its failure, which is returned."""
-        fill.tell(fill.start)
-        failure: ImageStoreError
-        try:
-            with self._workers.lend() as store, self._operations.joined(None) as token:
-                self._fetch_into(store, fill, repository, upstreams, owner, token)
-            return None
-        except ImageStoreError as error:
-            failure = error
-        except Exception as error:
-            log.exception("a fetch failed")
-            failure = ServerError(f"fetching {fill.descriptor.digest} failed: {error!r}")
-        fill.tell(lambda: fill.finish(failure))
-        return failure
-
-    def _fetch_into(
-        self,
-        store: ImageStore,
-        fill: Fill,
-        repository: Repository,
-        upstreams: Upstreams,
-        owner: str,
-        token: CancelToken,
-    ) -> None:
-        upstream, blob = repository.upstream, fill.descriptor
-        self._keeper.reserve(store, upstream, blob)
-        try:
-            self._keeper.hold(store, upstream.name, [blob.digest])
-            here = store.content.find(blob.digest)
-            if here is not None and here.size != blob.size and store.content.delete_damaged(blob.digest):
-                raise SizeMismatchError(str(blob.digest), expected=blob.size, actual=here.size)
-            sources = self._sources(upstreams, upstream, owner, token)
-            reference = repository.reference(str(blob.digest))
-            if fetch(fill, content=store.content, sources=sources, reference=reference, cancel=token):
-                self._catalogue.put_blob(upstream.name, repository.name, blob)
-                fill.tell(lambda: fill.finish(None))
-            else:
-                fill.tell(fill.find_here)
-        except IntegrityError:
-            self._catalogue.distrust(repository.name, blob.digest)
-            raise
-        finally:
-            self._keeper.give_back(upstream.name, blob)
-
-    def _sources(self, upstreams: Upstreams, upstream: Upstream, owner: str, token: CancelToken) -> list[Source]:
-        """Whom to ask for a blob: its owner first, where that is another replica."""
-
-        def received(count: int) -> None:
-            self.numbers.count_fetched(upstream.name, count, is_from_replica=False)
-            upstreams.throttle(upstream, count, cancel=token)
-
-        def replicated(count: int) -> None:
-            self.numbers.count_fetched(upstream.name, count, is_from_replica=True)
-
-        found = []
-        if owner:
-            client, seconds = upstreams.client(upstream, owner), upstreams.owner_seconds
-            found.append(Source(client, replicated, seconds, lambda: upstreams.rest(owner)))
-        admit = functools.partial(upstreams.admit, upstream, cancel=token)
-        return [*found, Source(upstreams.client(upstream, ""), received, before=admit)]
+        return await self._shared.once(("blob", repository.name, str(digest), owner), upstream, ask)
 
     async def _prefetch(self, repository: Repository, reference: Reference, index: ServedDocument) -> None:
         """Fetch what the table's handlers and platforms choose of an index."""
@@ -493,7 +354,7 @@ class Mirror:
             return wanted_manifests(store, upstream, reference, index, upstreams.client(upstream, ""), token)
 
         try:
-            for manifest in await self._once(("prefetch", str(reference)), upstream, choose):
+            for manifest in await self._shared.once(("prefetch", str(reference)), upstream, choose):
                 by_digest = repository.reference(str(manifest.digest))
                 found = await self.document(repository, by_digest, is_for_replica=False)
                 for part in await asyncio.to_thread(self._documents.parts, found):
@@ -511,62 +372,11 @@ class Mirror:
         if listed is not None and self._loop.time() - listed.listed_at < upstream.fresh_seconds:
             value: T = listed.value
             return value
-        value = await self._once(key, upstream, lambda _, token: upstreams.ask(upstream, "", ask, cancel=token))
+        value = await self._shared.once(key, upstream, lambda _, token: upstreams.ask(upstream, "", ask, cancel=token))
         if len(self._lists) >= _MOST_LISTS:
             self._lists.clear()
         self._lists[key] = _Listed(self._loop.time(), value)
         return value
-
-    async def _once(
-        self,
-        key: tuple[str, ...],
-        upstream: Upstream,
-        ask: Callable[[ImageStore, CancelToken], T],
-        *,
-        share: float = 1.0,
-    ) -> T:
-        """Run blocking work in a thread, shared by all who want the same meanwhile.
-
-        Raises:
-            ImageStoreError: the work's; RegistryUnavailableError where it takes too long. It goes on then.
-        """
-        task: asyncio.Task[T] | None = self._asked.get(key)
-        if task is None:
-            task = self._asked[key] = self._loop.create_task(self._run(upstream, ask))
-            task.add_done_callback(functools.partial(self._answered, key))
-        return await self._in_time(asyncio.shield(task), key[1], share=share)
-
-    def _answered(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
-        del self._asked[key]
-        if not task.cancelled():
-            task.exception()  # who waited has it
-
-    async def _run(self, upstream: Upstream, ask: Callable[[ImageStore, CancelToken], T]) -> T:
-        until = time.monotonic() + _ASK_SECONDS
-
-        def run() -> T:
-            in_line = CancelToken(max(0.0, until - time.monotonic()))
-            with self._workers.lend() as store, self._operations.joined(in_line) as token:
-                token.check()
-                return ask(store, token)
-
-        return await self._loop.run_in_executor(self._lane(upstream).askers, run)
-
-    def _lane(self, upstream: Upstream) -> _Lane:
-        lane = self._lanes.get(upstream.name)
-        if lane is None:
-            askers = ThreadPoolExecutor(_ASK_THREADS, f"ask-{upstream.name}")
-            fetchers = ThreadPoolExecutor(upstream.max_connections, f"fetch-{upstream.name}")
-            lane = self._lanes[upstream.name] = _Lane(askers, fetchers)
-        return lane
-
-    async def _in_time(self, wanted: Coroutine[Any, Any, T] | asyncio.Future[T], what: str, *, share: float = 1.0) -> T:
-        seconds = self.upstreams.settings.answer_seconds * share
-        try:
-            async with asyncio.timeout(seconds):
-                return await wanted
-        except TimeoutError:
-            raise RegistryUnavailableError(f"{what}: no answer from upstream within {seconds:g} s") from None
 
     async def _note_served(self, repository: Repository, digest: Digest) -> None:
         now, key = self._loop.time(), (repository.name, digest)

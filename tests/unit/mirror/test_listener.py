@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import time
 from typing import TYPE_CHECKING, Final
 
 import httpx
@@ -98,3 +99,23 @@ def test_what_is_no_request_harms_nobody(tmp_path: Path, said: bytes) -> None:
 def test_addresses_that_can_not_be_read(text: str) -> None:
     with pytest.raises(InvalidInputError, match="expected ADDRESS:PORT"):
         parse_address(text)
+
+
+def test_a_client_that_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagestore.mirror.listener._STUCK_SECONDS", 0.3)
+    monkeypatch.setattr("imagestore.mirror.listener._LOOK_SECONDS", 0.1)
+    tags = {f"registry.example/app:{'x' * 100}{number}": IMAGE for number in range(5000)}
+    with RegistryServer(tags) as upstream, running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(30)
+            client.connect(("127.0.0.1", httpx.URL(mirror.url).port))
+            request = f"GET /v2/app/tags/list?ns={upstream.address} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            client.sendall(request * 20)
+            time.sleep(2)
+            received = 0
+            with contextlib.suppress(ConnectionResetError):
+                while piece := client.recv(1 << 16):
+                    received += len(piece)
+            assert received < 20 * 5000 * 100
+        assert mirror.get("/healthz").status_code == 200
