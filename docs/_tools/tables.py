@@ -12,6 +12,7 @@ import imagestore
 from docs._tools.cli_pages import exit_status_table
 from docs._tools.schemas import schema_table
 from imagestore.cri.pull_queue import PullOutcome
+from imagestore.mirror.numbers import MirrorNumbers
 from imagestore.server.metrics import Metrics
 from imagestore.store.workers import StoreWorkers
 from imagestore.testing import RegistryServer, build_index
@@ -43,6 +44,18 @@ def metrics_table() -> str:
     return "\n".join([*rows[:2], *sorted(rows[2:])])
 
 
+class _Mirror:
+    """A mirror that has served something."""
+
+    def __init__(self) -> None:
+        self.numbers = MirrorNumbers()
+        self.numbers.count_request("docker.io", "blob", "hit")
+        self.numbers.count_served("docker.io", 1)
+
+    def usage(self) -> dict[str, tuple[int, int | None]]:
+        return {"docker.io": (1, 2)}
+
+
 def _published() -> str:
     """What a server with one call, pull and image answers."""
     with (
@@ -55,6 +68,7 @@ def _published() -> str:
         workers = StoreWorkers(store)
         last_first.callback(workers.close)
         metrics = Metrics(workers)
+        metrics.publish_mirror(_Mirror())
         metrics.began("/runtime.v1.ImageService/PullImage")
         metrics.ended("/runtime.v1.ImageService/PullImage", "OK", 0.1)
         metrics.pull_joined("runc")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.cri.pull_queue import PullOutcome
-    from imagestore.mirror.service import Mirror
+    from imagestore.server.mirror_metrics import Measured
     from imagestore.server.metrics_http import MetricsServer
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore
@@ -134,7 +134,7 @@ class Metrics:
         """A reload of the configuration ended as ``success`` or ``failure``."""
         self._reloads.labels(status).inc()
 
-    def publish_mirror(self, mirror: Mirror) -> None:
+    def publish_mirror(self, mirror: Measured) -> None:
         """Publish a mirror's numbers too."""
         self._registry.register(MirrorCollector(mirror))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.mirror.service import Mirror
+    from imagestore.mirror.numbers import MirrorNumbers
 
 _MEANINGS: Final = {
     "fetched_bytes": "Bytes fetched from upstream.",
@@ -18,6 +18,17 @@ _MEANINGS: Final = {
 }
 
 
+class Measured(Protocol):
+    """What has a mirror's numbers."""
+
+    @property
+    def numbers(self) -> MirrorNumbers:
+        """Its counters."""
+
+    def usage(self) -> dict[str, tuple[int, int | None]]:
+        """What each upstream's content takes, and may take, in bytes."""
+
+
 class MirrorCollector:
     """Reads the counters when asked; a collector in the sense of Prometheus' library.
 
@@ -25,7 +36,7 @@ class MirrorCollector:
         mirror: has the counters.
     """
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: Measured) -> None:
         self._mirror = mirror
 
     def describe(self) -> list[Any]:

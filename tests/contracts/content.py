@@ -1,0 +1,269 @@
+"""What every adapter of the content port has to do, as tests.
+
+For an adapter of yours: make a class from ContentContract in a test module, and give it a fixture ``content``::
+
+    class TestMyStore(ContentContract):
+        @pytest.fixture
+        def content(self, tmp_path): ...
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from imagestore import CancelToken, Digest
+from imagestore.content.api import ContentStore, SmallBlob
+from imagestore.errors import (
+    AlreadyExistsError,
+    ContentNotFoundError,
+    DigestMismatchError,
+    IngestLockedError,
+    InvalidInputError,
+    OperationCancelledError,
+    SizeMismatchError,
+    WriterClosedError,
+)
+
+DATA = b"some content" * 1000
+DIGEST = Digest.of(DATA)
+ABSENT = Digest.of(b"never written")
+
+
+def put(content: ContentStore, data: bytes) -> Digest:
+    """Bring a blob in."""
+    digest = Digest.of(data)
+    writer = content.writer(f"put-{digest}", expected=digest, total=len(data), cancel=CancelToken())
+    with writer:
+        writer.write(data)
+        return writer.commit(digest, len(data))
+
+
+class ContentContract:
+    """Make a class from it that has a fixture ``content``: an empty store."""
+
+    def test_what_is_not_there(self, content: ContentStore) -> None:
+        assert not content.exists(ABSENT)
+        assert content.find(ABSENT) is None
+        for ask in (content.info, content.open):
+            with pytest.raises(ContentNotFoundError):
+                ask(ABSENT)
+        with pytest.raises(ContentNotFoundError):
+            content.read(ABSENT, limit_bytes=10)
+        assert content.delete(ABSENT) == 0
+        assert not content.delete_damaged(ABSENT)
+        assert not [*content.walk(), *content.names(), *content.statuses()]
+
+    def test_a_blob_is_there_once_it_is_committed(self, content: ContentStore) -> None:
+        before = time.time() - 2
+        with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
+            writer.write(DATA[:100])
+            writer.write(memoryview(DATA)[100:])
+            assert (writer.offset, content.exists(DIGEST)) == (len(DATA), False)
+            assert writer.digest == DIGEST
+            assert writer.commit(DIGEST, len(DATA)) == DIGEST
+        content.make_durable(["sha256"])
+        info = content.info(DIGEST)
+        assert (info.digest, info.size) == (DIGEST, len(DATA))
+        assert before <= info.modified_at <= time.time() + 2
+        with content.open(DIGEST) as file:
+            assert file.read() == DATA
+        assert content.read(DIGEST, limit_bytes=len(DATA)) == DATA
+        assert content.find(DIGEST) == info
+        assert [each.digest for each in content.walk()] == [DIGEST]
+        assert list(content.names()) == [str(DIGEST)]
+        assert content.status("r") is None
+
+    def test_limits_of_reading(self, content: ContentStore) -> None:
+        put(content, DATA)
+        with pytest.raises(SizeMismatchError):
+            content.read(DIGEST, limit_bytes=len(DATA) - 1)
+
+    def test_what_does_not_verify_is_no_blob_and_can_be_put_right(self, content: ContentStore) -> None:
+        with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
+            writer.write(DATA[:-1] + b"x")
+            with pytest.raises(DigestMismatchError):
+                writer.commit(DIGEST, len(DATA))
+            writer.truncate()
+            assert writer.offset == 0
+            writer.write(DATA[:-1])
+            with pytest.raises(SizeMismatchError):
+                writer.commit(DIGEST, len(DATA))
+            assert not content.exists(DIGEST)
+            writer.write(DATA[-1:])
+            writer.commit(DIGEST, len(DATA))
+        assert content.exists(DIGEST)
+
+    def test_a_closed_writer_takes_nothing(self, content: ContentStore) -> None:
+        with content.writer("r", expected=DIGEST, total=0, cancel=CancelToken()) as writer:
+            writer.write(b"x")
+        for use in (lambda: writer.write(b"y"), writer.truncate, writer.commit):
+            with pytest.raises(WriterClosedError):
+                use()
+        writer.abort()
+        writer.close()
+        # Another may have it now.
+        assert content.status("r") is not None
+
+    def test_an_ingest_is_resumed(self, content: ContentStore) -> None:
+        with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
+            writer.write(DATA[:500])
+        (status,) = content.statuses()
+        assert (status.ref, status.offset, status.total) == ("r", 500, len(DATA))
+        assert content.status("r") == status
+        with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
+            assert writer.offset == 500
+            writer.write(DATA[500:])
+            writer.commit(DIGEST, len(DATA))
+        assert content.read(DIGEST, limit_bytes=len(DATA)) == DATA
+
+    def test_an_ingest_of_another_size_begins_anew(self, content: ContentStore) -> None:
+        with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
+            writer.write(DATA[:500])
+        with content.writer("r", expected=ABSENT, total=13, cancel=CancelToken()) as writer:
+            assert writer.offset == 0
+
+    def test_filling_keeps_what_came_before_the_source_fails(self, content: ContentStore) -> None:
+        pieces = [DATA[:300], DATA[300:700]]
+
+        def readinto(buffer: memoryview) -> int:
+            if not pieces:
+                raise ValueError("the source broke")
+            piece = pieces.pop(0)
+            buffer[: len(piece)] = piece
+            return len(piece)
+
+        offsets: list[int] = []
+        with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
+            with pytest.raises(ValueError, match="the source broke"):
+                writer.fill(readinto, advanced=offsets.append)
+            assert writer.offset == offsets[-1] == 700
+            rest = iter([DATA[700:], b""])
+
+            def more(buffer: memoryview) -> int:
+                piece = next(rest)
+                buffer[: len(piece)] = piece
+                return len(piece)
+
+            writer.fill(more, advanced=offsets.append)
+            writer.commit(DIGEST, len(DATA))
+
+    def test_a_second_copy_is_told(self, content: ContentStore) -> None:
+        with content.try_writer("other", algorithm="sha256", total=0) as late:
+            late.write(DATA)
+            put(content, DATA)
+            with pytest.raises(AlreadyExistsError):
+                late.commit()
+        with pytest.raises(AlreadyExistsError):
+            content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken())
+        assert list(content.statuses()) == []
+
+    def test_one_writer_at_a_time(self, content: ContentStore) -> None:
+        waits: list[bool] = []
+        with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
+            with pytest.raises(IngestLockedError):
+                content.try_writer("r", algorithm="sha256", total=0)
+            assert not content.abort("r")
+            with pytest.raises(OperationCancelledError):
+                content.writer(
+                    "r", expected=DIGEST, total=0, cancel=CancelToken(0.05), on_wait=lambda: waits.append(True)
+                )
+            assert waits == [True]
+            came: list[type[Exception]] = []
+
+            def follow() -> None:
+                try:
+                    content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken(30)).close()
+                except AlreadyExistsError as error:
+                    came.append(type(error))
+
+            follower = threading.Thread(target=follow)
+            follower.start()
+            writer.write(DATA)
+            writer.commit(DIGEST, len(DATA))
+            follower.join()
+            assert came == [AlreadyExistsError]
+
+    def test_names_and_algorithms_of_ingests(self, content: ContentStore) -> None:
+        for ref, algorithm in (("", "sha256"), ("r", "md5")):
+            with pytest.raises(InvalidInputError):
+                content.try_writer(ref, algorithm=algorithm, total=0)
+        with content.try_writer("r", algorithm="sha256", total=0) as writer:
+            writer.write(DATA)
+            writer.hash_with("sha512")
+            assert writer.commit() == Digest.of(DATA, "sha512")
+        assert content.exists(Digest.of(DATA, "sha512"))
+        assert not content.exists(DIGEST)
+
+    def test_what_is_written_can_be_read_along(self, content: ContentStore) -> None:
+        with content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
+            writer.write(DATA[:400])
+            with writer.open_written() as file:
+                assert file.read(400) == DATA[:400]
+
+    def test_ingests_are_thrown_away(self, content: ContentStore) -> None:
+        for ref in ("a", "b"):
+            with content.try_writer(ref, algorithm="sha256", total=0) as writer:
+                writer.write(b"x")
+        assert content.abort("a")
+        assert content.abort("never there")
+        assert list(content.stale_ingests(time.time() - 60)) == []
+        (stale,) = content.stale_ingests(time.time() + 60)
+        assert stale.ref == "b"
+        assert content.abort_stale(stale)
+        with content.try_writer("c", algorithm="sha256", total=0) as writer:
+            writer.write(b"x")
+            writer.abort()
+        content.clear_locks()
+        assert list(content.statuses()) == []
+
+    def test_small_blobs(self, content: ContentStore) -> None:
+        many = {Digest.of(data): data for data in (str(number).encode() for number in range(200))}
+        with content.small_blobs(CancelToken()) as small:
+            small.put([SmallBlob(each, len(data), lambda data=data: data, "x") for each, data in many.items()])  # type: ignore[misc]  # bound here
+            with pytest.raises(DigestMismatchError):
+                small.put([SmallBlob(ABSENT, 5, lambda: b"wrong", "x")])
+            with small.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
+                writer.write(DATA)
+                assert writer.held() in (None, DATA)
+                writer.commit(DIGEST, len(DATA), has_durable_name=False)
+        content.make_durable(["sha256"])
+        assert {each.digest for each in content.walk()} == {*many, DIGEST}
+
+    def test_deleting(self, content: ContentStore) -> None:
+        digests = [put(content, str(number).encode()) for number in range(5)]
+        assert content.delete(digests[0]) == 1
+        with content.deleter() as deleter:
+            assert deleter.delete(str(digests[1])) == 1
+            assert deleter.delete(str(digests[1])) is None
+            some = [str(each) for each in (ABSENT, *digests[2:])]
+            deleted = deleter.delete_some(some, lambda: False)
+            assert deleted.sizes == {str(ABSENT): None, **{str(each): 1 for each in digests[2:]}}
+            assert (deleted.failures, deleted.left) == ({}, [])
+            deleter.let_go()
+        assert list(content.walk()) == []
+
+    def test_deleting_ends_when_time_is_up(self, content: ContentStore) -> None:
+        digests = [str(put(content, str(number).encode())) for number in range(3)]
+        with content.deleter() as deleter:
+            deleted = deleter.delete_some(digests, lambda: True)
+        assert len(deleted.sizes) == 1
+        assert deleted.left == [each for each in digests if each not in deleted.sizes]
+
+    def test_a_whole_blob_is_not_taken_for_damaged(self, content: ContentStore) -> None:
+        put(content, DATA)
+        assert content.delete_damaged(DIGEST)
+        assert content.exists(DIGEST)
+
+    def test_what_it_says_of_itself(self, content: ContentStore) -> None:
+        assert content.name
+        assert content.scratch.is_dir()
+        assert content.free_bytes() > 0
+        disk = content.disk()
+        assert 0 <= disk.free_bytes <= disk.total_bytes
+        content.check_room()
+        content.make_room()
+        assert not content.is_at_source(ABSENT, 13)
+        assert content.adopt(ABSENT, 13, cancel=CancelToken()) is None
