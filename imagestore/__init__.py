@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from imagestore import errors as errors
     from imagestore import platforms as platforms
     from imagestore.config import Config as Config
+    from imagestore.content.api import ContentStore as ContentStore
+    from imagestore.metadata.api import MetadataStore as MetadataStore
     from imagestore.oci.descriptor import Descriptor as Descriptor
     from imagestore.oci.digest import Digest as Digest
     from imagestore.oci.reference import Reference as Reference
@@ -76,6 +78,7 @@ __all__ = [
     "BundleOptions",
     "CancelToken",
     "Config",
+    "ContentStore",
     "CopyOptions",
     "CopyReport",
     "Credential",
@@ -91,6 +94,7 @@ __all__ = [
     "ImportOptions",
     "LayerUnpacked",
     "LayerUnpacking",
+    "MetadataStore",
     "Noticed",
     "Observer",
     "PartAdvanced",
@@ -127,6 +131,7 @@ _HOMES = {
     "BundleOptions": "imagestore.store.unpack.bundle",
     "CancelToken": "imagestore.util.cancel",
     "Config": "imagestore.config",
+    "ContentStore": "imagestore.content.api",
     "CopyOptions": "imagestore.store.copy.options",
     "CopyReport": "imagestore.store.copy.options",
     "Credential": "imagestore.registry.credentials.model",
@@ -142,6 +147,7 @@ _HOMES = {
     "ImportOptions": "imagestore.store.archive.importing",
     "LayerUnpacked": "imagestore.registry.events",
     "LayerUnpacking": "imagestore.registry.events",
+    "MetadataStore": "imagestore.metadata.api",
     "Noticed": "imagestore.registry.events",
     "Observer": "imagestore.registry.events",
     "PartAdvanced": "imagestore.registry.events",
@@ -166,6 +172,8 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
     credentials: CredentialLookup | None = None,
     transport: Transport | None = None,
     observer: Observer | None = None,
+    content: ContentStore | None = None,
+    metadata: MetadataStore | None = None,
 ) -> ImageStore:
     """Open the store in a folder, making it when missing; use it as a context manager, or close it.
 
@@ -175,6 +183,8 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         transport: answers requests to registries instead of the network, as ``httpx.MockTransport`` does.
         observer: hears of every work that has no observer of its own.
+        content: where blobs are, instead of the folder's files; closed by who gives it.
+        metadata: where records are, instead of the folder's database; closed by who gives it.
 
     Raises:
         InvalidInputError: an empty text for the folder.
@@ -182,7 +192,15 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
     """
     from imagestore.store.image_store import ImageStore
 
-    return ImageStore(root, config=config, credentials=credentials, transport=transport, observer=observer)
+    return ImageStore(
+        root,
+        config=config,
+        credentials=credentials,
+        transport=transport,
+        observer=observer,
+        content=content,
+        metadata=metadata,
+    )
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
