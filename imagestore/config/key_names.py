@@ -64,7 +64,8 @@ _PLUGINS: Final = Shape(
             known.REGISTRY_PLUGIN_SECTION, {"mirror_credentials": _NAMED, "trusted_realms": _NAMED}
         ),
         known.MIRROR_PLUGIN: Shape(
-            known.MIRROR_PLUGIN_SECTION, {"upstreams": Shape(each=Shape(known.MIRROR_UPSTREAM))}
+            known.MIRROR_PLUGIN_SECTION,
+            {"upstreams": Shape(each=Shape(known.MIRROR_UPSTREAM)), "bucket": Shape(known.MIRROR_BUCKET)},
         ),
     }
 )

@@ -231,6 +231,16 @@ MIRROR_PLUGIN_SECTION: Final = {
     "client_ca": _TEXT,
     "max_connections": _INTEGER,
     "answer_timeout": _TEXT,
+    "bucket": _TABLE,
+}
+MIRROR_BUCKET: Final = {
+    "url": _TEXT,
+    "endpoint": _TEXT,
+    "public_endpoint": _TEXT,
+    "region": _TEXT,
+    "access_key_file": _TEXT,
+    "secret_key_file": _TEXT,
+    "redirect": _BOOLEAN,
 }
 MIRROR_UPSTREAM: Final = {
     "endpoints": _TEXTS,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from imagestore.config.findings import Severity, show
-from imagestore.config.known import MIRROR_UPSTREAM
-from imagestore.config.model import MirrorSettings, Upstream
+from imagestore.config.known import MIRROR_BUCKET, MIRROR_UPSTREAM
+from imagestore.config.model import BucketSettings, MirrorSettings, Upstream
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidPlatformError
 from imagestore.oci.reference import Reference
 from imagestore.platforms import parse
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_CONNECTIONS: Final = 65536
 _MOST_UPSTREAM_CONNECTIONS: Final = 64
+_BUCKET: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[!-~]+)?")
 _URL: Final = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#]*)?")
 
 
@@ -50,9 +51,30 @@ def read_mirror_plugin(section: Section) -> MirrorSettings:
         client_ca=section.text("client_ca"),
         max_connections=_count(section, "max_connections", _MOST_CONNECTIONS) or default.max_connections,
         answer_seconds=_seconds(section, "answer_timeout", default.answer_seconds),
+        bucket=_bucket(section.section("bucket", MIRROR_BUCKET)) if "bucket" in section.table else None,
     )
     _check(section, upstreams, settings)
     return settings
+
+
+def _bucket(section: Section) -> BucketSettings | None:
+    url = section.text("url")
+    if not _BUCKET.fullmatch(url):
+        section.report(Severity.ERROR, "url", f"expected s3://BUCKET or s3://BUCKET/PREFIX, got {show(url)}")
+        return None
+    for name in ("endpoint", "public_endpoint"):
+        if section.text(name) and not _URL.fullmatch(section.text(name)):
+            section.report(Severity.ERROR, name, f"expected a URL, got {show(section.text(name))}", "https://HOST:PORT")
+            return None
+    return BucketSettings(
+        url=url.rstrip("/"),
+        endpoint=section.text("endpoint").rstrip("/"),
+        public_endpoint=section.text("public_endpoint").rstrip("/"),
+        region=section.text("region") or BucketSettings(url).region,
+        access_key_file=section.text("access_key_file"),
+        secret_key_file=section.text("secret_key_file"),
+        redirects=_boolean(section, "redirect", default=False),
+    )
 
 
 def _upstream(upstreams: Section, name: str) -> Upstream:

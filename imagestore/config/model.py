@@ -89,6 +89,29 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
+class BucketSettings:
+    """An S3-compatible bucket, and how it is reached.
+
+    Attributes:
+        url: ``s3://bucket/prefix``.
+        endpoint: URL of the service; empty for AWS.
+        public_endpoint: the same as clients reach it, to sign for; empty for ``endpoint``.
+        region: of the bucket.
+        access_key_file: file with the key's id; empty for AWS_ACCESS_KEY_ID of the environment.
+        secret_key_file: file with the key; empty for AWS_SECRET_ACCESS_KEY of the environment.
+        redirects: clients are sent to the bucket for blobs that are there, by a signed URL.
+    """
+
+    url: str
+    endpoint: str = ""
+    public_endpoint: str = ""
+    region: str = "us-east-1"
+    access_key_file: str = ""
+    secret_key_file: str = ""
+    redirects: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorSettings:
     """What a mirror serves, and to whom.
 
@@ -107,6 +130,7 @@ class MirrorSettings:
         client_ca: PEM file with the authority of clients' certificates; empty where none are asked for.
         max_connections: of clients at a time.
         answer_seconds: after so long without an answer from upstream a client is told no, and asks its next host.
+        bucket: where blobs are kept besides the disk, for all replicas; None for nowhere.
     """
 
     upstreams: Mapping[str, Upstream] = field(default_factory=dict, hash=False)
@@ -123,6 +147,7 @@ class MirrorSettings:
     client_ca: str = ""
     max_connections: int = 1024
     answer_seconds: float = 5.0
+    bucket: BucketSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

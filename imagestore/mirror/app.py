@@ -122,6 +122,8 @@ class MirrorApp:
             known = await self._mirror.find_blob(repository, digest, is_for_replica=is_for_replica)
             headers |= {"Content-Length": str(known.size), "Accept-Ranges": "bytes"}
             return web.Response(headers=headers)
+        if not is_for_replica and (location := await self._mirror.location(repository, digest)):
+            return web.Response(status=307, headers={**_headers(digest), "Location": location})
         found = await self._mirror.blob(repository, digest, is_for_replica=is_for_replica)
         # What a replica gets isn't served to anybody yet.
         count = self._mirror.numbers.count_served if not is_for_replica else _uncounted

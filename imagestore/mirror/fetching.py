@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.keeping import Keeper
     from imagestore.mirror.numbers import MirrorNumbers
+    from imagestore.mirror.second_tier import SecondTier
     from imagestore.mirror.sharing import SharedWork
     from imagestore.mirror.upstreams import Repository, Upstreams
     from imagestore.oci.descriptor import Descriptor
@@ -51,6 +52,7 @@ class BlobFetcher:
         catalogue: hears of what came.
         keeper: holds it, and makes room.
         numbers: hears of bytes.
+        second: the bucket behind the disk; None for none.
     """
 
     def __init__(
@@ -60,12 +62,14 @@ class BlobFetcher:
         catalogue: Catalogue,
         keeper: Keeper,
         numbers: MirrorNumbers,
+        second: SecondTier | None,
     ) -> None:
         self._workers = workers
         self._shared = shared
         self._catalogue = catalogue
         self._keeper = keeper
         self._numbers = numbers
+        self._second = second
         self._loop = asyncio.get_running_loop()
         self._fills: dict[_Key, Fill] = {}
         self._distrusted: dict[tuple[str, Digest, int], float] = {}
@@ -164,6 +168,8 @@ class BlobFetcher:
             reference = repository.reference(str(blob.digest))
             if fetch(fill, content=store.content, sources=sources, reference=reference, cancel=token):
                 self._catalogue.put_blob(upstream.name, repository.name, blob)
+                if self._second is not None:
+                    self._second.publish(upstream.name, blob)
                 fill.tell(lambda: fill.finish(None))
             else:
                 fill.tell(fill.find_here)
@@ -187,5 +193,7 @@ class BlobFetcher:
         if owner:
             client, seconds = upstreams.client(upstream, owner), upstreams.owner_seconds
             found.append(Source(client, replicated, seconds, lambda: upstreams.rest(owner)))
+        if self._second is not None:
+            found.append(Source(self._second, functools.partial(self._numbers.count_from_bucket, upstream.name)))
         admit = functools.partial(upstreams.admit, upstream, cancel=token)
         return [*found, Source(upstreams.client(upstream, ""), received, before=admit)]

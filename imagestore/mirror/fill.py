@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import (
     AlreadyExistsError,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from imagestore.content.api import ContentStore, IngestWriter
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.reference import Reference
-    from imagestore.registry import RegistryClient
+    from imagestore.registry.blobs import Transfer
     from imagestore.util.cancel import CancelToken
 
 #: No answer is complete without them.
@@ -198,6 +198,21 @@ class FillReader:
         self._fill.release()
 
 
+class Opener(Protocol):
+    """Opens blobs, as a registry's client does."""
+
+    def blob(
+        self,
+        reference: Reference,
+        descriptor: Descriptor,
+        *,
+        offset: int = 0,
+        avoid: Collection[str] = (),
+        cancel: CancelToken,
+    ) -> Transfer:
+        """A blob's bytes from an offset on, or from its beginning."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Whom to ask for a blob.
@@ -210,7 +225,7 @@ class Source:
         before: called before it is asked; may wait.
     """
 
-    client: RegistryClient
+    client: Opener
     received: Callable[[int], None]
     opening_seconds: float | None = None
     failed: Callable[[], None] = lambda: None

@@ -20,6 +20,8 @@ class MirrorNumbers:
         self._requests: Counter[tuple[str, str, str]] = Counter()
         self._fetched: Counter[str] = Counter()
         self._replicated: Counter[str] = Counter()
+        self._published: Counter[str] = Counter()
+        self._from_bucket: Counter[str] = Counter()
         self._served: Counter[str] = Counter()
         self._evicted: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -33,6 +35,16 @@ class MirrorNumbers:
         """Bytes came from upstream, or from another replica."""
         with self._lock:
             (self._replicated if is_from_replica else self._fetched)[upstream] += byte_count
+
+    def count_published(self, upstream: str, byte_count: int) -> None:
+        """Bytes went into the bucket."""
+        with self._lock:
+            self._published[upstream] += byte_count
+
+    def count_from_bucket(self, upstream: str, byte_count: int) -> None:
+        """Bytes came from the bucket."""
+        with self._lock:
+            self._from_bucket[upstream] += byte_count
 
     def count_served(self, upstream: str, byte_count: int) -> None:
         """Bytes of bodies went to clients."""
@@ -60,6 +72,8 @@ class MirrorNumbers:
             tables = {
                 "fetched_bytes": Counter(self._fetched),
                 "replicated_bytes": Counter(self._replicated),
+                "bucket_read_bytes": Counter(self._from_bucket),
+                "bucket_written_bytes": Counter(self._published),
                 "served_bytes": Counter(self._served),
                 "evicted_bytes": Counter(self._evicted),
                 "quota_refusals": Counter(self._refused),

@@ -27,6 +27,7 @@ from imagestore.mirror.fetching import BlobFetcher
 from imagestore.mirror.keeping import Keeper
 from imagestore.mirror.numbers import MirrorNumbers
 from imagestore.mirror.prefetch import wanted_manifests
+from imagestore.mirror.second_tier import SecondTier
 from imagestore.mirror.sharing import SharedWork
 from imagestore.mirror.upstreams import Upstreams
 from imagestore.oci.media_types import Kind
@@ -85,6 +86,7 @@ class Mirror:
         self._uses: dict[tuple[str, Digest], float] = {}
         self._resting: dict[str, float] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._second: SecondTier | None = None
         self.upstreams: Upstreams
 
     async def start(self) -> None:
@@ -104,9 +106,18 @@ class Mirror:
             self._keeper = Keeper(self._catalogue, self.numbers)
             self._documents = DocumentSource(self._catalogue, self._keeper, self.numbers)
             self._open_table(store)
+            bucket = store.config.settings.mirror.bucket
+            if bucket is not None:
+                self._second = SecondTier(bucket, self._workers, self.numbers)
 
-        await self._workers.quick(opened)
-        self._blobs = BlobFetcher(self._workers, self._shared, self._catalogue, self._keeper, self.numbers)
+        try:
+            await self._workers.quick(opened)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._blobs = BlobFetcher(
+            self._workers, self._shared, self._catalogue, self._keeper, self.numbers, self._second
+        )
 
     def _open_table(self, store: ImageStore) -> None:
         self._keeper.adjust(store, store.config.settings.mirror.upstreams)
@@ -225,6 +236,24 @@ class Mirror:
             raise ReferenceNotFoundError(f"{digest}: was evicted at once")
         return stored, "hit" if fill.was_here else "joined" if is_joined else "fetched"
 
+    async def location(self, repository: Repository, digest: Digest) -> str:
+        """A URL of the bucket to send a client to for a blob; empty where the mirror has to answer itself."""
+        second = self._second
+        if second is None or not second.redirects:
+            return ""
+
+        def look(_: ImageStore) -> str:
+            known = self._catalogue.member(repository.name, digest)
+            if known is None or not self._catalogue.is_earned(repository.upstream.name, digest):
+                return ""
+            return second.location(known)
+
+        found = await self._workers.quick(look)
+        if found:
+            self.numbers.count_request(repository.upstream.name, "blob", "redirected")
+            await self._note_served(repository, digest)
+        return found
+
     async def find_blob(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> Descriptor:
         """Whether a repository has a blob, and its size; nothing is fetched.
 
@@ -300,6 +329,8 @@ class Mirror:
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
+        if self._second is not None:
+            self._second.close()
         self.upstreams.close()
         self._catalogue.close()
         self._lock.release()

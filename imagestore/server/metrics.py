@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.cri.pull_queue import PullOutcome
-    from imagestore.server.mirror_metrics import Measured
     from imagestore.server.metrics_http import MetricsServer
+    from imagestore.server.mirror_metrics import Measured
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 _MEANINGS: Final = {
     "fetched_bytes": "Bytes fetched from upstream.",
     "replicated_bytes": "Bytes fetched from the replica that owns them.",
+    "bucket_read_bytes": "Bytes fetched from the bucket.",
+    "bucket_written_bytes": "Bytes brought to the bucket.",
     "served_bytes": "Bytes of manifests and blobs sent to clients.",
     "evicted_bytes": "Bytes deleted for a quota.",
     "quota_refusals": "Blobs that weren't fetched, since a quota had no room.",
@@ -49,7 +51,8 @@ class MirrorCollector:
 
         requests = CounterMetricFamily(
             "imagestore_mirror_requests",
-            "Manifests and blobs that clients asked for, by result: hit, fetched, joined, stale, missing, failed.",
+            "Manifests and blobs that clients asked for, by result: hit, fetched, joined, redirected, stale, missing,"
+            " failed.",
             labels=["upstream", "kind", "result"],
         )
         for (upstream, kind, result), count in sorted(self._mirror.numbers.requests().items()):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import config, platforms
-from imagestore.config.model import MirrorSettings, Upstream
+from imagestore.config.model import BucketSettings, MirrorSettings, Upstream
 from imagestore.errors import ConfigError
 
 HOST = platforms.parse("linux/amd64")
@@ -48,6 +48,13 @@ key = "/k.pem"
 client_ca = "/clients.pem"
 max_connections = 10
 answer_timeout = "2s"
+bucket.url = "s3://some-bucket/a/b/"
+bucket.endpoint = "http://s3:7480/"
+bucket.public_endpoint = "https://s3.example"
+bucket.region = "eu"
+bucket.access_key_file = "/a"
+bucket.secret_key_file = "/s"
+bucket.redirect = true
 [plugins."io.imagestore.mirror.v1".upstreams."docker.io"]
 endpoints = ["https://near.example", "https://registry-1.docker.io"]
 handlers = ["runc"]
@@ -91,6 +98,15 @@ private = true
         client_ca="/clients.pem",
         max_connections=10,
         answer_seconds=2.0,
+        bucket=BucketSettings(
+            "s3://some-bucket/a/b",
+            endpoint="http://s3:7480",
+            public_endpoint="https://s3.example",
+            region="eu",
+            access_key_file="/a",
+            secret_key_file="/s",
+            redirects=True,
+        ),
     )
 
 
@@ -106,6 +122,9 @@ private = true
         (TABLE + 'answer_timeout = "soon"', "soon"),
         (TABLE + 'answer_timeout = "-1s"', "negative"),
         (TABLE + "offline = 1", "true or false"),
+        (TABLE + 'bucket = {url = "http://x/y"}', "expected s3://BUCKET"),
+        (TABLE + 'bucket = {url = "s3://bucket", endpoint = "s3:80"}', "expected a URL"),
+        (TABLE + "bucket = 1", "a table"),
         ('[plugins."io.imagestore.mirror.v1".upstreams."UPPER/x"]', "expected a registry's host"),
         ('[plugins."io.imagestore.mirror.v1".upstreams."r.example"]\nquota = "much"', "quota"),
         ('[plugins."io.imagestore.mirror.v1".upstreams."r.example"]\nquota = "0"', "above 0"),

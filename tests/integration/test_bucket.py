@@ -1,0 +1,212 @@
+"""A bucket behind mirrors: Ceph's gateway, filled, read, redirected to, damaged and killed."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import httpx
+import obstore
+import pytest
+
+from imagestore import CancelToken, Digest
+from imagestore.config.model import BucketSettings
+from imagestore.content.bucket import Bucket
+from imagestore.errors import (
+    ConfigError,
+    ContentNotFoundError,
+    DigestMismatchError,
+    OperationCancelledError,
+    PreconditionError,
+    SizeMismatchError,
+    StoreError,
+)
+from imagestore.testing import RegistryServer, build_image, synthetic_layer
+from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
+from tests.support.mirror import RunningMirror, mirror_table, running_mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+IMAGE: Final = build_image(
+    "linux/amd64", layers=[synthetic_layer("small", 1 << 20), synthetic_layer("large", 20 << 20)]
+)
+NAME: Final = "registry.example/app:1"
+BLOBS: Final = [IMAGE.manifests[0].config, *IMAGE.manifests[0].layers]
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Ceph]:
+    with ceph() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+
+
+@pytest.fixture
+def settings(gateway: Ceph, tmp_path: Path) -> BucketSettings:
+    """Of a bucket of its own."""
+    name = f"b{abs(hash(tmp_path)):x}"
+    assert gateway.make_bucket(name)
+    return BucketSettings(f"s3://{name}/some/prefix", endpoint=gateway.endpoint)
+
+
+def table(settings: BucketSettings, upstream: RegistryServer, *, members: str = "", more: str = "") -> str:
+    """A mirror's configuration with a bucket."""
+    bucket = f'{{url = "{settings.url}", endpoint = "{settings.endpoint}"{more}}}'
+    return mirror_table({upstream.address: members}, bucket=bucket)
+
+
+def pull(mirror: RunningMirror, upstream: RegistryServer, *, follow: bool = False) -> list[int]:
+    """Ask for all blobs; the statuses."""
+    mirror.get(f"/v2/app/manifests/1?ns={upstream.address}")
+    statuses = []
+    for blob in BLOBS:
+        url = f"{mirror.url}/v2/app/blobs/{blob.digest}?ns={upstream.address}"
+        answer = httpx.get(url, timeout=60)
+        statuses.append(answer.status_code)
+        if follow and answer.status_code == 307:
+            answer = httpx.get(answer.headers["Location"], timeout=60)
+        assert answer.status_code == 307 or Digest.of(answer.content) == blob.digest
+    return statuses
+
+
+def wait_until_there(settings: BucketSettings) -> None:
+    bucket = Bucket(settings)
+    end = time.monotonic() + 30
+    while not all(bucket.size(blob.digest) == blob.size for blob in BLOBS):
+        assert time.monotonic() < end, "the blobs never came into the bucket"
+        time.sleep(0.05)
+
+
+def test_a_blob_appears_whole_or_not_at_all(settings: BucketSettings) -> None:
+    bucket, cancel = Bucket(settings), CancelToken()
+    bucket.check()
+    for data in (b"small", os.urandom(20 << 20)):
+        digest = Digest.of(data)
+        assert bucket.size(digest) is None
+        with pytest.raises(ContentNotFoundError):
+            bucket.open(digest, len(data), offset=0, cancel=cancel)
+        with pytest.raises(DigestMismatchError):
+            bucket.put(digest, len(data), io.BytesIO(data[:-1] + b"?"), cancel=cancel)
+        with pytest.raises(SizeMismatchError):
+            bucket.put(digest, len(data), io.BytesIO(data[:-1]), cancel=cancel)
+        cancelled = CancelToken()
+        cancelled.cancel("enough")
+        with pytest.raises(OperationCancelledError):
+            bucket.put(digest, len(data), io.BytesIO(data), cancel=cancelled)
+        assert bucket.size(digest) is None
+        bucket.put(digest, len(data), io.BytesIO(data), cancel=cancel)
+        assert bucket.size(digest) == len(data)
+        for offset in (0, 3):
+            buffer, read = memoryview(bytearray(1 << 16)), bytearray()
+            with bucket.open(digest, len(data), offset=offset, cancel=cancel) as reader:
+                while count := reader.readinto(buffer):
+                    read += buffer[:count]
+            assert bytes(read) == data[offset:]
+        with pytest.raises(SizeMismatchError):
+            bucket.open(digest, len(data) + 1, offset=0, cancel=cancel)
+        assert httpx.get(bucket.signed(digest, 60)).content == data
+
+
+def test_what_is_wrong_is_one_line(settings: BucketSettings, gateway: Ceph, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("wrong\n")
+    wrong = BucketSettings(settings.url, endpoint=settings.endpoint, secret_key_file=str(tmp_path / "key"))
+    with pytest.raises(ConfigError, match="refuses the credentials") as caught:
+        Bucket(wrong).check()
+    assert "\n" not in str(caught.value)
+    assert SECRET_KEY not in str(caught.value)
+    with pytest.raises(PreconditionError, match="refuses the credentials"):
+        Bucket(wrong).size(Digest.of(b"x"))
+    with pytest.raises(ConfigError, match="no such bucket"):
+        Bucket(BucketSettings("s3://not-made", endpoint=gateway.endpoint)).check()
+    with pytest.raises(ConfigError, match="can't be read"):
+        Bucket(BucketSettings(settings.url, access_key_file=str(tmp_path / "none")))
+    with pytest.raises(TypeError, match="pickled"):
+        Bucket(settings).__reduce__()
+
+
+def test_a_forked_child_is_refused(settings: BucketSettings) -> None:
+    program = (
+        "import os, sys\n"
+        "from imagestore import Digest\n"
+        "from imagestore.config.model import BucketSettings\n"
+        "from imagestore.content.bucket import Bucket\n"
+        "from imagestore.errors import StoreError\n"
+        f"bucket = Bucket(BucketSettings({settings.url!r}, endpoint={settings.endpoint!r}))\n"
+        "bucket.size(Digest.of(b'x'))\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    try:\n"
+        "        bucket.size(Digest.of(b'x'))\n"
+        "    except StoreError:\n"
+        "        os._exit(7)\n"
+        "    os._exit(1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert done.returncode == 7
+
+
+def test_an_empty_disk_is_filled_from_the_bucket(settings: BucketSettings, tmp_path: Path) -> None:
+    with RegistryServer({NAME: IMAGE}) as upstream:
+        with running_mirror(tmp_path / "one", table(settings, upstream)) as mirror:
+            assert pull(mirror, upstream) == [200, 200, 200]
+            wait_until_there(settings)
+        before = upstream.ledger.count(kind="blob", method="GET")
+        with running_mirror(tmp_path / "two", table(settings, upstream)) as mirror:
+            assert pull(mirror, upstream) == [200, 200, 200]
+            numbers = dict(mirror.mirror.numbers.by_upstream())[upstream.address]
+            assert numbers["bucket_read_bytes"] == sum(blob.size for blob in BLOBS)
+        assert upstream.ledger.count(kind="blob", method="GET") == before
+
+
+def test_clients_are_sent_to_the_bucket(settings: BucketSettings, tmp_path: Path) -> None:
+    with (
+        RegistryServer({NAME: IMAGE}) as upstream,
+        running_mirror(tmp_path, table(settings, upstream, more=", redirect = true")) as mirror,
+    ):
+        assert pull(mirror, upstream) == [200, 200, 200]
+        wait_until_there(settings)
+        assert pull(mirror, upstream, follow=True) == [307, 307, 307]
+
+
+def test_something_else_in_the_bucket_is_not_served(settings: BucketSettings, gateway: Ceph, tmp_path: Path) -> None:
+    large = BLOBS[-1]
+    store = gateway.store(settings)
+    obstore.put(store, f"blobs/sha256/{large.digest.encoded}", b"\0" * large.size)
+    with RegistryServer({NAME: IMAGE}) as upstream, running_mirror(tmp_path, table(settings, upstream)) as mirror:
+        mirror.get(f"/v2/app/manifests/1?ns={upstream.address}")
+        for _ in range(2):
+            try:
+                answer = mirror.get(f"/v2/app/blobs/{large.digest}?ns={upstream.address}")
+            except httpx.RemoteProtocolError:  # it had read the wrong bytes, and is cut off
+                continue
+            assert Digest.of(answer.content) == large.digest
+        assert Digest.of(mirror.get(f"/v2/app/blobs/{large.digest}?ns={upstream.address}").content) == large.digest
+
+
+def test_a_gateway_that_is_away_is_no_failure(settings: BucketSettings, gateway: Ceph, tmp_path: Path) -> None:
+    with RegistryServer({NAME: IMAGE}) as upstream:
+        text = table(settings, upstream, more=", redirect = true")
+        gateway.kill_gateway()
+        try:
+            with running_mirror(tmp_path, text) as mirror:
+                assert pull(mirror, upstream) == [200, 200, 200]
+        finally:
+            gateway.start_gateway()
+        with pytest.raises((StoreError, ContentNotFoundError)):
+            Bucket(settings).open(Digest.of(b"x"), 1, offset=0, cancel=CancelToken())
