@@ -17,7 +17,7 @@ ROWS ?=
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
-.PHONY: help demo demo-growth docs reference test unit lint types format integration crash bench protos protos-check lock clean
+.PHONY: help demo demo-growth docs reference test unit lint types format integration crash growth bench protos protos-check lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; recorded, so no registry is asked. Like all of"
@@ -28,6 +28,7 @@ help:
 	@echo "make test         lint, types, floors, unit and property tests"
 	@echo "make integration  the same against real servers on loopback (installs Debian packages that are missing)"
 	@echo "make crash        kill processes at work on one store (KILLS=1000 of them) and judge what is left"
+	@echo "make growth       the mirror and its bucket with real clients, KILLS of it, and its figures"
 	@echo "make bench        measure beside Debian's programs; writes benchmarks/RESULTS.md (ROUNDS=5; ROWS=\"S M\" only prints)"
 	@echo "make format       let ruff put the code in shape"
 	@echo "make protos       generate the gRPC code anew from the .proto files (protos-check: is it what they give?)"
@@ -94,6 +95,11 @@ protos: $(PROTOS)/ready
 
 protos-check: $(PROTOS)/ready
 	.ci/protos $(PROTOS)/bin/python --check
+
+growth: $(VENV)/ready
+	tests/integration/install-peers
+	MIRROR_KILLS=$(KILLS) $(BIN)/pytest tests/integration/test_mirror.py tests/integration/test_bucket.py
+	$(BIN)/python -m benchmarks --rounds $(ROUNDS) --rows MIRROR NODES
 
 bench: $(VENV)/ready
 	tests/integration/install-peers

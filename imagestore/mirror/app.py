@@ -190,7 +190,7 @@ def _is_replica(request: web.Request) -> bool:
 
 
 def _headers(digest: Digest | None = None) -> dict[str, str]:
-    headers = {"Docker-Distribution-Api-Version": "registry/2.0"}
+    headers = {"Docker-Distribution-Api-Version": "registry/2.0", "Server": "imagestore"}
     if digest is not None:
         headers["Docker-Content-Digest"] = str(digest)
     return headers
