@@ -159,7 +159,13 @@ class Catalogue:
 
     def member(self, name: str, digest: Digest) -> Descriptor | None:
         """Anything that a repository is known to have: documents, and what they name."""
-        query = "SELECT media_type, digest, size FROM part WHERE name = ? AND digest = ? LIMIT 1"
+        # Where documents disagree about a size, what is here decides.
+        query = (
+            "SELECT p.media_type, p.digest, p.size FROM part p"
+            " JOIN document d ON d.name = p.name AND d.digest = p.parent"
+            " LEFT JOIN blob b ON b.upstream = d.upstream AND b.digest = p.digest AND b.is_here"
+            " WHERE p.name = ? AND p.digest = ? ORDER BY p.size = b.size DESC LIMIT 1"
+        )
         row = self._row(query, name, str(digest))
         return self.document(name, digest) if row is None else _descriptor(row)
 

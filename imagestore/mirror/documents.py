@@ -146,7 +146,7 @@ class DocumentSource:
             return client.resolve_whole(reference, known=() if known is None else [known], cancel=token)
 
         try:
-            target, raw = upstreams.ask(repository.upstream, owner, resolve, cancel=cancel)
+            (target, raw), is_from_replica = upstreams.ask(repository.upstream, owner, resolve, cancel=cancel)
         except ReferenceNotFoundError:
             if reference.digest is None:
                 self._catalogue.drop_tag(repository.name, reference.tag)
@@ -155,7 +155,7 @@ class DocumentSource:
         if raw is None:
             raw = store.content.read(target.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         else:
-            self._numbers.count_fetched(repository.upstream.name, len(raw), is_from_replica=bool(owner))
+            self._numbers.count_fetched(repository.upstream.name, len(raw), is_from_replica=is_from_replica)
         self._note(store, repository, target, raw, tag="" if reference.digest is not None else reference.tag)
         self._keep(store, target, raw, cancel)
         return ServedDocument(target, raw, is_new=is_new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from typing import TYPE_CHECKING, Final
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A blob may wait so long for others of its upstream; its own first byte then has an answer's time.
+#: A blob may wait so long for others of its upstream that do come; its own first byte then has an answer's time.
 _LINE_SECONDS: Final = 60.0
+#: An upstream that hasn't begun to send by then is given up, so that the next blob can try.
+_OPENING_SECONDS: Final = 30.0
 #: Content that an upstream sent wrong isn't asked for again for so long.
 _DISTRUST_SECONDS: Final = 30.0
 _MOST_DISTRUSTED: Final = 10_000
@@ -72,6 +75,8 @@ class BlobFetcher:
         self._second = second
         self._loop = asyncio.get_running_loop()
         self._fills: dict[_Key, Fill] = {}
+        #: When something last came from an upstream, in the loop's time; written by the fetching threads.
+        self._advanced: dict[str, float] = {}
         self._distrusted: dict[tuple[str, Digest, int], float] = {}
 
     def under_way(self) -> list[Fill]:
@@ -88,7 +93,7 @@ class BlobFetcher:
         """
         self._refuse_distrusted(repository.upstream, blob)
         fill, is_joined = self._fill(upstreams, repository, blob, is_for_replica=is_for_replica)
-        await self._begun(fill)
+        await self._begun(fill, repository.upstream)
         return fill, is_joined
 
     def _refuse_distrusted(self, upstream: Upstream, blob: Descriptor) -> None:
@@ -102,12 +107,14 @@ class BlobFetcher:
         # One that waits for another replica is none for that replica to wait for.
         owner = upstreams.owner(str(blob.digest), is_for_replica=is_for_replica)
         key = (upstream.name, blob.digest, blob.size, owner)
-        fill = self._fills.get(key)
-        if fill is not None and not fill.is_over:
-            return fill, True
+        live = {each: fill for each, fill in self._fills.items() if each[:3] == key[:3] and not fill.is_over}
+        joined = live.get(key) or (None if is_for_replica else next(iter(live.values()), None))
+        if joined is not None:
+            return joined, True
         fill = self._fills[key] = Fill(blob, self._loop)
         work = functools.partial(self._fetch, fill, repository, upstreams, owner)
-        future = self._loop.run_in_executor(self._shared.lane(upstream).fetchers, work)
+        lane = self._shared.lane(upstream)
+        future = self._loop.run_in_executor(lane.from_replicas if owner else lane.fetchers, work)
         future.add_done_callback(functools.partial(self._fetched, key, fill))
         return fill, False
 
@@ -119,17 +126,20 @@ class BlobFetcher:
                 self._distrusted.clear()
             self._distrusted[key[:3]] = self._loop.time() + _DISTRUST_SECONDS
 
-    async def _begun(self, fill: Fill) -> None:
-        """Wait until a blob comes: in line for others, and then an answer's time.
+    async def _begun(self, fill: Fill, upstream: Upstream) -> None:
+        """Wait until a blob comes: in line for others as long as these come, and then an answer's time.
 
         Raises:
             ImageStoreError: it doesn't.
         """
-        try:
-            async with asyncio.timeout(_LINE_SECONDS):
-                await fill.started()
-        except TimeoutError:
-            raise RegistryUnavailableError(f"{fill.descriptor.digest}: its upstream is busy with others") from None
+        since, patience = self._loop.time(), self._shared.answer_seconds()
+        while not fill.is_started and not fill.is_over:
+            until = min(since + _LINE_SECONDS, max(since, self._advanced.get(upstream.name, since)) + patience)
+            if self._loop.time() >= until:
+                raise RegistryUnavailableError(f"{fill.descriptor.digest}: its upstream is busy with others")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await fill.started()
         await self._shared.in_time(fill.begun(), str(fill.descriptor.digest))
 
     def _fetch(self, fill: Fill, repository: Repository, upstreams: Upstreams, owner: str) -> ImageStoreError | None:
@@ -158,24 +168,54 @@ class BlobFetcher:
         token: CancelToken,
     ) -> None:
         upstream, blob = repository.upstream, fill.descriptor
-        self._keeper.reserve(store, upstream, blob)
+        self._keeper.hold(store, upstream.name, [blob.digest])
         try:
-            self._keeper.hold(store, upstream.name, [blob.digest])
-            here = store.content.find(blob.digest)
-            if here is not None and here.size != blob.size and store.content.delete_damaged(blob.digest):
-                raise SizeMismatchError(str(blob.digest), expected=blob.size, actual=here.size)
-            sources = self._sources(upstreams, upstream, owner, token)
-            reference = repository.reference(str(blob.digest))
-            if fetch(fill, content=store.content, sources=sources, reference=reference, cancel=token):
-                self._catalogue.put_blob(upstream.name, repository.name, blob)
-                if self._second is not None:
-                    self._second.publish(upstream.name, blob)
-                fill.tell(lambda: fill.finish(None))
-            else:
-                fill.tell(fill.find_here)
+            is_new = not self._is_here(store, blob) and self._fetched_new(
+                store, fill, repository, upstreams, owner, token
+            )
         except IntegrityError:
             self._catalogue.distrust(repository.name, blob.digest)
             raise
+        if is_new:
+            self._catalogue.put_blob(upstream.name, repository.name, blob)
+            if self._second is not None:
+                self._second.publish(upstream.name, blob)
+            fill.tell(lambda: fill.finish(None))
+        else:
+            fill.tell(fill.find_here)
+
+    def _is_here(self, store: ImageStore, blob: Descriptor) -> bool:
+        """Whether a blob is in the store already; a damaged one is thrown away.
+
+        Raises:
+            SizeMismatchError: it is, and has another size.
+        """
+        here = store.content.find(blob.digest)
+        if here is None or here.size == blob.size:
+            return here is not None
+        if store.content.delete_damaged(blob.digest):
+            raise SizeMismatchError(str(blob.digest), expected=blob.size, actual=here.size)
+        self._catalogue.forget_content(blob.digest)
+        return False
+
+    def _fetched_new(
+        self,
+        store: ImageStore,
+        fill: Fill,
+        repository: Repository,
+        upstreams: Upstreams,
+        owner: str,
+        token: CancelToken,
+    ) -> bool:
+        """Make room for a blob and fetch it; False where another fetch has brought it meanwhile."""
+        upstream, blob = repository.upstream, fill.descriptor
+        # What one upstream has sent is no other's before it is verified. A replica's part is apart too: two replicas
+        # that wait for each other's would wait for ever.
+        ref = f"mirror/{upstream.name}/{'replica' if owner else 'upstream'}/{blob.size}/{blob.digest}"
+        reference, sources = repository.reference(str(blob.digest)), self._sources(upstreams, upstream, owner, token)
+        self._keeper.reserve(store, upstream, blob)
+        try:
+            return fetch(fill, ref=ref, content=store.content, sources=sources, reference=reference, cancel=token)
         finally:
             self._keeper.give_back(upstream.name, blob)
 
@@ -183,17 +223,20 @@ class BlobFetcher:
         """Whom to ask for a blob: its owner first, where that is another replica."""
 
         def received(count: int) -> None:
+            self._advanced[upstream.name] = self._loop.time()
             self._numbers.count_fetched(upstream.name, count, is_from_replica=False)
             upstreams.throttle(upstream, count, cancel=token)
 
         def replicated(count: int) -> None:
+            upstreams.praise(owner)
             self._numbers.count_fetched(upstream.name, count, is_from_replica=True)
 
         found = []
         if owner:
             client, seconds = upstreams.client(upstream, owner), upstreams.owner_seconds
-            found.append(Source(client, replicated, seconds, lambda: upstreams.rest(owner)))
+            found.append(Source(client, replicated, seconds, lambda: upstreams.blame(owner)))
         if self._second is not None:
             found.append(Source(self._second, functools.partial(self._numbers.count_from_bucket, upstream.name)))
         admit = functools.partial(upstreams.admit, upstream, cancel=token)
-        return [*found, Source(upstreams.client(upstream, ""), received, before=admit)]
+        client = upstreams.client(upstream, "")
+        return [*found, Source(client, received, opening_seconds=_OPENING_SECONDS, before=admit)]

@@ -17,10 +17,10 @@ from imagestore.errors import (
     ImageStoreError,
     IntegrityError,
     OperationCancelledError,
+    ReferenceNotFoundError,
     RegistryError,
     SizeMismatchError,
 )
-from imagestore.store.pull.fetch_order import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -235,6 +235,7 @@ class Source:
 def fetch(
     fill: Fill,
     *,
+    ref: str,
     content: ContentStore,
     sources: Sequence[Source],
     reference: Reference,
@@ -244,6 +245,8 @@ def fetch(
 
     Args:
         fill: hears of progress, and of the end.
+        ref: name of its ingest, which no other upstream's fetch has: what one has sent is nobody's else before it is
+            verified.
         content: where it goes.
         sources: asked in this order; one that breaks off is followed by the next, where it stopped.
         reference: names the repository.
@@ -257,7 +260,6 @@ def fetch(
     """
     descriptor = fill.descriptor
     try:
-        ref = ingest_ref(descriptor)
         with content.writer(ref, expected=descriptor.digest, total=descriptor.size, cancel=cancel) as writer:
             try:
                 _Transfer(fill, writer, reference, cancel).run(sources)
@@ -286,7 +288,8 @@ class _Transfer:
                 self._cancel.check()
                 if number == len(sources):
                     raise
-                source.failed()
+                if not isinstance(error, ReferenceNotFoundError):
+                    source.failed()
                 if isinstance(error, IntegrityError):
                     self._restart()
 

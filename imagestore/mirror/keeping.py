@@ -54,28 +54,41 @@ class Keeper:
         # What is on its way, which the catalogue doesn't count yet: bytes by upstream and digest.
         self._reserved: dict[tuple[str, Digest], int] = {}
 
-    def adjust(self, store: ImageStore, served: Collection[str]) -> None:
-        """Make the leases agree with the catalogue: after a crash, and after the catalogue was lost.
+    def let_go(self, store: ImageStore, served: Collection[str]) -> None:
+        """Forget what is here of upstreams that aren't served any more; the next collection takes it.
 
         Args:
             store: has the leases.
-            served: names of upstreams; what is here of others goes with the next collection.
+            served: names of upstreams.
         """
         for name in self._catalogue.upstreams():
             if name not in served:
                 log.warning("an upstream isn't served any more, its content is let go", extra={"upstream": name})
                 self._catalogue.forget_upstream(name)
-        known = {lease_of(name): name for name in self._catalogue.upstreams()}
+        kept = {lease_of(name) for name in served}
         for lease in list(store.metadata.leases()):
-            if lease.id.startswith(lease_of("")) and lease.id not in known:
+            if lease.id.startswith(lease_of("")) and lease.id not in kept:
                 store.metadata.delete_lease(lease.id)
-        for lease_id, upstream in known.items():
+
+    def adjust(self, store: ImageStore) -> None:
+        """Make the leases agree with the catalogue: after a crash, and after the catalogue was lost.
+
+        Only while nothing is fetched: what is on its way is under a lease before the catalogue knows it.
+        """
+        for upstream in self._catalogue.upstreams():
             self._catalogue.forget_unnamed(upstream)
+            self.hold(store, upstream, self._catalogue.contents(upstream))
+        for lease in list(store.metadata.leases()):
+            upstream = lease.id.removeprefix(lease_of(""))
+            if upstream == lease.id:
+                continue
             wanted = self._catalogue.contents(upstream)
-            self.hold(store, upstream, wanted)
-            surplus = [each for each in store.metadata.leased_content(lease_id) if each not in wanted]
+            if not wanted:
+                store.metadata.delete_lease(lease.id)
+                continue
+            surplus = [each for each in store.metadata.leased_content(lease.id) if each not in wanted]
             if surplus:
-                store.metadata.unlease_content(lease_id, surplus)
+                store.metadata.unlease_content(lease.id, surplus)
 
     def hold(self, store: ImageStore, upstream: str, digests: Collection[Digest]) -> None:
         """Put content under the upstream's lease, before anybody looks whether it is there."""

@@ -16,7 +16,7 @@ class MirrorNumbers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: Requests by (upstream, kind, result): what was asked for, and ``hit``, ``fetched``, ``joined``, ``stale``,
-        #: ``missing`` or ``refused``.
+        #: ``missing``, ``redirected``, or ``failed``.
         self._requests: Counter[tuple[str, str, str]] = Counter()
         self._fetched: Counter[str] = Counter()
         self._replicated: Counter[str] = Counter()

@@ -17,7 +17,9 @@ from imagestore.content.locks import FileLock
 from imagestore.errors import (
     ContentNotFoundError,
     ImageStoreError,
+    RateLimitedError,
     ReferenceNotFoundError,
+    RegistryUnavailableError,
     StoreBusyError,
 )
 from imagestore.mirror.bodies import BlobSource, StoredBlob
@@ -55,8 +57,9 @@ log = logging.getLogger(__name__)
 CATALOGUE: Final = "mirror.db"
 STATE_FOLDER: Final = "hosts"
 LOCK: Final = "mirror"
-#: An upstream that gave no answer is left alone for so long, where something stale can be served.
+#: A reference that brought no answer isn't asked for again for so long, where something stale can be served.
 _REST_SECONDS: Final = 10.0
+_MOST_RESTING: Final = 10_000
 #: How exactly it is known when a document was served last.
 _USE_SECONDS: Final = 60.0
 _MOST_USES: Final = 10_000
@@ -106,6 +109,7 @@ class Mirror:
             self._keeper = Keeper(self._catalogue, self.numbers)
             self._documents = DocumentSource(self._catalogue, self._keeper, self.numbers)
             self._open_table(store)
+            self._keeper.adjust(store)
             bucket = store.config.settings.mirror.bucket
             if bucket is not None:
                 self._second = SecondTier(bucket, self._workers, self.numbers)
@@ -120,7 +124,7 @@ class Mirror:
         )
 
     def _open_table(self, store: ImageStore) -> None:
-        self._keeper.adjust(store, store.config.settings.mirror.upstreams)
+        self._keeper.let_go(store, store.config.settings.mirror.upstreams)
         self.upstreams = Upstreams(store.config, str(store.root / STATE_FOLDER))
 
     async def reload(self) -> None:
@@ -166,7 +170,7 @@ class Mirror:
             return cached.document, "hit"
         self._refuse_offline(str(reference))
         stale = cached.document if cached is not None and upstream.serves_stale else None
-        if stale is not None and self._loop.time() < self._resting.get(upstream.name, 0.0):
+        if stale is not None and self._loop.time() < self._resting.get(str(reference), 0.0):
             return replace(stale, is_stale=True), "stale"
         owner = upstreams.owner(str(reference.digest or reference), is_for_replica=is_for_replica)
         known = cached.document.descriptor if cached is not None else None
@@ -183,13 +187,19 @@ class Mirror:
         except ReferenceNotFoundError:
             raise
         except ImageStoreError as error:
-            self._resting[upstream.name] = self._loop.time() + _REST_SECONDS
             if stale is None:
                 raise
+            if isinstance(error, RegistryUnavailableError | RateLimitedError):
+                self._rest(reference)
             log.warning("%s is stale: %s", reference, error, extra={"upstream": upstream.name})
             return replace(stale, is_stale=True), "stale"
-        self._resting.pop(upstream.name, None)
+        self._resting.pop(str(reference), None)
         return found, "hit" if not found.is_new else "joined" if is_joined else "fetched"
+
+    def _rest(self, reference: Reference) -> None:
+        if len(self._resting) >= _MOST_RESTING:
+            self._resting.clear()
+        self._resting[str(reference)] = self._loop.time() + _REST_SECONDS
 
     async def blob(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> BlobSource:
         """A blob of a repository: open in the store, or on its way and begun; close it.
@@ -355,7 +365,6 @@ class Mirror:
             return known, StoredBlob(file, known)
         # Damaged, or wrongly described: a fetch finds out which.
         file.close()
-        self._catalogue.forget_content(digest)
         return known, None
 
     async def _ask_for_size(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> Descriptor:
@@ -368,7 +377,7 @@ class Mirror:
             def find(client: RegistryClient, part: CancelToken) -> Descriptor:
                 return client.find_blob(reference, digest, cancel=part)
 
-            found = upstreams.ask(upstream, owner, find, cancel=token)
+            found, _ = upstreams.ask(upstream, owner, find, cancel=token)
             self._keeper.hold(store, upstream.name, [digest])
             here = store.content.find(digest)
             is_here = here is not None and here.size == found.size
@@ -387,10 +396,11 @@ class Mirror:
         try:
             for manifest in await self._shared.once(("prefetch", str(reference)), upstream, choose):
                 by_digest = repository.reference(str(manifest.digest))
-                found = await self.document(repository, by_digest, is_for_replica=False)
+                found, _ = await self._found_document(repository, by_digest, is_for_replica=False)
                 for part in await asyncio.to_thread(self._documents.parts, found):
                     if part.kind is not Kind.FOREIGN_LAYER:
-                        (await self.blob(repository, part.digest, is_for_replica=False)).close()
+                        blob, _ = await self._found_blob(repository, part.digest, is_for_replica=False)
+                        blob.close()
         except ImageStoreError as error:
             log.warning("prefetch failed: %s", error, extra={"reference": str(reference)})
 
@@ -403,7 +413,12 @@ class Mirror:
         if listed is not None and self._loop.time() - listed.listed_at < upstream.fresh_seconds:
             value: T = listed.value
             return value
-        value = await self._shared.once(key, upstream, lambda _, token: upstreams.ask(upstream, "", ask, cancel=token))
+
+        def asked(_: ImageStore, token: CancelToken) -> T:
+            answer, _is_owners = upstreams.ask(upstream, "", ask, cancel=token)
+            return answer
+
+        value = await self._shared.once(key, upstream, asked)
         if len(self._lists) >= _MOST_LISTS:
             self._lists.clear()
         self._lists[key] = _Listed(self._loop.time(), value)
@@ -416,7 +431,11 @@ class Mirror:
         if len(self._uses) >= _MOST_USES:
             self._uses.clear()
         self._uses[key] = now
-        await self._workers.quick(lambda _: self._catalogue.note_served(repository.name, digest))
+        try:
+            await self._workers.quick(lambda _: self._catalogue.note_served(repository.name, digest))
+        except ImageStoreError as error:
+            # What is found is served all the same.
+            log.warning("use isn't noted: %s", error, extra={"digest": str(digest)})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -39,11 +39,14 @@ class Lane:
 
     askers: ThreadPoolExecutor
     fetchers: ThreadPoolExecutor
+    #: Apart, so that replicas which ask each other never wait for each other's line.
+    from_replicas: ThreadPoolExecutor
 
     def close(self) -> None:
         """Wait for what is under way."""
         self.askers.shutdown(cancel_futures=True)
         self.fetchers.shutdown(cancel_futures=True)
+        self.from_replicas.shutdown(cancel_futures=True)
 
 
 class SharedWork:
@@ -57,7 +60,7 @@ class SharedWork:
     def __init__(self, workers: StoreWorkers, answer_seconds: Callable[[], float]) -> None:
         self.operations = CancelGroup()
         self._workers = workers
-        self._answer_seconds = answer_seconds
+        self.answer_seconds = answer_seconds
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[str, Lane] = {}
         self._asked: dict[tuple[str, ...], asyncio.Task[Any]] = {}
@@ -106,11 +109,12 @@ class SharedWork:
         if lane is None:
             askers = ThreadPoolExecutor(_ASK_THREADS, f"ask-{upstream.name}")
             fetchers = ThreadPoolExecutor(upstream.max_connections, f"fetch-{upstream.name}")
-            lane = self._lanes[upstream.name] = Lane(askers, fetchers)
+            from_replicas = ThreadPoolExecutor(upstream.max_connections, f"copy-{upstream.name}")
+            lane = self._lanes[upstream.name] = Lane(askers, fetchers, from_replicas)
         return lane
 
     async def in_time(self, wanted: Coroutine[Any, Any, T] | asyncio.Future[T], what: str, *, share: float = 1.0) -> T:
-        seconds = self._answer_seconds() * share
+        seconds = self.answer_seconds() * share
         try:
             async with asyncio.timeout(seconds):
                 return await wanted

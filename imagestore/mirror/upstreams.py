@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -39,8 +40,11 @@ T = TypeVar("T")
 
 #: What a replica has of the time in which a client has to be answered.
 _OWNERS_SHARE: Final = 0.5
-#: A replica that didn't help isn't asked for so long.
+#: A replica that didn't help so often, and helped nobody in between, isn't asked for so long.
+_STRIKES: Final = 3
 _REST_SECONDS: Final = 10.0
+#: Tries of one request at an upstream.
+_ATTEMPTS: Final = 3
 _PULLING: Final = frozenset({"pull", "resolve", "referrers"})
 
 
@@ -112,6 +116,7 @@ class Upstreams:
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], RegistryClient] = {}
         self._resting: dict[str, float] = {}
+        self._strikes: Counter[str] = Counter()
         # Read when it is needed: where containerd's folders say that a host's mirror is this one, they would make a
         # circle, so what the table says goes first.
         self._read = reader_for(config)
@@ -158,13 +163,22 @@ class Upstreams:
             return ""
         return owner
 
-    def rest(self, owner: str) -> None:
-        """Don't ask a replica for some seconds; it has not helped."""
-        self._resting[owner] = time.monotonic() + _REST_SECONDS
+    def blame(self, owner: str) -> None:
+        """A replica hasn't helped; if that is so again and again, it isn't asked for some seconds."""
+        with self._lock:
+            self._strikes[owner] += 1
+            if self._strikes[owner] >= _STRIKES:
+                self._strikes[owner] = 0
+                self._resting[owner] = time.monotonic() + _REST_SECONDS
+
+    def praise(self, owner: str) -> None:
+        """A replica has helped."""
+        with self._lock:
+            self._strikes[owner] = 0
 
     def ask(
         self, upstream: Upstream, owner: str, work: Callable[[RegistryClient, CancelToken], T], *, cancel: CancelToken
-    ) -> T:
+    ) -> tuple[T, bool]:
         """Ask the owner of a thing, in short time, and upstream if that doesn't help.
 
         Args:
@@ -173,6 +187,9 @@ class Upstreams:
             work: asks a client.
             cancel: ends it.
 
+        Returns:
+            The answer, and whether it is the owner's.
+
         Raises:
             RegistryError, IntegrityError, DocumentError: upstream doesn't have it, can't be asked, or lies.
             OperationCancelledError: cancelled, or past the deadline.
@@ -180,13 +197,15 @@ class Upstreams:
         if owner:
             try:
                 with cancel.child(deadline_seconds=self.owner_seconds) as part:
-                    return work(self.client(upstream, owner), part)
+                    answer = work(self.client(upstream, owner), part)
+                self.praise(owner)
+                return answer, True
             except (RegistryError, IntegrityError, DocumentError, OperationCancelledError) as error:
                 cancel.check()
                 if not isinstance(error, ReferenceNotFoundError):
-                    self.rest(owner)
+                    self.blame(owner)
         self.admit(upstream, cancel=cancel)
-        return work(self.client(upstream, ""), cancel)
+        return work(self.client(upstream, ""), cancel), False
 
     @property
     def owner_seconds(self) -> float:
@@ -225,6 +244,13 @@ class Upstreams:
         limits = replace(policy, connections_per_host=upstream.max_connections)
         if owner:
             limits = replace(limits, attempts=1, longest_wait_seconds=0.5)
+        else:
+            # Clients wait, and ask again themselves.
+            limits = replace(
+                limits,
+                attempts=min(limits.attempts, _ATTEMPTS),
+                longest_wait_seconds=min(limits.longest_wait_seconds, self.settings.answer_seconds),
+            )
         return connect(
             config=self._config,
             policy=limits,

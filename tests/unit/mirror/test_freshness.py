@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from imagestore.testing import RegistryServer, build_image, layer
+from imagestore.testing import FaultRule, RegistryServer, Where, build_image, layer
+from imagestore.testing.faults import Refuse
 from tests.support.mirror import RunningMirror, mirror_table, running_mirror
 
 if TYPE_CHECKING:
@@ -98,3 +99,16 @@ def test_a_tag_that_its_upstream_deleted(tmp_path: Path, upstream: RegistryServe
         ask(mirror, upstream)
         del upstream.library.open("registry.example", "team/app").tags["1"]
         assert ask(mirror, upstream)[0] == 404
+
+
+@pytest.mark.parametrize("status", [401, 403, 500, 503])
+def test_a_reference_that_is_refused_makes_no_other_one_stale(tmp_path: Path, status: int) -> None:
+    refused = FaultRule(Refuse(status), Where(repository="team/other"), times=0)
+    with (
+        RegistryServer({NAME: OLD}, faults=[refused]) as upstream,
+        running_mirror(tmp_path, mirror_table({upstream.address: 'tag_freshness = "0s"'})) as mirror,
+    ):
+        ask(mirror, upstream)
+        upstream.library.add(NAME, NEW)
+        assert mirror.get(f"/v2/team/other/manifests/1?ns={upstream.address}").status_code in {404, 503}
+        assert ask(mirror, upstream) == (200, str(NEW.target.digest))

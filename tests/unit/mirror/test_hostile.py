@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import httpx
@@ -17,7 +18,7 @@ from imagestore import Digest
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
 from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.distribution import StoredDocument
-from imagestore.testing.faults import Flip, SlowHead
+from imagestore.testing.faults import Flip, SlowHead, Stall
 from tests.support.mirror import mirror_table, running_mirror
 from tests.unit.mirror.test_listener import certificates
 from tests.unit.mirror.test_replicas import free_ports
@@ -194,3 +195,44 @@ def test_ranges_that_are_none_are_overlooked(tmp_path: Path, asked: str, is_warm
         behind = mirror.get(path, Range=f"bytes={LAYER.size}-")
         assert behind.status_code == 416
         assert behind.headers["Content-Range"] == f"bytes */{LAYER.size}"
+
+
+def test_what_one_upstream_sent_is_not_shown_before_it_is_verified(tmp_path: Path) -> None:
+    """A private upstream broke off; another one that claims the same digest doesn't continue what is here of it."""
+    stalling = FaultRule(Stall(at=LAYER.size - 1000, seconds=60.0), Where(reference=str(LAYER.digest), method="GET"))
+    lying = FaultRule(Flip(at=0), Where(reference=str(LAYER.digest), method="GET"), times=0)
+    with (
+        RegistryServer({NAME: IMAGE}, faults=[stalling]) as private,
+        RegistryServer({NAME: IMAGE}, faults=[lying]) as public,
+    ):
+        table = mirror_table({private.address: "", public.address: ""})
+        with running_mirror(tmp_path, table) as mirror:
+            got = stream(f"{mirror.url}/v2/app/blobs/{LAYER.digest}?ns={private.address}", stop_at=1 << 19)
+        with running_mirror(tmp_path, table) as mirror:
+            shown = stream(f"{mirror.url}/v2/app/blobs/{LAYER.digest}?ns={public.address}", stop_at=LAYER.size)
+        assert len(shown) < LAYER.size
+        assert shown[:1] != got[:1]
+
+
+def stream(url: str, *, stop_at: int) -> bytes:
+    """What comes of a body until it is cut off, or is so long."""
+    got = b""
+    with contextlib.suppress(httpx.TransportError), httpx.stream("GET", url, timeout=60) as answer:
+        for piece in answer.iter_raw():
+            got += piece
+            if len(got) >= stop_at:
+                break
+    return got
+
+
+def test_who_waits_behind_blobs_that_do_not_come_is_told_so_too(tmp_path: Path) -> None:
+    with RegistryServer(
+        {NAME: IMAGE}, faults=[FaultRule(SlowHead(seconds=60.0), Where(kind="blob"), times=0)]
+    ) as upstream:
+        table = mirror_table({upstream.address: "max_connections = 1"}, answer_timeout='"1s"')
+        with running_mirror(tmp_path, table) as mirror:
+            assert mirror.get(f"/v2/app/manifests/1?ns={upstream.address}").status_code == 200
+            urls = [f"{mirror.url}/v2/app/blobs/{digest}?ns={upstream.address}" for digest in IMAGE.blobs]
+            with ThreadPoolExecutor(len(urls)) as clients:
+                answers = list(clients.map(lambda url: httpx.get(url, timeout=30), urls))
+        assert [answer.status_code for answer in answers] == [404] * len(urls)

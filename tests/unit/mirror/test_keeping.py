@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from imagestore import Digest
@@ -9,6 +11,8 @@ from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.keeping import SPARED_SECONDS, Keeper, lease_of
 from imagestore.mirror.numbers import MirrorNumbers
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
+from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.engine.distribution import StoredDocument
 from tests.support.mirror import RunningMirror, mirror_table, running_mirror
 
 if TYPE_CHECKING:
@@ -135,3 +139,45 @@ def test_a_shared_blob_stays_while_one_of_its_images_does(tmp_path: Path) -> Non
     assert catalogue.used_bytes("r.example") == two.target.size + shared.size
     Keeper(catalogue, MirrorNumbers())
     catalogue.close()
+
+
+def test_a_manifest_with_a_wrong_size_uncounts_nothing(tmp_path: Path) -> None:
+    """Nor does it keep the blob from those whose manifests are right."""
+    image = image_of(0)
+    wrong = json.loads(image.documents[image.target.digest].data)
+    wrong["layers"][0]["size"] = 7
+    raw = json.dumps(wrong).encode()
+    with RegistryServer(IMAGES) as upstream:
+        repository = upstream.library.open("registry.example", "app")
+        repository.documents[Digest.of(raw)] = StoredDocument(image.target.media_type, BytesBody(raw))
+        repository.tags["wrong"] = Digest.of(raw)
+        with running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror:
+            assert pull(mirror, upstream, 0) == 200
+            assert mirror.get(f"/v2/app/manifests/wrong?ns={upstream.address}").status_code == 200
+            for _ in range(2):
+                assert pull(mirror, upstream, 0) == 200
+            assert mirror.mirror.usage()[upstream.address][0] > LAYER_BYTES
+            assert upstream.ledger.count(method="GET", digest=layer_of(0)) == 1
+
+
+def test_a_new_table_lets_go_of_nothing_that_is_being_noted(tmp_path: Path) -> None:
+    with RegistryServer(IMAGES) as upstream, running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror:
+        pull(mirror, upstream, 0)
+        lease, other = lease_of(upstream.address), Digest.of(b"held, and noted in a moment")
+        with mirror.workers.lend() as store:
+            store.metadata.lease_content(lease, [other])
+        mirror.call(mirror.mirror.reload())
+        with mirror.workers.lend() as store:
+            assert other in store.metadata.leased_content(lease)
+
+
+def test_what_is_here_is_served_though_its_use_cannot_be_noted(tmp_path: Path) -> None:
+    with RegistryServer(IMAGES) as upstream:
+        table = mirror_table({upstream.address: ""})
+        with running_mirror(tmp_path, table) as mirror:
+            pull(mirror, upstream, 0)
+        with running_mirror(tmp_path, table) as mirror:
+            full = sqlite3.connect(tmp_path / "mirror.db")
+            full.execute("CREATE TRIGGER full BEFORE UPDATE ON document BEGIN SELECT raise(FAIL, 'no space'); END")
+            full.close()
+            assert pull(mirror, upstream, 0) == 200

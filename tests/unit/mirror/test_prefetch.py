@@ -46,3 +46,5 @@ def test_the_manifests_that_are_chosen(tmp_path: Path, members: str, wanted: set
         with mirror.workers.lend() as store:
             here = {info.digest for info in store.content.walk()}
         assert here == expected | {IMAGE.target.digest}
+        # No client has asked for these.
+        assert mirror.mirror.numbers.requests() == {(upstream.address, "manifest", "fetched"): 1}

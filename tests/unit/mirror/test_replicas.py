@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from imagestore import Digest
 from imagestore.mirror.owners import owner_of
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
+from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.engine.distribution import StoredDocument
 from tests.support.mirror import RunningMirror, mirror_table, running_mirror
 
 if TYPE_CHECKING:
@@ -54,13 +57,16 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def replicas(folder: Path, upstream: RegistryServer, *, only_first: bool = False) -> Iterator[list[RunningMirror]]:
+def replicas(
+    folder: Path, upstream: RegistryServer, *, only_first: bool = False, members: str = ""
+) -> Iterator[list[RunningMirror]]:
     ports = free_ports(2)
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     with contextlib.ExitStack() as stack:
         running = []
         for port, url in list(zip(ports, urls, strict=True))[: 1 if only_first else 2]:
-            table = mirror_table({upstream.address: ""}, replicas=str(urls), replica=f'"{url}"', answer_timeout='"10s"')
+            settings = {"replicas": str(urls), "replica": f'"{url}"', "answer_timeout": '"10s"'}
+            table = mirror_table({upstream.address: members}, **settings)
             running.append(stack.enter_context(running_mirror(folder / str(port), table, port=port)))
         yield running
 
@@ -88,6 +94,8 @@ def test_a_dead_owner_costs_a_transfer_and_no_failure(tmp_path: Path) -> None:
         replicas(tmp_path, upstream, only_first=True) as (alone,),
     ):
         pull(alone, upstream)
+        (_, numbers), *_ = alone.mirror.numbers.by_upstream()
+        assert numbers["replicated_bytes"] == 0
 
 
 def test_a_replica_with_another_table_costs_no_failure(tmp_path: Path) -> None:
@@ -101,3 +109,40 @@ def test_a_replica_with_another_table_costs_no_failure(tmp_path: Path) -> None:
             running_mirror(tmp_path / "two", other, port=ports[1]),
         ):
             pull(mirror, upstream)
+
+
+def test_replicas_never_wait_for_each_others_line(tmp_path: Path) -> None:
+    """Each wants what the other one owns, with one connection upstream."""
+    with (
+        RegistryServer({"registry.example/app:1": IMAGE}) as upstream,
+        replicas(tmp_path, upstream, members="max_connections = 1") as (one, two),
+    ):
+        with ThreadPoolExecutor(2) as clients:
+            for done in [clients.submit(pull_at_once, mirror, upstream) for mirror in (one, two)]:
+                done.result()
+        for blob in IMAGE.manifests[0].layers:
+            assert upstream.ledger.count(method="GET", digest=blob.digest) == 1
+
+
+def pull_at_once(mirror: RunningMirror, upstream: RegistryServer) -> None:
+    assert mirror.get(f"/v2/app/manifests/1?ns={upstream.address}").status_code == 200
+    paths = [f"/v2/app/blobs/{blob.digest}?ns={upstream.address}" for blob in IMAGE.manifests[0].layers]
+    with ThreadPoolExecutor(len(paths)) as clients:
+        assert [answer.status_code for answer in clients.map(mirror.get, paths)] == [200] * len(paths)
+
+
+def test_a_blob_that_upstream_lacks_says_nothing_about_its_owner(tmp_path: Path) -> None:
+    document = json.loads(IMAGE.documents[IMAGE.target.digest].data)
+    lacking = [Digest.of(f"nobody has it: {number}".encode()) for number in range(20)]
+    document["layers"] += [{**document["layers"][0], "digest": str(digest)} for digest in lacking]
+    raw = json.dumps(document).encode()
+    with RegistryServer({"registry.example/app:1": IMAGE}) as upstream, replicas(tmp_path, upstream) as (one, two):
+        repository = upstream.library.open("registry.example", "app")
+        repository.documents[Digest.of(raw)] = StoredDocument(IMAGE.target.media_type, BytesBody(raw))
+        assert one.get(f"/v2/app/manifests/{Digest.of(raw)}?ns={upstream.address}").status_code == 200
+        for digest in lacking:
+            assert one.get(f"/v2/app/blobs/{digest}?ns={upstream.address}").status_code == 404
+        pull(one, upstream)
+        pull(two, upstream)
+        for blob in IMAGE.manifests[0].layers:
+            assert upstream.ledger.count(method="GET", digest=blob.digest) == 1
