@@ -23,11 +23,12 @@ MAX_DEPTH: Final = 32
 MAX_DIGITS: Final = 100
 
 _BLANK: Final = re.compile(r"[ \t]*+")
-_BLANK_LINES: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
-_KEY: Final = re.compile(r'[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*+"|' + r"'[^'\n]*+'")
+# Groups are atomic instead of possessive: before Python 3.11.5 a possessive group matches wrong.
+_BLANK_LINES: Final = re.compile(r"(?>(?:[ \t\r\n]++|#[^\n]*+)*)")
+_KEY: Final = re.compile(r'[A-Za-z0-9_-]++|"(?>(?:[^"\\\n]++|\\.)*)"|' + r"'[^'\n]*+'")
 _STRING: Final = re.compile(
-    r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+"{3,5}|' + r"'''(?:[^']++|'{1,2}(?!'))*+'{3,5}|"
-    r'"(?:[^"\\\n]++|\\.)*+"|' + r"'[^'\n]*+'",
+    r'"""(?>(?:[^"\\]++|\\.|"{1,2}(?!"))*)"{3,5}|' + r"'''(?>(?:[^']++|'{1,2}(?!'))*)'{3,5}|"
+    r'"(?>(?:[^"\\\n]++|\\.)*)"|' + r"'[^'\n]*+'",
     re.DOTALL,
 )
 _INTEGER: Final = re.compile(r"[+-]?([0-9][0-9_]*+)")

@@ -280,16 +280,18 @@ def _is_shallow(value: Any) -> bool:
 
 def _check_depth(raw: bytes, what: str) -> None:
     """Count brackets outside strings: what nests too deep is refused for that, whatever else is wrong with it."""
-    structure, string_end = re.compile(rb'[\[\]{}"]'), re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
+    structure, in_string = re.compile(rb'[\[\]{}"]'), re.compile(rb'["\\]')
     depth = position = 0
     while (found := structure.search(raw, position)) is not None:
         position = found.end()
         mark = found.group()
         if mark == b'"':
-            end = string_end.match(raw, position)
-            if end is None:
+            # No pattern for the whole string: it would keep a state for each escape.
+            while (found := in_string.search(raw, position)) is not None and found.group() == b"\\":
+                position = found.end() + 1
+            if found is None:
                 return  # unterminated: the decoder says where
-            position = end.end()
+            position = found.end()
         elif mark in b"[{":
             depth += 1
             if depth > MAX_DEPTH:
