@@ -10,8 +10,8 @@ import asyncio
 import functools
 import logging
 import os
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from imagestore.content.locks import FileLock
 from imagestore.errors import (
@@ -27,6 +27,7 @@ from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.documents import DocumentSource
 from imagestore.mirror.fetching import BlobFetcher
 from imagestore.mirror.keeping import Keeper
+from imagestore.mirror.lists import ListSource
 from imagestore.mirror.numbers import MirrorNumbers
 from imagestore.mirror.prefetch import wanted_manifests
 from imagestore.mirror.second_tier import SecondTier
@@ -35,7 +36,7 @@ from imagestore.mirror.upstreams import Upstreams
 from imagestore.oci.media_types import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
     from typing import Any
 
     from imagestore.mirror.documents import ServedDocument
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
 
-T = TypeVar("T")
-
 log = logging.getLogger(__name__)
 
 #: Where the root has what the catalogue remembers, and where dead hosts are remembered.
@@ -63,14 +62,6 @@ _MOST_RESTING: Final = 10_000
 #: How exactly it is known when a document was served last.
 _USE_SECONDS: Final = 60.0
 _MOST_USES: Final = 10_000
-#: Lists of tags and of referrers that are remembered, for their upstream's freshness.
-_MOST_LISTS: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    listed_at: float
-    value: Any
 
 
 class Mirror:
@@ -85,7 +76,6 @@ class Mirror:
         self._workers = workers
         self._loop = asyncio.get_running_loop()
         self._shared = SharedWork(workers, lambda: self.upstreams.settings.answer_seconds)
-        self._lists: dict[tuple[str, ...], _Listed] = {}
         self._uses: dict[tuple[str, Digest], float] = {}
         self._resting: dict[str, float] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -108,6 +98,7 @@ class Mirror:
             self._catalogue = Catalogue(store.root / CATALOGUE)
             self._keeper = Keeper(self._catalogue, self.numbers)
             self._documents = DocumentSource(self._catalogue, self._keeper, self.numbers)
+            self._lists = ListSource(self._workers, self._shared, self._catalogue)
             self._open_table(store)
             self._keeper.adjust(store)
             bucket = store.config.settings.mirror.bucket
@@ -135,7 +126,7 @@ class Mirror:
         """
         before, fills = self.upstreams, self._blobs.under_way()
         await self._workers.quick(self._open_table)
-        self._lists.clear()
+        self._lists.forget()
         self._resting.clear()
         self._spawn(self._close_later(before, fills))
 
@@ -168,7 +159,7 @@ class Mirror:
         )
         if cached is not None and cached.is_fresh:
             return cached.document, "hit"
-        self._refuse_offline(str(reference))
+        self.upstreams.refuse_offline(str(reference))
         stale = cached.document if cached is not None and upstream.serves_stale else None
         if stale is not None and self._loop.time() < self._resting.get(str(reference), 0.0):
             return replace(stale, is_stale=True), "stale"
@@ -233,7 +224,7 @@ class Mirror:
                 raise ReferenceNotFoundError(f"{digest}: was forgotten at once")
         if stored is not None:
             return stored, "hit"
-        self._refuse_offline(str(digest))
+        self.upstreams.refuse_offline(str(digest))
         fill, is_joined = await self._blobs.begun(self.upstreams, repository, known, is_for_replica=is_for_replica)
         if not fill.is_verified:
             # At once: a fill that ends without readers lets its file go.
@@ -278,39 +269,12 @@ class Mirror:
         return await self._ask_for_size(repository, digest, is_for_replica=is_for_replica)
 
     async def tags(self, repository: Repository) -> tuple[str, ...]:
-        """The tags of a repository: its upstream's, or those that are here where it can't be asked.
-
-        Raises:
-            ImageStoreError: it can't be asked, and none are here.
-        """
-        reference, is_offline = repository.reference("latest"), self.upstreams.settings.is_offline
-
-        def ask(client: RegistryClient, token: CancelToken) -> tuple[str, ...]:
-            return client.tags(reference, cancel=token)
-
-        try:
-            self._refuse_offline(repository.name)
-            return await self._listed(("tags", repository.name), repository, ask)
-        except ImageStoreError as error:
-            here = await self._workers.quick(lambda _: self._catalogue.tags(repository.name))
-            is_no = isinstance(error, ReferenceNotFoundError) and not is_offline
-            if not here or is_no or not (repository.upstream.serves_stale or is_offline):
-                raise
-            return here
+        """See ListSource.tags()."""
+        return await self._lists.tags(self.upstreams, repository)
 
     async def referrers(self, repository: Repository, digest: Digest, artifact_type: str) -> Referrers:
-        """What refers to a document.
-
-        Raises:
-            ImageStoreError: its upstream can't be asked.
-        """
-        reference = repository.reference(str(digest))
-
-        def ask(client: RegistryClient, token: CancelToken) -> Referrers:
-            return client.referrers(reference, digest, artifact_type=artifact_type, cancel=token)
-
-        self._refuse_offline(str(reference))
-        return await self._listed(("referrers", str(reference), artifact_type), repository, ask)
+        """See ListSource.referrers()."""
+        return await self._lists.referrers(self.upstreams, repository, digest, artifact_type)
 
     async def names(self, *, with_private: bool) -> tuple[str, ...]:
         """The repositories that have something here, those of private upstreams only where they may be told."""
@@ -345,10 +309,6 @@ class Mirror:
         self._catalogue.close()
         self._lock.release()
 
-    def _refuse_offline(self, what: str) -> None:
-        if self.upstreams.settings.is_offline:
-            raise ReferenceNotFoundError(f"{what}: is not here, and this mirror is offline")
-
     def _look(
         self, repository: Repository, digest: Digest, store: ImageStore
     ) -> tuple[Descriptor | None, StoredBlob | None]:
@@ -369,7 +329,7 @@ class Mirror:
 
     async def _ask_for_size(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> Descriptor:
         """Whether a blob's upstream has it, by its own word; what is known of it is noted."""
-        self._refuse_offline(str(digest))
+        self.upstreams.refuse_offline(str(digest))
         upstreams, upstream, reference = self.upstreams, repository.upstream, repository.reference(str(digest))
         owner = upstreams.owner(str(digest), is_for_replica=is_for_replica)
 
@@ -403,26 +363,6 @@ class Mirror:
                         blob.close()
         except ImageStoreError as error:
             log.warning("prefetch failed: %s", error, extra={"reference": str(reference)})
-
-    async def _listed(
-        self, key: tuple[str, ...], repository: Repository, ask: Callable[[RegistryClient, CancelToken], T]
-    ) -> T:
-        """A list, asked for again when it isn't fresh."""
-        upstreams, upstream = self.upstreams, repository.upstream
-        listed = self._lists.get(key)
-        if listed is not None and self._loop.time() - listed.listed_at < upstream.fresh_seconds:
-            value: T = listed.value
-            return value
-
-        def asked(_: ImageStore, token: CancelToken) -> T:
-            answer, _is_owners = upstreams.ask(upstream, "", ask, cancel=token)
-            return answer
-
-        value = await self._shared.once(key, upstream, asked)
-        if len(self._lists) >= _MOST_LISTS:
-            self._lists.clear()
-        self._lists[key] = _Listed(self._loop.time(), value)
-        return value
 
     async def _note_served(self, repository: Repository, digest: Digest) -> None:
         now, key = self._loop.time(), (repository.name, digest)

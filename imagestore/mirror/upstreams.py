@@ -151,6 +151,15 @@ class Upstreams:
         # Docker Hub's short names become whole ones.
         return Repository(found, Reference.parse(f"{found.name}/{inner}").path)
 
+    def refuse_offline(self, what: str) -> None:
+        """An offline mirror asks nobody.
+
+        Raises:
+            ReferenceNotFoundError: it is one.
+        """
+        if self.settings.is_offline:
+            raise ReferenceNotFoundError(f"{what}: is not here, and this mirror is offline")
+
     def owner(self, thing: str, *, is_for_replica: bool) -> str:
         """The other replica that is asked for a thing first; empty where upstream is.
 
