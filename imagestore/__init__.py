@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from imagestore import errors as errors
     from imagestore import platforms as platforms
     from imagestore.config import Config as Config
+    from imagestore.config.model import BucketSettings as BucketSettings
     from imagestore.content.api import ContentStore as ContentStore
+    from imagestore.content.bucket_store import BucketContentStore as BucketContentStore
     from imagestore.metadata.api import MetadataStore as MetadataStore
     from imagestore.oci.descriptor import Descriptor as Descriptor
     from imagestore.oci.digest import Digest as Digest
@@ -75,6 +77,8 @@ __all__ = [
     "BlobUploaded",
     "BlobUploading",
     "BlobVerifying",
+    "BucketContentStore",
+    "BucketSettings",
     "BundleOptions",
     "CancelToken",
     "Config",
@@ -128,6 +132,8 @@ _HOMES = {
     "BlobUploaded": "imagestore.registry.events",
     "BlobUploading": "imagestore.registry.events",
     "BlobVerifying": "imagestore.registry.events",
+    "BucketContentStore": "imagestore.content.bucket_store",
+    "BucketSettings": "imagestore.config.model",
     "BundleOptions": "imagestore.store.unpack.bundle",
     "CancelToken": "imagestore.util.cancel",
     "Config": "imagestore.config",

@@ -15,8 +15,18 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.errors import ConfigError, ContentNotFoundError, PreconditionError, SizeMismatchError, StoreError
-from imagestore.oci.digest import Verifier
+from imagestore.content.api import ContentInfo
+from imagestore.content.blob_files import is_name
+from imagestore.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    ContentNotFoundError,
+    PreconditionError,
+    SizeMismatchError,
+    StoreError,
+    StoreFullError,
+)
+from imagestore.oci.digest import Digest, Verifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +35,13 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
     from imagestore.config.model import BucketSettings
-    from imagestore.oci.digest import Digest
     from imagestore.util.cancel import CancelToken
 
 _URL: Final = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[!-.0-~]+(?:/[!-.0-~]+)*))?/?"
 )
+#: Names the store whose prefix it is.
+_OWNER: Final = "owner"
 #: Smaller blobs go in one PUT, which leaves nothing behind.
 _SMALL_BYTES: Final = 8 * 1024 * 1024
 #: Parts under way at once, and their size: what an upload takes of memory.
@@ -91,8 +102,8 @@ class Bucket:
         except PreconditionError as error:
             raise ConfigError(str(error), hint=error.hint) from None
 
-    def size(self, digest: Digest) -> int | None:
-        """A blob's size in bytes; None where it isn't there.
+    def find(self, digest: Digest) -> ContentInfo | None:
+        """A blob's size in bytes and its time; None where it isn't there.
 
         Raises:
             PreconditionError: the credentials are refused.
@@ -101,9 +112,63 @@ class Bucket:
         self._check_process()
         try:
             with _Translated(self.url, str(digest)):
-                return int(self._obstore.head(self._store, _key(digest))["size"])
+                return _info(digest, self._obstore.head(self._store, _key(digest)))
         except ContentNotFoundError:
             return None
+
+    def size(self, digest: Digest) -> int | None:
+        """A blob's size in bytes; as find()."""
+        found = self.find(digest)
+        return None if found is None else found.size
+
+    def walk(self) -> Iterator[ContentInfo]:
+        """Every blob, in no particular order; objects that no digest names are left alone.
+
+        Raises:
+            PreconditionError: the credentials are refused.
+            StoreError: the bucket can't be asked.
+        """
+        self._check_process()
+        with _Translated(self.url, "the list of its blobs"):
+            for some in self._obstore.list(self._store, prefix="blobs"):
+                for meta in some:
+                    _, algorithm, encoded = (*meta["path"].split("/"), "", "")[:3]
+                    if is_name(algorithm, encoded) and meta["path"] == f"blobs/{algorithm}/{encoded}":
+                        yield _info(Digest(algorithm, encoded), meta)
+
+    def delete(self, digest: Digest) -> int | None:
+        """Remove a blob; its size in bytes, None when it wasn't there.
+
+        Raises:
+            PreconditionError: the credentials are refused.
+            StoreError: the bucket can't be asked.
+        """
+        size = self.size(digest)
+        if size is not None:
+            with _Translated(self.url, str(digest)):
+                self._obstore.delete(self._store, _key(digest))
+        return size
+
+    def claim(self, owner: str) -> str:
+        """Write a name into an empty prefix, once for ever; the name that is there.
+
+        Raises:
+            PreconditionError: there are blobs and no name; or the credentials are refused.
+            StoreError: the bucket can't be asked.
+        """
+        self._check_process()
+        with contextlib.suppress(ContentNotFoundError), _Translated(self.url, _OWNER):
+            return bytes(self._obstore.get(self._store, _OWNER).bytes()).decode("utf-8", "replace")
+        if next(self.walk(), None) is not None:
+            raise PreconditionError(
+                f"{self.url}: has blobs of somebody else, a mirror perhaps", hint="give this store a prefix of its own"
+            )
+        try:
+            with _Translated(self.url, _OWNER):
+                self._obstore.put(self._store, _OWNER, owner.encode(), mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return self.claim(owner)
+        return owner
 
     def open(self, digest: Digest, size: int, *, offset: int, cancel: CancelToken) -> BucketReader:
         """A blob's bytes from an offset on.
@@ -217,12 +282,21 @@ class _Translated:
         if error is None or not type(error).__module__.startswith("obstore"):
             return
         name = type(error).__name__
-        if "NoSuchBucket" in str(error):  # which has no class of its own
+        if name == "AlreadyExistsError":
+            raise AlreadyExistsError(f"{self._what}: is in {self._url} already") from None
+        # These two have no classes of their own.
+        if "NoSuchBucket" in str(error):
             raise ContentNotFoundError(f"{self._url}: there is no such bucket") from None
+        if "QuotaExceeded" in str(error):
+            raise StoreFullError(f"{self._what}: {self._url} has reached its quota") from None
         if name in {"PermissionDeniedError", "UnauthenticatedError"}:
             hint = "look at the access key, and at what it may do in this bucket"
             raise PreconditionError(f"{self._what}: {self._url} refuses the credentials", hint=hint) from None
         raise StoreError(f"{self._what}: {self._url} can't be asked ({name})") from None
+
+
+def _info(digest: Digest, meta: Any) -> ContentInfo:
+    return ContentInfo(digest, int(meta["size"]), meta["last_modified"].timestamp())
 
 
 def _key(digest: Digest) -> str:

@@ -1,20 +1,22 @@
-"""A bucket behind mirrors: Ceph's gateway, filled, read, redirected to, damaged and killed."""
+"""Content in a bucket, and a bucket behind mirrors: Ceph's gateway, filled, read, redirected to, damaged and killed."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import subprocess
 import sys
+import tarfile
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import httpx
 import obstore
 import pytest
 
-from imagestore import CancelToken, Digest
-from imagestore.config.model import BucketSettings
+from imagestore import BucketContentStore, BucketSettings, CancelToken, Digest, ImageStore
 from imagestore.content.bucket import Bucket
 from imagestore.errors import (
     ConfigError,
@@ -24,14 +26,18 @@ from imagestore.errors import (
     PreconditionError,
     SizeMismatchError,
     StoreError,
+    StoreFullError,
 )
-from imagestore.testing import RegistryServer, build_image, synthetic_layer
+from imagestore.testing import Registry, RegistryServer, build_image, synthetic_layer
+from tests.contracts.content import ContentContract
 from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
 from tests.support.mirror import RunningMirror, mirror_table, running_mirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from imagestore import ContentStore
 
 pytestmark = pytest.mark.integration
 
@@ -210,3 +216,129 @@ def test_a_gateway_that_is_away_is_no_failure(settings: BucketSettings, gateway:
             gateway.start_gateway()
         with pytest.raises((StoreError, ContentNotFoundError)):
             Bucket(settings).open(Digest.of(b"x"), 1, offset=0, cancel=CancelToken())
+
+
+class TestBucketContent(ContentContract):
+    @pytest.fixture
+    def content(self, settings: BucketSettings, tmp_path: Path) -> ContentStore:
+        return BucketContentStore(settings, tmp_path)
+
+
+@contextlib.contextmanager
+def opened(folder: Path, settings: BucketSettings, registry: Registry) -> Iterator[ImageStore]:
+    content = BucketContentStore(settings, folder / "ingests")
+    with ImageStore(folder / "store", content=content, transport=registry.transport) as store:
+        yield store
+
+
+def test_a_store_whose_content_is_in_a_bucket(settings: BucketSettings, tmp_path: Path) -> None:
+    with opened(tmp_path, settings, Registry({NAME: IMAGE})) as store:
+        image = store.pull(NAME, platform="linux/amd64")
+        assert image.id == IMAGE.manifests[0].config.digest
+        assert not store.check().faults
+    with opened(tmp_path, settings, Registry({})) as store:
+        assert store.get(NAME).id == image.id
+        store.export_images([NAME], tmp_path / "out.tar")
+        store.unpack(NAME, tmp_path / "tree")
+        assert list((tmp_path / "tree").iterdir())
+        store.remove(NAME)
+        assert len(store.collect_garbage().digests) == len(BLOBS) + 1
+        assert list(store.content.walk()) == []
+        store.import_images(tmp_path / "out.tar")
+        assert store.get(NAME).id == image.id
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        assert f"blobs/sha256/{image.id.encoded}" in archive.getnames()
+
+
+def test_what_is_damaged_in_the_bucket_is_found_and_put_right(
+    settings: BucketSettings, gateway: Ceph, tmp_path: Path
+) -> None:
+    large = BLOBS[-1]
+    with opened(tmp_path, settings, Registry({NAME: IMAGE})) as store:
+        store.pull(NAME, platform="linux/amd64")
+        obstore.put(gateway.store(settings), f"blobs/sha256/{large.digest.encoded}", b"\0" * large.size)
+        found = store.check()
+        assert found.damaged == {large.digest}
+        store.repair(found)
+        assert not store.check().faults
+        with store.content.open(large.digest) as file:
+            assert Digest.of(file.read()) == large.digest
+            file.seek(-10, os.SEEK_END)
+            assert len(file.read()) == 10
+
+
+def test_a_prefix_belongs_to_one_store(settings: BucketSettings, tmp_path: Path) -> None:
+    for _ in range(2):
+        BucketContentStore(settings, tmp_path / "one")
+    with pytest.raises(PreconditionError, match="another store"):
+        BucketContentStore(settings, tmp_path / "two")
+    mirrors = replace(settings, url=f"{settings.url}/mirror")
+    data = b"a mirror's"
+    Bucket(mirrors).put(Digest.of(data), len(data), io.BytesIO(data), cancel=CancelToken())
+    with pytest.raises(PreconditionError, match="somebody else"):
+        BucketContentStore(mirrors, tmp_path / "three")
+
+
+def test_a_bucket_that_fails_loses_no_ingest(settings: BucketSettings, gateway: Ceph, tmp_path: Path) -> None:
+    content, data = BucketContentStore(settings, tmp_path), os.urandom(20 << 20)
+    digest = Digest.of(data)
+    with content.writer("r", expected=digest, total=len(data), cancel=CancelToken()) as writer:
+        writer.write(data)
+        gateway.kill_gateway()
+        try:
+            with pytest.raises(StoreError):
+                writer.commit(digest, len(data))
+        finally:
+            gateway.start_gateway()
+    assert not content.exists(digest)
+    with content.writer("r", expected=digest, total=len(data), cancel=CancelToken()) as writer:
+        assert writer.offset == len(data)
+        writer.commit(digest, len(data))
+    assert content.delete_damaged(digest)
+    assert content.status("r") is None
+
+
+def test_a_full_bucket_says_so(settings: BucketSettings, gateway: Ceph, tmp_path: Path) -> None:
+    content, data = BucketContentStore(settings, tmp_path), os.urandom(1 << 20)
+    bucket = settings.url.removeprefix("s3://").partition("/")[0]
+    gateway.limit(bucket, max_bytes=4096)
+    digest = Digest.of(data)
+    with content.writer("r", expected=digest, total=len(data), cancel=CancelToken()) as writer:
+        writer.write(data)
+        with pytest.raises(StoreFullError, match="quota"):
+            writer.commit(digest, len(data))
+    status = content.status("r")
+    assert status is not None
+    assert status.offset == len(data)
+
+
+def test_killed_writers_leave_nothing_wrong(settings: BucketSettings, tmp_path: Path) -> None:
+    """Whenever it dies: the blob is whole or isn't there, and the next one brings it."""
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from imagestore import BucketContentStore, BucketSettings, CancelToken, Digest\n"
+        f"settings = BucketSettings({settings.url!r}, endpoint={settings.endpoint!r})\n"
+        f"content = BucketContentStore(settings, Path({os.fspath(tmp_path)!r}))\n"
+        "data = sys.argv[1].encode() * (4 << 20)\n"
+        "digest = Digest.of(data)\n"
+        "print('ready', flush=True)\n"
+        "with content.writer('r', expected=digest, total=len(data), cancel=CancelToken()) as writer:\n"
+        "    writer.write(data[writer.offset:])\n"
+        "    writer.commit(digest, len(data))\n"
+    )
+    content = BucketContentStore(settings, tmp_path)
+    for number in range(6):
+        text = f"kill {number}"
+        digest = Digest.of(text.encode() * (4 << 20))
+        process = subprocess.Popen([sys.executable, "-c", program, text], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.04 * number)
+        process.kill()
+        process.communicate()
+        assert not content.exists(digest) or content.delete_damaged(digest)
+        if not content.exists(digest):
+            subprocess.run([sys.executable, "-c", program, text], check=True, timeout=60, stdout=subprocess.PIPE)
+        assert content.delete_damaged(digest)
+    assert list(content.statuses()) == []

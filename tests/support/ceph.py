@@ -65,6 +65,8 @@ osd_data = {folder}/osd
 rgw_data = {folder}/rgw
 rgw_frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1
 debug_rgw = 0/0
+# No watchers: the next gateway would wait for those of a killed one.
+rgw_cache_enabled = false
 """
 
 
@@ -101,7 +103,14 @@ class Ceph:
     def make_bucket(self, name: str) -> bool:
         """Make a bucket; whether that went well."""
         store = self._store(name, "")
-        return httpx.put(obstore.sign(store, "PUT", "", timedelta(seconds=60))).status_code == 200
+        return httpx.put(obstore.sign(store, "PUT", "", timedelta(seconds=60)), timeout=60).status_code == 200
+
+    def limit(self, bucket: str, *, max_bytes: int) -> None:
+        """Give a bucket a quota."""
+        admin = (need("radosgw-admin"), "-c", f"{self.folder}/ceph.conf", "-n", "client.rgw", "quota")
+        scope = ("--quota-scope=bucket", f"--bucket={bucket}")
+        self.run(*admin, "set", *scope, f"--max-size={max_bytes}")
+        self.run(*admin, "enable", *scope)
 
     def store(self, settings: BucketSettings) -> S3Store:
         """A bucket as the library sees it."""
