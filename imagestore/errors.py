@@ -22,6 +22,7 @@
     ├─ StoreError
     │  ├─ StoreBusyError
     │  │  └─ IngestLockedError
+    │  ├─ ContentUnavailableError
     │  ├─ WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
     │  ├─ StoreMissingError   UndeletableError
     ├─ ServerError
@@ -434,6 +435,12 @@ class StoreBusyError(StoreError):
 
 class IngestLockedError(StoreBusyError):
     """Another writer has the ingest open."""
+
+
+class ContentUnavailableError(StoreError):
+    """Content that is kept elsewhere can't be reached now; what is here of it stays."""
+
+    category = Category.UNAVAILABLE
 
 
 class WriterClosedError(StoreError):

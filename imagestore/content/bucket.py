@@ -17,22 +17,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_files import is_name
+from imagestore.content.bucket_access import NoBucketError, Translated, is_endpoint, s3_store
 from imagestore.errors import (
     AlreadyExistsError,
     ConfigError,
     ContentNotFoundError,
+    ContentUnavailableError,
     PreconditionError,
     SizeMismatchError,
     StoreError,
-    StoreFullError,
 )
 from imagestore.oci.digest import Digest, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import BinaryIO, Self
-
-    from obstore.store import S3Store
 
     from imagestore.config.model import BucketSettings
     from imagestore.util.cancel import CancelToken
@@ -42,17 +41,13 @@ _URL: Final = re.compile(
 )
 #: Names the store whose prefix it is.
 _OWNER: Final = "owner"
+_MOST_OWNER_BYTES: Final = 200
+_CLAIMS: Final = 3
 #: Smaller blobs go in one PUT, which leaves nothing behind.
 _SMALL_BYTES: Final = 8 * 1024 * 1024
 #: Parts under way at once, and their size: what an upload takes of memory.
 _PARTS: Final = 4
 _CHUNK_BYTES: Final = 1024 * 1024
-_CONNECT: Final = timedelta(seconds=5)
-_STALL: Final = timedelta(seconds=30)
-#: A transfer as a whole; the library counts the reading of a body, however slow its reader is.
-_WHOLE: Final = timedelta(hours=12)
-_RETRIES: Final = 5
-_RETRY: Final = timedelta(seconds=10)
 
 
 class Bucket:
@@ -76,12 +71,19 @@ class Bucket:
                 f"bucket {settings.url}: expected the package obstore, it is not installed",
                 hint="pip install 'imagestore[s3]'",
             ) from error
+        for endpoint in (settings.endpoint, settings.public_endpoint):
+            if endpoint and not is_endpoint(endpoint):
+                raise ConfigError(
+                    f"bucket {settings.url}: an endpoint can't be used", hint="write https://HOST:PORT, without a login"
+                )
         self._obstore: Any = obstore
         self.url = settings.url.rstrip("/")
         self._process = os.getpid()
-        self._store = _store(found["bucket"], found["prefix"] or "", settings, settings.endpoint)
+        self._store = s3_store(found["bucket"], found["prefix"] or "", settings, settings.endpoint)
+        # For what is small: a collection waits for it while others wait for the database.
+        self._quick = s3_store(found["bucket"], found["prefix"] or "", settings, settings.endpoint, is_quick=True)
         public = settings.public_endpoint or settings.endpoint
-        self._signer = _store(found["bucket"], found["prefix"] or "", settings, public)
+        self._signer = s3_store(found["bucket"], found["prefix"] or "", settings, public)
 
     def check(self) -> None:
         """See whether the bucket is there and can be read.
@@ -92,14 +94,11 @@ class Bucket:
         """
         self._check_process()
         try:
-            with _Translated(self.url, "the bucket"):
-                # The library tells a refusal of one object, but not one of a list.
-                with contextlib.suppress(FileNotFoundError):
-                    self._obstore.head(self._store, "blobs/none")
-                next(iter(self._obstore.list(self._store, chunk_size=1)), None)
-        except ContentNotFoundError:
-            raise ConfigError(f"{self.url}: there is no such bucket", hint="make it, or correct its name") from None
-        except PreconditionError as error:
+            # The library tells a refusal of one object by its class, but not one of a list.
+            with contextlib.suppress(ContentNotFoundError), Translated(self.url, "the bucket"):
+                self._obstore.head(self._quick, "blobs/none")
+            self._see()
+        except (NoBucketError, PreconditionError) as error:
             raise ConfigError(str(error), hint=error.hint) from None
 
     def find(self, digest: Digest) -> ContentInfo | None:
@@ -111,10 +110,17 @@ class Bucket:
         """
         self._check_process()
         try:
-            with _Translated(self.url, str(digest)):
-                return _info(digest, self._obstore.head(self._store, _key(digest)))
+            with Translated(self.url, str(digest)):
+                return _info(digest, self._obstore.head(self._quick, _key(digest)))
         except ContentNotFoundError:
             return None
+
+    def e_tag(self, digest: Digest) -> str:
+        """What tells a blob's object from another one of its name; empty where there is none."""
+        self._check_process()
+        with contextlib.suppress(ContentNotFoundError), Translated(self.url, str(digest)):
+            return str(self._obstore.head(self._quick, _key(digest))["e_tag"] or "")
+        return ""
 
     def size(self, digest: Digest) -> int | None:
         """A blob's size in bytes; as find()."""
@@ -129,8 +135,9 @@ class Bucket:
             StoreError: the bucket can't be asked.
         """
         self._check_process()
-        with _Translated(self.url, "the list of its blobs"):
-            for some in self._obstore.list(self._store, prefix="blobs"):
+        with Translated(self.url, "the list of its blobs"):
+            for some in self._obstore.list(self._quick, prefix="blobs"):
+                self._check_process()
                 for meta in some:
                     _, algorithm, encoded = (*meta["path"].split("/"), "", "")[:3]
                     if is_name(algorithm, encoded) and meta["path"] == f"blobs/{algorithm}/{encoded}":
@@ -144,10 +151,16 @@ class Bucket:
             StoreError: the bucket can't be asked.
         """
         size = self.size(digest)
-        if size is not None:
-            with _Translated(self.url, str(digest)):
-                self._obstore.delete(self._store, _key(digest))
+        if size is None:
+            self._see()  # no bucket isn't no blob
+        else:
+            with Translated(self.url, str(digest)):
+                self._obstore.delete(self._quick, _key(digest))
         return size
+
+    def _see(self) -> None:
+        with Translated(self.url, "the list of its blobs"):
+            next(iter(self._obstore.list(self._quick, chunk_size=1)), None)
 
     def claim(self, owner: str) -> str:
         """Write a name into an empty prefix, once for ever; the name that is there.
@@ -157,21 +170,28 @@ class Bucket:
             StoreError: the bucket can't be asked.
         """
         self._check_process()
-        with contextlib.suppress(ContentNotFoundError), _Translated(self.url, _OWNER):
-            return bytes(self._obstore.get(self._store, _OWNER).bytes()).decode("utf-8", "replace")
-        if next(self.walk(), None) is not None:
-            raise PreconditionError(
-                f"{self.url}: has blobs of somebody else, a mirror perhaps", hint="give this store a prefix of its own"
-            )
-        try:
-            with _Translated(self.url, _OWNER):
-                self._obstore.put(self._store, _OWNER, owner.encode(), mode="create", use_multipart=False)
-        except AlreadyExistsError:
-            return self.claim(owner)
-        return owner
+        options = {"range": (0, _MOST_OWNER_BYTES)}
+        for _ in range(_CLAIMS):
+            with contextlib.suppress(ContentNotFoundError), Translated(self.url, _OWNER):
+                return bytes(self._obstore.get(self._quick, _OWNER, options=options).bytes()).decode("utf-8", "replace")
+            if next(self.walk(), None) is not None:
+                raise PreconditionError(
+                    f"{self.url}: has blobs of somebody else, a mirror perhaps",
+                    hint="give this store a prefix of its own",
+                )
+            # What is there afterwards counts: not every service refuses a second one.
+            with contextlib.suppress(AlreadyExistsError), Translated(self.url, _OWNER):
+                self._obstore.put(self._quick, _OWNER, owner.encode(), mode="create", use_multipart=False)
+        raise ContentUnavailableError(f"{self.url}: its owner was written, and isn't there")
 
-    def open(self, digest: Digest, size: int, *, offset: int, cancel: CancelToken) -> BucketReader:
+    def open(self, digest: Digest, size: int | None, *, offset: int, cancel: CancelToken) -> BucketReader:
         """A blob's bytes from an offset on.
+
+        Args:
+            digest: of the blob.
+            size: what it must have in bytes; None for whatever it has.
+            offset: of the first byte.
+            cancel: looked at before each piece.
 
         Raises:
             ContentNotFoundError: it isn't there.
@@ -180,11 +200,13 @@ class Bucket:
             StoreError: the bucket can't be asked.
         """
         self._check_process()
-        with _Translated(self.url, str(digest)):
-            result = self._obstore.get(self._store, _key(digest), options={"range": {"offset": offset}})
-            if result.meta["size"] != size:
+        # An empty object has no first byte to begin at.
+        options = {"range": {"offset": offset}} if offset else {}
+        with Translated(self.url, str(digest)):
+            result = self._obstore.get(self._store, _key(digest), options=options)
+            if size is not None and result.meta["size"] != size:
                 raise SizeMismatchError(f"{digest} in {self.url}", expected=size, actual=result.meta["size"])
-            return BucketReader(self.url, digest, offset, iter(result.stream(_CHUNK_BYTES)), cancel)
+            return BucketReader(self.url, digest, offset, result, cancel, self._check_process)
 
     def put(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
         """Bring a blob there; it appears only if its bytes are right.
@@ -202,16 +224,20 @@ class Bucket:
         """
         self._check_process()
         pieces = _verified(digest, size, file, cancel)
-        with _Translated(self.url, str(digest)):
-            if size <= _SMALL_BYTES:
-                self._obstore.put(self._store, _key(digest), b"".join(pieces), use_multipart=False)
-            else:
-                self._obstore.put(self._store, _key(digest), pieces, chunk_size=_SMALL_BYTES, max_concurrency=_PARTS)
+        try:
+            with Translated(self.url, str(digest)):
+                if size <= _SMALL_BYTES:
+                    self._obstore.put(self._store, _key(digest), b"".join(pieces), use_multipart=False)
+                else:
+                    parts = {"chunk_size": _SMALL_BYTES, "max_concurrency": _PARTS}
+                    self._obstore.put(self._store, _key(digest), pieces, **parts)
+        except ContentNotFoundError:
+            raise NoBucketError(self.url) from None
 
     def signed(self, digest: Digest, seconds: float) -> str:
         """A URL at which anybody can read a blob for so long; nothing is asked."""
         self._check_process()
-        with _Translated(self.url, str(digest)):
+        with Translated(self.url, str(digest)):
             return str(self._obstore.sign(self._signer, "GET", _key(digest), timedelta(seconds=seconds)))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -228,12 +254,19 @@ class Bucket:
 class BucketReader:
     """A blob's bytes in order, from ``start`` on; close it."""
 
-    def __init__(self, url: str, digest: Digest, start: int, pieces: Iterator[Any], cancel: CancelToken) -> None:
+    def __init__(
+        self, url: str, digest: Digest, start: int, result: Any, cancel: CancelToken, check_process: Callable[[], None]
+    ) -> None:
         self._url = url
         self._digest = digest
-        self._pieces = pieces
+        self._pieces: Iterator[Any] = iter(result.stream(_CHUNK_BYTES))
         self._cancel = cancel
+        self._check_process = check_process
         self._rest = memoryview(b"")
+        #: Bytes of the whole blob.
+        self.size = int(result.meta["size"])
+        #: What tells this object from another one of its name.
+        self.e_tag = str(result.meta["e_tag"] or "")
         #: Offset of the first byte.
         self.start = start
         #: None: there is no other host to ask instead.
@@ -247,8 +280,9 @@ class BucketReader:
             OperationCancelledError: cancelled.
         """
         self._cancel.check()
+        self._check_process()
         if not self._rest:
-            with _Translated(self._url, str(self._digest)):
+            with Translated(self._url, str(self._digest)):
                 self._rest = memoryview(bytes(next(self._pieces, b"")))
         count = min(len(buffer), len(self._rest))
         buffer[:count] = self._rest[:count]
@@ -266,37 +300,9 @@ class BucketReader:
         self.close()
 
 
-class _Translated:
-    """The library's errors, of many lines with URLs, become ours of one line."""
-
-    def __init__(self, url: str, what: str) -> None:
-        self._url = url
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, FileNotFoundError):
-            raise ContentNotFoundError(f"{self._what}: is not in {self._url}") from None
-        if error is None or not type(error).__module__.startswith("obstore"):
-            return
-        name = type(error).__name__
-        if name == "AlreadyExistsError":
-            raise AlreadyExistsError(f"{self._what}: is in {self._url} already") from None
-        # These two have no classes of their own.
-        if "NoSuchBucket" in str(error):
-            raise ContentNotFoundError(f"{self._url}: there is no such bucket") from None
-        if "QuotaExceeded" in str(error):
-            raise StoreFullError(f"{self._what}: {self._url} has reached its quota") from None
-        if name in {"PermissionDeniedError", "UnauthenticatedError"}:
-            hint = "look at the access key, and at what it may do in this bucket"
-            raise PreconditionError(f"{self._what}: {self._url} refuses the credentials", hint=hint) from None
-        raise StoreError(f"{self._what}: {self._url} can't be asked ({name})") from None
-
-
 def _info(digest: Digest, meta: Any) -> ContentInfo:
-    return ContentInfo(digest, int(meta["size"]), meta["last_modified"].timestamp())
+    # Whole seconds: of one object the service tells no more, of a list it does.
+    return ContentInfo(digest, int(meta["size"]), float(int(meta["last_modified"].timestamp())))
 
 
 def _key(digest: Digest) -> str:
@@ -306,7 +312,7 @@ def _key(digest: Digest) -> str:
 def _verified(digest: Digest, size: int, file: BinaryIO, cancel: CancelToken) -> Iterator[bytes]:
     """Pieces of their own, since the library sends them later; the last one only when all are right."""
     verifier, held = Verifier(digest, size), b""
-    while piece := file.read(_CHUNK_BYTES):
+    while piece := _read(file):
         cancel.check()
         verifier.update(piece)
         if held:
@@ -316,36 +322,8 @@ def _verified(digest: Digest, size: int, file: BinaryIO, cancel: CancelToken) ->
     yield held
 
 
-def _store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str) -> S3Store:
-    from obstore.store import S3Store
-
-    files = {"access_key_id": settings.access_key_file, "secret_access_key": settings.secret_key_file}
-    given: dict[str, Any] = {name: _secret(path) for name, path in files.items() if path}
-    if endpoint:
-        given["endpoint"] = endpoint
-    return S3Store(
-        bucket,
-        prefix=prefix or None,
-        region=settings.region,
-        virtual_hosted_style_request=not endpoint,
-        client_options={
-            "allow_http": endpoint.startswith("http://"),
-            "connect_timeout": _CONNECT,
-            "read_timeout": _STALL,
-            "timeout": _WHOLE,
-        },
-        retry_config={"max_retries": _RETRIES, "retry_timeout": _RETRY},
-        **given,
-    )
-
-
-def _secret(path: str) -> str:
+def _read(file: BinaryIO) -> bytes:
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(4096).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no text"
-        raise ConfigError(f"{path}: can't be read: {reason}") from None
-    if not text or not text.isprintable():
-        raise ConfigError(f"{path}: expected a key on one line")
-    return text
+        return file.read(_CHUNK_BYTES)
+    except OSError as error:
+        raise StoreError(f"what goes to the bucket can't be read: {error.strerror or error}") from error

@@ -11,20 +11,20 @@ is written into the prefix, and a store with another name is refused.
 from __future__ import annotations
 
 import io
-import os
 import sys
 import uuid
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import Deleted, Disk
+from imagestore.content.blob_files import is_name
 from imagestore.content.bucket import Bucket
+from imagestore.content.bucket_files import BlobReader, BucketIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
-    DigestMismatchError,
     IntegrityError,
     PreconditionError,
     SizeMismatchError,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from imagestore.config.model import BucketSettings
     from imagestore.content.api import Adoption, ContentInfo, IngestStatus, SmallBlob
     from imagestore.content.bucket import BucketReader
-    from imagestore.content.ingest import LocalIngestWriter
 
 _PIECE_BYTES: Final = 1024 * 1024
 _MOST_NAME_BYTES: Final = 200
@@ -72,7 +71,9 @@ class BucketContentStore:
         owner = self._bucket.claim(name)
         if owner != name:
             raise PreconditionError(
-                f"{self.name}: belongs to another store ({owner[:40]!r})", hint="give this store a prefix of its own"
+                f"{self.name}: belongs to another store ({owner[:40]!r})",
+                hint="give this store a prefix of its own; if the other one is lost, and this one has its records,"
+                f" write that name to {folder / 'name'}",
             )
 
     @property
@@ -110,15 +111,19 @@ class BucketContentStore:
 
     def open(self, digest: Digest) -> BinaryIO:
         """The blob, opened for reading from any position."""
-        return io.BufferedReader(_BlobReader(self._bucket, self.info(digest)), _PIECE_BYTES)
+        return io.BufferedReader(BlobReader(self._bucket, digest, self._opened(digest)), _PIECE_BYTES)
+
+    def _opened(self, digest: Digest) -> BucketReader:
+        if not digest.is_verifiable:
+            raise ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")
+        return self._bucket.open(digest, None, offset=0, cancel=CancelToken())
 
     def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
         """A small blob whole, hashed again on the way."""
-        info = self.info(digest)
-        if info.size > limit_bytes:
-            raise SizeMismatchError(f"content {digest}", expected=limit_bytes, actual=info.size)
-        with self.open(digest) as blob:
-            data = blob.read()
+        with self._opened(digest) as reader:
+            if reader.size > limit_bytes:
+                raise SizeMismatchError(f"content {digest}", expected=limit_bytes, actual=reader.size)
+            data = b"".join(_pieces(reader))
         verify(data, digest, what=f"content {digest} at rest")
         return data
 
@@ -196,21 +201,22 @@ class BucketContentStore:
 
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
-        return self._bucket.delete(digest) or 0
+        return self._bucket.delete(digest) or 0 if digest.is_verifiable else 0
 
     def delete_damaged(self, digest: Digest) -> bool:
         """Hash a blob and remove it where it is damaged; say whether a whole one was found."""
-        found = self.find(digest)
-        if found is None:
-            return False
         verifier = Verifier(digest)
-        with self.open(digest) as blob:
-            while piece := blob.read(_PIECE_BYTES):
+        try:
+            reader = self._opened(digest)
+        except ContentNotFoundError:
+            return False
+        with reader:
+            for piece in _pieces(reader):
                 verifier.update(piece)
         try:
             verifier.finish()
         except IntegrityError:
-            if self.find(digest) == found:  # and not repaired since
+            if self._bucket.e_tag(digest) == reader.e_tag:  # and it wasn't repaired since
                 self.delete(digest)
             return False
         return True
@@ -233,87 +239,6 @@ class BucketContentStore:
         """Nothing, as check_room()."""
 
 
-class BucketIngestWriter:
-    """Appends to a file, which goes to the bucket when it is committed."""
-
-    def __init__(self, bucket: Bucket, inner: LocalIngestWriter, ref: str, cancel: CancelToken) -> None:
-        self._bucket = bucket
-        self._inner = inner
-        self._ref = ref
-        self._cancel = cancel
-
-    @property
-    def offset(self) -> int:
-        """Bytes written so far."""
-        return self._inner.offset
-
-    @property
-    def digest(self) -> Digest:
-        """What the bytes so far hash to."""
-        return self._inner.digest
-
-    def held(self) -> None:
-        """None: they are in a file."""
-
-    def hash_with(self, algorithm: str) -> None:
-        """Hash with another algorithm from now on; what is there is read again."""
-        self._inner.hash_with(algorithm)
-
-    def open_written(self) -> BinaryIO:
-        """What is written, opened for reading along."""
-        return self._inner.open_written()
-
-    def write(self, chunk: bytes | memoryview) -> None:
-        """Append bytes."""
-        self._inner.write(chunk)
-
-    def fill(self, readinto: Callable[[memoryview], int], *, advanced: Callable[[int], None]) -> None:
-        """Append what a source gives until its end."""
-        self._inner.fill(readinto, advanced=advanced)
-
-    def truncate(self) -> None:
-        """Start again from nothing."""
-        self._inner.truncate()
-
-    def commit(
-        self, expected: Digest | None = None, size: int | None = None, *, has_durable_name: bool = True
-    ) -> Digest:
-        """Verify, send to the bucket, then close; see ``BlobWriter.commit``.
-
-        Raises:
-            StoreError: the bucket doesn't take it; the ingest stays, and the writer stays open.
-            OperationCancelledError: cancelled meanwhile; so too.
-        """
-        with self._inner.open_written() as file:
-            if size is not None and self.offset != size:
-                raise SizeMismatchError(str(expected or self._ref), expected=size, actual=self.offset)
-            if expected is not None and expected.algorithm != self.digest.algorithm:
-                self.hash_with(expected.algorithm)
-            actual = self.digest
-            if expected not in (None, actual):
-                raise DigestMismatchError(self._ref, expected=str(expected), actual=str(actual))
-            if self._bucket.size(actual) == self.offset:
-                self.abort()
-                raise AlreadyExistsError(f"content {actual} is in the store already")
-            self._bucket.put(actual, self.offset, file, cancel=self._cancel)
-        self.abort()
-        return actual
-
-    def abort(self) -> None:
-        """Throw the ingest away and close; harmless when closed."""
-        self._inner.abort()
-
-    def close(self) -> None:
-        """Let go; what is written stays and can be resumed."""
-        self._inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 class BucketSmallBlobs:
     """Small blobs of one pull or import, several at once."""
 
@@ -325,8 +250,15 @@ class BucketSmallBlobs:
 
     def put(self, blobs: Sequence[SmallBlob]) -> None:
         """Store blobs; durable when this returns."""
-        for done in [self._threads.submit(self._put, blob) for blob in blobs]:
-            done.result()
+        puts = [self._threads.submit(self._put, blob) for blob in blobs]
+        try:
+            for done in puts:
+                done.result()
+        except BaseException:
+            for put in puts:
+                put.cancel()
+            wait(puts)
+            raise
 
     def _put(self, blob: SmallBlob) -> None:
         self._cancel.check()
@@ -343,14 +275,17 @@ class BucketSmallBlobs:
 
 
 class BucketDeleter:
-    """Deletes blobs while a lock is held."""
+    """Deletes blobs while a lock is held; once the bucket can't be asked, nothing more is tried."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
+        self._failure = ""
 
     def delete(self, text: str) -> int | None:
         """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there."""
-        return self._bucket.delete(Digest.parse(text))
+        algorithm, _, encoded = text.partition(":")
+        # Labels may name anything.
+        return self._bucket.delete(Digest(algorithm, encoded)) if is_name(algorithm, encoded) else None
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
         """Remove blobs until time is up, but at least one; one that can't be deleted stops none of the others."""
@@ -359,10 +294,13 @@ class BucketDeleter:
             if number and is_due():
                 deleted.left.extend(texts[number:])
                 break
-            try:
-                deleted.sizes[text] = self.delete(text)
-            except StoreError as error:
-                deleted.failures[text] = str(error)
+            if not self._failure:
+                try:
+                    deleted.sizes[text] = self.delete(text)
+                    continue
+                except (StoreError, PreconditionError) as error:
+                    self._failure = str(error)
+            deleted.failures[text] = self._failure
         return deleted
 
     def let_go(self) -> None:
@@ -375,54 +313,10 @@ class BucketDeleter:
         pass
 
 
-class _BlobReader(io.RawIOBase):
-    """A blob as a file; each jump is a request of its own."""
-
-    def __init__(self, bucket: Bucket, info: ContentInfo) -> None:
-        super().__init__()
-        self._bucket = bucket
-        self._info = info
-        self._position = 0
-        self._stream: BucketReader | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._info.size}[whence]
-        if position < 0:
-            raise OSError("a position before the beginning")
-        if position != self._position:
-            self._let_go()
-        self._position = position
-        return position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # narrower than Buffer
-        if self._position >= self._info.size:
-            return 0
-        if self._stream is None:
-            digest, size = self._info.digest, self._info.size
-            self._stream = self._bucket.open(digest, size, offset=self._position, cancel=CancelToken())
-        count = self._stream.readinto(memoryview(buffer))
-        if count == 0:
-            raise SizeMismatchError(str(self._info.digest), expected=self._info.size, actual=self._position)
-        self._position += count
-        return count
-
-    def close(self) -> None:
-        self._let_go()
-        super().close()
-
-    def _let_go(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+def _pieces(reader: BucketReader) -> Iterator[bytes]:
+    buffer = memoryview(bytearray(_PIECE_BYTES))
+    while count := reader.readinto(buffer):
+        yield bytes(buffer[:count])
 
 
 def _name_in(folder: Path) -> str:

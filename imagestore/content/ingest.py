@@ -178,16 +178,7 @@ class LocalIngestWriter:
         self, expected: Digest | None = None, size: int | None = None, *, has_durable_name: bool = True
     ) -> Digest:
         """Verify and publish, then close; returns the digest that names the blob."""
-        self._check_open()
-        if self._is_behind:
-            raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
-        if size is not None and self._offset != size:
-            raise SizeMismatchError(str(expected or f"ingest {self._ref}"), expected=size, actual=self._offset)
-        if expected is not None:
-            self.hash_with(expected.algorithm)
-        actual = self.digest
-        if expected is not None and actual != expected:
-            raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
+        actual = self.verified(expected, size)
         with translated(f"commit ingest {self._ref}", self._data):
             with self._losing_nothing():
                 reach("commit-sync")
@@ -210,6 +201,20 @@ class LocalIngestWriter:
                 sync_directory(folder)
             reach("commit-clean")
             self.abort()
+        return actual
+
+    def verified(self, expected: Digest | None, size: int | None) -> Digest:
+        """The digest of what is written, which is what it should be; for the arguments and errors see ``commit``."""
+        self._check_open()
+        if self._is_behind:
+            raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
+        if size is not None and self._offset != size:
+            raise SizeMismatchError(str(expected or f"ingest {self._ref}"), expected=size, actual=self._offset)
+        if expected is not None:
+            self.hash_with(expected.algorithm)
+        actual = self.digest
+        if expected is not None and actual != expected:
+            raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
         return actual
 
     def abort(self) -> None:

@@ -242,6 +242,9 @@ class ContentContract:
             deleted = deleter.delete_some(some, lambda: False)
             assert deleted.sizes == {str(ABSENT): None, **{str(each): 1 for each in digests[2:]}}
             assert (deleted.failures, deleted.left) == ({}, [])
+            # Labels may name anything.
+            assert deleter.delete("nonsense") is None
+            assert deleter.delete(f"md5:{'0' * 32}") is None
             deleter.let_go()
         assert list(content.walk()) == []
 

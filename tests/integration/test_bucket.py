@@ -16,11 +16,13 @@ import httpx
 import obstore
 import pytest
 
-from imagestore import BucketContentStore, BucketSettings, CancelToken, Digest, ImageStore
+from imagestore import BlobStarted, BucketContentStore, BucketSettings, CancelToken, Digest, ImageStore
 from imagestore.content.bucket import Bucket
 from imagestore.errors import (
+    AlreadyExistsError,
     ConfigError,
     ContentNotFoundError,
+    ContentUnavailableError,
     DigestMismatchError,
     OperationCancelledError,
     PreconditionError,
@@ -28,6 +30,7 @@ from imagestore.errors import (
     StoreError,
     StoreFullError,
 )
+from imagestore.oci.digest import Verifier
 from imagestore.testing import Registry, RegistryServer, build_image, synthetic_layer
 from tests.contracts.content import ContentContract
 from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from imagestore import ContentStore
+    from imagestore import ContentStore, Event
 
 pytestmark = pytest.mark.integration
 
@@ -341,4 +344,83 @@ def test_killed_writers_leave_nothing_wrong(settings: BucketSettings, tmp_path: 
         if not content.exists(digest):
             subprocess.run([sys.executable, "-c", program, text], check=True, timeout=60, stdout=subprocess.PIPE)
         assert content.delete_damaged(digest)
-    assert list(content.statuses()) == []
+        # Killed just before the end, it leaves its ingest to the next one.
+        with pytest.raises(AlreadyExistsError):
+            content.writer("r", expected=digest, total=1, cancel=CancelToken())
+        assert content.status("r") is None
+
+
+def test_a_pull_that_the_bucket_failed_is_resumed(settings: BucketSettings, gateway: Ceph, tmp_path: Path) -> None:
+    registry, large = Registry({NAME: IMAGE}), BLOBS[-1]
+    is_down = False
+
+    def kill(event: Event) -> None:
+        nonlocal is_down
+        if isinstance(event, BlobStarted) and event.descriptor.digest == large.digest and not is_down:
+            is_down = True
+            gateway.kill_gateway()
+
+    with opened(tmp_path, settings, registry) as store:
+        try:
+            with pytest.raises(ContentUnavailableError):
+                store.pull(NAME, platform="linux/amd64", observer=kill)
+        finally:
+            gateway.start_gateway()
+        store.pull(NAME, platform="linux/amd64")
+        assert not store.check().faults
+        assert list(store.content.statuses()) == []
+    assert registry.ledger.count(method="GET", digest=large.digest) == 1
+
+
+def test_a_bucket_that_is_gone_is_not_an_empty_one(settings: BucketSettings, gateway: Ceph, tmp_path: Path) -> None:
+    with opened(tmp_path, settings, Registry({NAME: IMAGE})) as store:
+        store.pull(NAME, platform="linux/amd64")
+        gateway.drop_bucket(settings)
+        with store.content.deleter() as deleter:
+            deleted = deleter.delete_some([str(blob.digest) for blob in BLOBS], lambda: False)
+        assert deleted.sizes == {}
+        assert set(deleted.failures) == {str(blob.digest) for blob in BLOBS}
+        with pytest.raises(ContentUnavailableError, match="no such bucket"):
+            list(store.content.walk())
+        with store.content.writer("r", expected=Digest.of(b"x"), total=1, cancel=CancelToken()) as writer:
+            writer.write(b"x")
+            with pytest.raises(ContentUnavailableError, match="no such bucket"):
+                writer.commit()
+
+
+def test_what_was_repaired_meanwhile_is_not_deleted(
+    settings: BucketSettings, gateway: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, data = BucketContentStore(settings, tmp_path), os.urandom(1 << 20)
+    digest = Digest.of(data)
+    raw, key = gateway.store(settings), f"blobs/sha256/{digest.encoded}"
+    obstore.put(raw, key, bytes(len(data)))
+
+    class Repairing(Verifier):
+        def finish(self) -> None:
+            obstore.put(raw, key, data)
+            super().finish()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("imagestore.content.bucket_store.Verifier", Repairing)
+        content.delete_damaged(digest)
+    assert content.delete_damaged(digest)
+    obstore.put(raw, key, bytes(len(data)))
+    assert not content.delete_damaged(digest)
+    assert not content.exists(digest)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["nonsense", "http://", "http://[::1", "http://a b", "http://user:secret@host", "http://h:0", "ftp://h"]
+)
+def test_endpoints_that_are_none(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="endpoint") as caught:
+        Bucket(BucketSettings("s3://bucket", endpoint=endpoint))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_wrong_variable_of_the_environment(settings: BucketSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "banana")
+    with pytest.raises(ConfigError, match="settings") as caught:
+        Bucket(settings)
+    assert "\n" not in str(caught.value)

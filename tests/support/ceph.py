@@ -112,6 +112,12 @@ class Ceph:
         self.run(*admin, "set", *scope, f"--max-size={max_bytes}")
         self.run(*admin, "enable", *scope)
 
+    def drop_bucket(self, settings: BucketSettings) -> None:
+        """Delete a bucket with all that is in it."""
+        name = settings.url.removeprefix("s3://").partition("/")[0]
+        admin = (need("radosgw-admin"), "-c", f"{self.folder}/ceph.conf", "-n", "client.rgw")
+        self.run(*admin, "bucket", "rm", f"--bucket={name}", "--purge-objects")
+
     def store(self, settings: BucketSettings) -> S3Store:
         """A bucket as the library sees it."""
         name, _, prefix = settings.url.removeprefix("s3://").partition("/")

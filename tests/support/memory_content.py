@@ -313,8 +313,10 @@ class _Deleter:
         self._store = store
 
     def delete(self, text: str) -> int | None:
-        digest = Digest.parse(text)
-        return self._store.delete(digest) if self._store.exists(digest) else None
+        sizes = {str(info.digest): info.size for info in self._store.walk()}
+        if text in sizes:
+            self._store.delete(Digest.parse(text))
+        return sizes.get(text)
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
         deleted = Deleted()

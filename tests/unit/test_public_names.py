@@ -38,6 +38,8 @@ NAMES = [
     "BlobUploaded",
     "BlobUploading",
     "BlobVerifying",
+    "BucketContentStore",
+    "BucketSettings",
     "BundleOptions",
     "CancelToken",
     "Config",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.errors import (
+    ContentUnavailableError,
     ImageStoreError,
     OperationCancelledError,
     RateLimitedError,
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # After these, the same work may go on where it stopped.
-_WORTH_KEEPING: Final = (RegistryUnavailableError, RateLimitedError, OperationCancelledError)
+_WORTH_KEEPING: Final = (
+    RegistryUnavailableError,
+    RateLimitedError,
+    ContentUnavailableError,
+    OperationCancelledError,
+)
 
 
 @contextlib.contextmanager
