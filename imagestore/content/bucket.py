@@ -162,6 +162,19 @@ class Bucket:
         with Translated(self.url, "the list of its blobs"):
             next(iter(self._obstore.list(self._quick, chunk_size=1)), None)
 
+    def owner(self) -> str:
+        """The name of the store whose prefix it is; empty where there is none.
+
+        Raises:
+            PreconditionError: the credentials are refused.
+            StoreError: the bucket can't be asked.
+        """
+        self._check_process()
+        options = {"range": (0, _MOST_OWNER_BYTES)}
+        with contextlib.suppress(ContentNotFoundError), Translated(self.url, _OWNER):
+            return bytes(self._obstore.get(self._quick, _OWNER, options=options).bytes()).decode("utf-8", "replace")
+        return ""
+
     def claim(self, owner: str) -> str:
         """Write a name into an empty prefix, once for ever; the name that is there.
 
@@ -169,11 +182,9 @@ class Bucket:
             PreconditionError: there are blobs and no name; or the credentials are refused.
             StoreError: the bucket can't be asked.
         """
-        self._check_process()
-        options = {"range": (0, _MOST_OWNER_BYTES)}
         for _ in range(_CLAIMS):
-            with contextlib.suppress(ContentNotFoundError), Translated(self.url, _OWNER):
-                return bytes(self._obstore.get(self._quick, _OWNER, options=options).bytes()).decode("utf-8", "replace")
+            if found := self.owner():
+                return found
             if next(self.walk(), None) is not None:
                 raise PreconditionError(
                     f"{self.url}: has blobs of somebody else, a mirror perhaps",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.bucket import Bucket
 from imagestore.errors import (
+    ConfigError,
     ContentNotFoundError,
     ImageStoreError,
     PreconditionError,
@@ -53,7 +54,7 @@ class SecondTier:
         numbers: hears of bytes.
 
     Raises:
-        ConfigError: the settings can't be used, there is no such bucket, or it refuses the credentials.
+        ConfigError: the settings can't be used, there is no such bucket, it refuses the credentials, or is a store's.
     """
 
     def __init__(self, settings: BucketSettings, workers: StoreWorkers, numbers: MirrorNumbers) -> None:
@@ -61,6 +62,9 @@ class SecondTier:
         self._bucket = Bucket(settings)
         try:
             self._bucket.check()
+            if self._bucket.owner():
+                # It collects what its own records don't name.
+                raise ConfigError(f"{settings.url}: is a store's content", hint="give this mirror a prefix of its own")
         except StoreError as error:
             # It may come back; until then upstreams are asked.
             log.warning("the bucket can't be asked: %s", error)

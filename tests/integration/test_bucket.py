@@ -275,6 +275,12 @@ def test_a_prefix_belongs_to_one_store(settings: BucketSettings, tmp_path: Path)
         BucketContentStore(settings, tmp_path / "one")
     with pytest.raises(PreconditionError, match="another store"):
         BucketContentStore(settings, tmp_path / "two")
+    with (
+        RegistryServer({NAME: IMAGE}) as upstream,
+        pytest.raises(ConfigError, match="a store's content"),
+        running_mirror(tmp_path / "mirror", table(settings, upstream)),
+    ):
+        pass
     mirrors = replace(settings, url=f"{settings.url}/mirror")
     data = b"a mirror's"
     Bucket(mirrors).put(Digest.of(data), len(data), io.BytesIO(data), cancel=CancelToken())
