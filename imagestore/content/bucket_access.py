@@ -13,6 +13,7 @@ from imagestore.errors import (
     ContentNotFoundError,
     ContentUnavailableError,
     PreconditionError,
+    StoreError,
     StoreFullError,
 )
 
@@ -26,6 +27,8 @@ _ENDPOINT: Final = re.compile(r"https?://[!-~]+")
 _REASON: Final = re.compile(
     r"\b[45]\d\d [A-Z][a-z]+(?: [A-Z][a-z]+){0,3}|[Cc]onnection refused|[Cc]onnection reset|timed out|dns error"
 )
+#: Characters of the library's words about a key.
+_MOST_SHOWN: Final = 300
 _CONNECT: Final = timedelta(seconds=5)
 _STALL: Final = timedelta(seconds=30)
 #: A transfer as a whole; the library counts the reading of a body, however slow its reader is.
@@ -72,6 +75,11 @@ class Translated:
         if name in {"PermissionDeniedError", "UnauthenticatedError"}:
             hint = "look at the access key, and at what it may do in this bucket"
             raise PreconditionError(f"{self._what}: {self._url} refuses the credentials", hint=hint) from None
+        if name == "InvalidPathError":
+            key = str(error).partition("\n")[0][:_MOST_SHOWN]
+            raise StoreError(
+                f"{self._what}: {self._url} has a key that can't be read: {key!a}", hint="delete or rename that object"
+            ) from None
         reason = _REASON.search(str(error))
         why = reason.group().lower() if reason else name
         raise ContentUnavailableError(f"{self._what}: {self._url} can't be asked ({why})") from None
