@@ -346,7 +346,9 @@ class Catalogue:
 def _put_blob(db: sqlite3.Connection, upstream: str, blob: Descriptor, *, is_here: bool) -> None:
     db.execute(
         "INSERT INTO blob VALUES (?, ?, ?, ?)"
-        " ON CONFLICT DO UPDATE SET size = excluded.size, is_here = max(is_here, excluded.is_here)",
+        # Of what is here, what its upstream says is no news.
+        " ON CONFLICT DO UPDATE SET size = iif(is_here AND NOT excluded.is_here, size, excluded.size),"
+        " is_here = max(is_here, excluded.is_here)",
         (upstream, str(blob.digest), blob.size, int(is_here)),
     )
 

@@ -75,7 +75,7 @@ class BlobFetcher:
         self._second = second
         self._loop = asyncio.get_running_loop()
         self._fills: dict[_Key, Fill] = {}
-        #: When something last came from an upstream, in the loop's time; written by the fetching threads.
+        #: When something last came to a line, in the loop's time; written by the fetching threads.
         self._advanced: dict[str, float] = {}
         self._distrusted: dict[tuple[str, Digest, int], float] = {}
 
@@ -93,7 +93,7 @@ class BlobFetcher:
         """
         self._refuse_distrusted(repository.upstream, blob)
         fill, is_joined = self._fill(upstreams, repository, blob, is_for_replica=is_for_replica)
-        await self._begun(fill, repository.upstream)
+        await self._begun(fill)
         return fill, is_joined
 
     def _refuse_distrusted(self, upstream: Upstream, blob: Descriptor) -> None:
@@ -111,10 +111,10 @@ class BlobFetcher:
         joined = live.get(key) or (None if is_for_replica else next(iter(live.values()), None))
         if joined is not None:
             return joined, True
-        fill = self._fills[key] = Fill(blob, self._loop)
+        fill = self._fills[key] = Fill(blob, self._loop, _line(upstream, owner))
         work = functools.partial(self._fetch, fill, repository, upstreams, owner)
         lane = self._shared.lane(upstream)
-        future = self._loop.run_in_executor(lane.from_replicas if owner else lane.fetchers, work)
+        future = self._loop.run_in_executor(lane.replica_fetchers if owner else lane.fetchers, work)
         future.add_done_callback(functools.partial(self._fetched, key, fill))
         return fill, False
 
@@ -126,7 +126,7 @@ class BlobFetcher:
                 self._distrusted.clear()
             self._distrusted[key[:3]] = self._loop.time() + _DISTRUST_SECONDS
 
-    async def _begun(self, fill: Fill, upstream: Upstream) -> None:
+    async def _begun(self, fill: Fill) -> None:
         """Wait until a blob comes: in line for others as long as these come, and then an answer's time.
 
         Raises:
@@ -134,7 +134,7 @@ class BlobFetcher:
         """
         since, patience = self._loop.time(), self._shared.answer_seconds()
         while not fill.is_started and not fill.is_over:
-            until = min(since + _LINE_SECONDS, max(since, self._advanced.get(upstream.name, since)) + patience)
+            until = min(since + _LINE_SECONDS, max(since, self._advanced.get(fill.line, since)) + patience)
             if self._loop.time() >= until:
                 raise RegistryUnavailableError(f"{fill.descriptor.digest}: its upstream is busy with others")
             with contextlib.suppress(TimeoutError):
@@ -170,7 +170,7 @@ class BlobFetcher:
         upstream, blob = repository.upstream, fill.descriptor
         self._keeper.hold(store, upstream.name, [blob.digest])
         try:
-            is_new = not self._is_here(store, blob) and self._fetched_new(
+            is_new = not self._is_here(store, upstream, blob) and self._fetched_new(
                 store, fill, repository, upstreams, owner, token
             )
         except IntegrityError:
@@ -184,15 +184,21 @@ class BlobFetcher:
         else:
             fill.tell(fill.find_here)
 
-    def _is_here(self, store: ImageStore, blob: Descriptor) -> bool:
+    def _is_here(self, store: ImageStore, upstream: Upstream, blob: Descriptor) -> bool:
         """Whether a blob is in the store already; a damaged one is thrown away.
 
         Raises:
             SizeMismatchError: it is, and has another size.
+            StoreFullError: it is, and the upstream's quota has no room for it.
         """
         here = store.content.find(blob.digest)
-        if here is None or here.size == blob.size:
-            return here is not None
+        if here is None:
+            return False
+        if here.size == blob.size:
+            # It is going to count, where another upstream has brought it.
+            self._keeper.reserve(store, upstream, blob, is_here=True)
+            self._keeper.give_back(upstream.name, blob)
+            return True
         if store.content.delete_damaged(blob.digest):
             raise SizeMismatchError(str(blob.digest), expected=blob.size, actual=here.size)
         self._catalogue.forget_content(blob.digest)
@@ -215,6 +221,8 @@ class BlobFetcher:
         reference, sources = repository.reference(str(blob.digest)), self._sources(upstreams, upstream, owner, token)
         self._keeper.reserve(store, upstream, blob)
         try:
+            # Again: until it was reserved, an eviction might have let go of it.
+            self._keeper.hold(store, upstream.name, [blob.digest])
             return fetch(fill, ref=ref, content=store.content, sources=sources, reference=reference, cancel=token)
         finally:
             self._keeper.give_back(upstream.name, blob)
@@ -222,21 +230,32 @@ class BlobFetcher:
     def _sources(self, upstreams: Upstreams, upstream: Upstream, owner: str, token: CancelToken) -> list[Source]:
         """Whom to ask for a blob: its owner first, where that is another replica."""
 
+        line = _line(upstream, owner)
+
         def received(count: int) -> None:
-            self._advanced[upstream.name] = self._loop.time()
+            self._advanced[line] = self._loop.time()
             self._numbers.count_fetched(upstream.name, count, is_from_replica=False)
             upstreams.throttle(upstream, count, cancel=token)
 
         def replicated(count: int) -> None:
+            self._advanced[line] = self._loop.time()
             upstreams.praise(owner)
             self._numbers.count_fetched(upstream.name, count, is_from_replica=True)
+
+        def read(count: int) -> None:
+            self._advanced[line] = self._loop.time()
+            self._numbers.count_from_bucket(upstream.name, count)
 
         found = []
         if owner:
             client, seconds = upstreams.client(upstream, owner), upstreams.owner_seconds
             found.append(Source(client, replicated, seconds, lambda: upstreams.blame(owner)))
         if self._second is not None:
-            found.append(Source(self._second, functools.partial(self._numbers.count_from_bucket, upstream.name)))
+            found.append(Source(self._second, read))
         admit = functools.partial(upstreams.admit, upstream, cancel=token)
         client = upstreams.client(upstream, "")
         return [*found, Source(client, received, opening_seconds=_OPENING_SECONDS, before=admit)]
+
+
+def _line(upstream: Upstream, owner: str) -> str:
+    return f"{upstream.name} {'replicas' if owner else ''}"

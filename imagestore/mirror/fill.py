@@ -47,10 +47,12 @@ class Fill:
     Args:
         descriptor: of the blob.
         loop: the readers'.
+        line: names the line in which it waits.
     """
 
-    def __init__(self, descriptor: Descriptor, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, descriptor: Descriptor, loop: asyncio.AbstractEventLoop, line: str = "") -> None:
         self.descriptor = descriptor
+        self.line = line
         #: Whether it is whole, verified and in the store.
         self.is_verified = False
         #: Whether it has left the queue of its upstream.

@@ -51,8 +51,8 @@ class Keeper:
         self._numbers = numbers
         self._clock = clock
         self._lock = threading.Lock()
-        # What is on its way, which the catalogue doesn't count yet: bytes by upstream and digest.
-        self._reserved: dict[tuple[str, Digest], int] = {}
+        # What is on its way, which the catalogue doesn't count yet: bytes by upstream and digest, of each fetch.
+        self._reserved: dict[tuple[str, Digest], list[int]] = {}
 
     def let_go(self, store: ImageStore, served: Collection[str]) -> None:
         """Forget what is here of upstreams that aren't served any more; the next collection takes it.
@@ -105,8 +105,14 @@ class Keeper:
             except AlreadyExistsError:  # made by another thread since then
                 continue
 
-    def reserve(self, store: ImageStore, upstream: Upstream, blob: Descriptor) -> None:
+    def reserve(self, store: ImageStore, upstream: Upstream, blob: Descriptor, *, is_here: bool = False) -> None:
         """Make room for a blob that is going to be fetched; give_back() when it is here, or isn't coming.
+
+        Args:
+            store: has the content.
+            upstream: whose quota it is.
+            blob: which.
+            is_here: it is on the disk, and only going to count.
 
         Raises:
             StoreFullError: more than the quota or the disk has room for, whatever is evicted.
@@ -115,17 +121,21 @@ class Keeper:
             counted = self._catalogue.counted_bytes(upstream.name, blob.digest)
             key, needed = (upstream.name, blob.digest), blob.size - counted
             if upstream.quota_bytes is not None:
-                reserved = sum(size for (name, _), size in self._reserved.items() if name == upstream.name)
-                self._make_room(store, upstream, upstream.quota_bytes - reserved - needed, blob.digest)
+                reserved = sum(max(sizes) for (name, _), sizes in self._reserved.items() if name == upstream.name)
+                more = max(0, needed - max(self._reserved.get(key, ()), default=0))
+                self._make_room(store, upstream, upstream.quota_bytes - reserved - more, blob.digest)
             free = store.content.free_bytes()
-            if blob.size > free:
+            if not is_here and blob.size > free:
                 raise StoreFullError(f"{blob.digest}: needs {blob.size} bytes, the disk has room for {free}")
-            self._reserved[key] = self._reserved.get(key, 0) + needed
+            self._reserved.setdefault(key, []).append(needed)
 
     def give_back(self, upstream: str, blob: Descriptor) -> None:
         """See reserve()."""
         with self._lock:
-            self._reserved.pop((upstream, blob.digest), None)
+            sizes = self._reserved[upstream, blob.digest]
+            sizes.pop()
+            if not sizes:
+                del self._reserved[upstream, blob.digest]
 
     def _make_room(self, store: ImageStore, upstream: Upstream, most: int, wanted: Digest) -> None:
         """Evict until no more than so many bytes are here; what is on its way stays, with what names it."""

@@ -174,7 +174,7 @@ class Mirror:
         # Who has something to serve needn't wait as long as who has nothing.
         share = 1.0 if stale is None else 0.5
         try:
-            found = await self._shared.once(key, upstream, ask, share=share)
+            found = await self._shared.once(key, upstream, ask, owner=owner, share=share)
         except ReferenceNotFoundError:
             raise
         except ImageStoreError as error:
@@ -344,7 +344,7 @@ class Mirror:
             self._catalogue.put_document(upstream.name, repository.name, found, (), is_here=is_here)
             return found
 
-        return await self._shared.once(("blob", repository.name, str(digest), owner), upstream, ask)
+        return await self._shared.once(("blob", repository.name, str(digest), owner), upstream, ask, owner=owner)
 
     async def _prefetch(self, repository: Repository, reference: Reference, index: ServedDocument) -> None:
         """Fetch what the table's handlers and platforms choose of an index."""

@@ -39,14 +39,14 @@ class Lane:
 
     askers: ThreadPoolExecutor
     fetchers: ThreadPoolExecutor
-    #: Apart, so that replicas which ask each other never wait for each other's line.
-    from_replicas: ThreadPoolExecutor
+    # What waits for another replica is apart, so that two which ask each other never wait for each other's line.
+    replica_askers: ThreadPoolExecutor
+    replica_fetchers: ThreadPoolExecutor
 
     def close(self) -> None:
         """Wait for what is under way."""
-        self.askers.shutdown(cancel_futures=True)
-        self.fetchers.shutdown(cancel_futures=True)
-        self.from_replicas.shutdown(cancel_futures=True)
+        for threads in (self.askers, self.fetchers, self.replica_askers, self.replica_fetchers):
+            threads.shutdown(cancel_futures=True)
 
 
 class SharedWork:
@@ -75,16 +75,24 @@ class SharedWork:
         upstream: Upstream,
         ask: Callable[[ImageStore, CancelToken], T],
         *,
+        owner: str = "",
         share: float = 1.0,
     ) -> T:
         """Run blocking work in a thread, shared by all who want the same meanwhile.
+
+        Args:
+            key: names the work.
+            upstream: whose threads do it.
+            ask: the work.
+            owner: the replica that is asked first; empty for none.
+            share: of the time in which a client has to be answered.
 
         Raises:
             ImageStoreError: the work's; RegistryUnavailableError where it takes too long. It goes on then.
         """
         task: asyncio.Task[T] | None = self._asked.get(key)
         if task is None:
-            task = self._asked[key] = self._loop.create_task(self._run(upstream, ask))
+            task = self._asked[key] = self._loop.create_task(self._run(upstream, ask, owner))
             task.add_done_callback(functools.partial(self._answered, key))
         return await self.in_time(asyncio.shield(task), key[1], share=share)
 
@@ -93,7 +101,7 @@ class SharedWork:
         if not task.cancelled():
             task.exception()  # who waited has it
 
-    async def _run(self, upstream: Upstream, ask: Callable[[ImageStore, CancelToken], T]) -> T:
+    async def _run(self, upstream: Upstream, ask: Callable[[ImageStore, CancelToken], T], owner: str) -> T:
         until = time.monotonic() + _ASK_SECONDS
 
         def run() -> T:
@@ -102,15 +110,18 @@ class SharedWork:
                 token.check()
                 return ask(store, token)
 
-        return await self._loop.run_in_executor(self.lane(upstream).askers, run)
+        lane = self.lane(upstream)
+        return await self._loop.run_in_executor(lane.replica_askers if owner else lane.askers, run)
 
     def lane(self, upstream: Upstream) -> Lane:
         lane = self._lanes.get(upstream.name)
         if lane is None:
-            askers = ThreadPoolExecutor(_ASK_THREADS, f"ask-{upstream.name}")
-            fetchers = ThreadPoolExecutor(upstream.max_connections, f"fetch-{upstream.name}")
-            from_replicas = ThreadPoolExecutor(upstream.max_connections, f"copy-{upstream.name}")
-            lane = self._lanes[upstream.name] = Lane(askers, fetchers, from_replicas)
+            lane = self._lanes[upstream.name] = Lane(
+                ThreadPoolExecutor(_ASK_THREADS, f"ask-{upstream.name}"),
+                ThreadPoolExecutor(upstream.max_connections, f"fetch-{upstream.name}"),
+                ThreadPoolExecutor(_ASK_THREADS, f"ask-replicas-{upstream.name}"),
+                ThreadPoolExecutor(upstream.max_connections, f"fetch-replicas-{upstream.name}"),
+            )
         return lane
 
     async def in_time(self, wanted: Coroutine[Any, Any, T] | asyncio.Future[T], what: str, *, share: float = 1.0) -> T:

@@ -6,7 +6,10 @@ import json
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from imagestore import Digest
+from imagestore.errors import StoreFullError
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.keeping import SPARED_SECONDS, Keeper, lease_of
 from imagestore.mirror.numbers import MirrorNumbers
@@ -17,8 +20,6 @@ from tests.support.mirror import RunningMirror, mirror_table, running_mirror
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from imagestore.testing import Image
 
@@ -181,3 +182,37 @@ def test_what_is_here_is_served_though_its_use_cannot_be_noted(tmp_path: Path) -
             full.execute("CREATE TRIGGER full BEFORE UPDATE ON document BEGIN SELECT raise(FAIL, 'no space'); END")
             full.close()
             assert pull(mirror, upstream, 0) == 200
+
+
+def test_what_another_upstream_brought_counts_too(tmp_path: Path) -> None:
+    with RegistryServer(IMAGES) as upstream, RegistryServer(IMAGES) as small:
+        table = mirror_table({upstream.address: "", small.address: 'quota = "512Ki"'})
+        with running_mirror(tmp_path, table) as mirror:
+            assert pull(mirror, upstream, 0) == 200
+            assert pull(mirror, small, 0) == 404
+            used, quota = mirror.mirror.usage()[small.address]
+            assert quota is not None
+            assert used <= quota
+            # What has room still comes.
+            config = image_of(1).manifests[0].config
+            assert mirror.get(f"/v2/app/blobs/{config.digest}?ns={small.address}").status_code == 200
+
+
+def test_two_fetches_of_one_blob_reserve_it_once(tmp_path: Path) -> None:
+    with (
+        RegistryServer(IMAGES) as upstream,
+        running_mirror(tmp_path, mirror_table({upstream.address: 'quota = "1536Ki"'})) as mirror,
+        mirror.workers.lend() as store,
+    ):
+        catalogue = Catalogue(tmp_path / "other.db")
+        keeper, settings = Keeper(catalogue, MirrorNumbers()), mirror.mirror.upstreams.settings.upstreams
+        blob, other = (image_of(number).manifests[0].layers[0] for number in (0, 1))
+        for _ in range(2):
+            keeper.reserve(store, settings[upstream.address], blob)
+        keeper.give_back(upstream.address, blob)
+        # The second one is still on its way.
+        with pytest.raises(StoreFullError):
+            keeper.reserve(store, settings[upstream.address], other)
+        keeper.give_back(upstream.address, blob)
+        keeper.reserve(store, settings[upstream.address], other)
+        catalogue.close()

@@ -146,3 +146,20 @@ def test_a_blob_that_upstream_lacks_says_nothing_about_its_owner(tmp_path: Path)
         pull(two, upstream)
         for blob in IMAGE.manifests[0].layers:
             assert upstream.ledger.count(method="GET", digest=blob.digest) == 1
+
+
+def test_replicas_never_wait_for_each_others_questions(tmp_path: Path) -> None:
+    """Each wants many documents that the other one owns."""
+    images = {f"registry.example/app:{number}": build_image("linux/amd64", seed=str(number)) for number in range(60)}
+    with RegistryServer(images) as upstream, replicas(tmp_path, upstream) as pair:
+        urls = [mirror.url for mirror in pair]
+        wanted = [
+            (mirror, f"/v2/app/manifests/{image.target.digest}?ns={upstream.address}")
+            for image in images.values()
+            for mirror in pair
+            if owner_of(str(image.target.digest), urls) != mirror.url
+        ]
+        with ThreadPoolExecutor(len(wanted)) as clients:
+            answers = list(clients.map(lambda each: each[0].get(each[1]).status_code, wanted))
+        assert answers == [200] * len(wanted)
+        assert upstream.ledger.count(method="GET", kind="manifest") == len(images)
