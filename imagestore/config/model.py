@@ -129,7 +129,7 @@ class MirrorSettings:
         key: PEM file of its key; empty where the certificate's file has it.
         client_ca: PEM file with the authority of clients' certificates; empty where none are asked for.
         max_connections: of clients at a time.
-        answer_seconds: after so long without an answer from upstream a client is told no, and asks its next host.
+        answer_seconds: a client that had no answer from upstream for so long is refused, and asks its next host.
         bucket: where blobs are kept besides the disk, for all replicas; None for nowhere.
     """
 

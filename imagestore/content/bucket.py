@@ -187,7 +187,7 @@ class Bucket:
                 return found
             if next(self.walk(), None) is not None:
                 raise PreconditionError(
-                    f"{self.url}: has blobs of somebody else, a mirror perhaps",
+                    f"{self.url}: has blobs that no store owns; a mirror's, perhaps",
                     hint="give this store a prefix of its own",
                 )
             # What is there afterwards counts: not every service refuses a second one.

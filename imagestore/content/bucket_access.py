@@ -86,6 +86,7 @@ class Translated:
 
 
 def is_endpoint(text: str) -> bool:
+    """Whether it is a URL of http or https with a host, and without a login; the library panics at some others."""
     try:
         parts = urlsplit(text)
         is_port = parts.port is None or parts.port > 0
@@ -95,6 +96,18 @@ def is_endpoint(text: str) -> bool:
 
 
 def s3_store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str, *, is_quick: bool = False) -> S3Store:
+    """A connection to a bucket.
+
+    Args:
+        bucket: its name.
+        prefix: of all keys; empty for none.
+        settings: region and credentials.
+        endpoint: URL of the service; empty for AWS.
+        is_quick: for questions about objects, which fail soon.
+
+    Raises:
+        ConfigError: a file of a key can't be used, or a variable of the environment.
+    """
     from obstore.store import S3Store
 
     files = {"access_key_id": settings.access_key_file, "secret_access_key": settings.secret_key_file}

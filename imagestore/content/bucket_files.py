@@ -67,7 +67,7 @@ class BucketIngestWriter:
 
         Raises:
             StoreError: the bucket doesn't take it; the ingest stays, and the writer stays open.
-            OperationCancelledError: cancelled meanwhile; so too.
+            OperationCancelledError: cancelled; the ingest stays, and the writer stays open.
         """
         actual = self._inner.verified(expected, size)
         if self._bucket.size(actual) == self.offset:

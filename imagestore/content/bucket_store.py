@@ -4,8 +4,8 @@ An upload can't be resumed by another process, so an ingest is a file, as in the
 when it is committed: hashed once more on the way, and visible only if it is right. Where the bucket fails then, the
 ingest stays and the next writer needn't fetch it again.
 
-A prefix belongs to one store: what its records don't name is collected, whoever has put it there. So the store's name
-is written into the prefix, and a store with another name is refused.
+A prefix belongs to one store: what its records don't name is collected, also what another program put there. So the
+store's name is written into the prefix, and a store with another name is refused.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class MetadataStore(LeaseStore, ClientStore, Protocol):
         """Copy the records to a new file while others go on.
 
         Raises:
-            UnsupportedError: whoever keeps the records makes backups in another way.
+            UnsupportedError: the service that keeps the records makes backups in another way.
             AlreadyExistsError, InvalidInputError, PreconditionError: the file exists already or can't be written.
             StoreError: the records can't be read.
         """

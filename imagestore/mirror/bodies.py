@@ -53,7 +53,7 @@ class BlobSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """A blob of the store, open; it stays readable when it is evicted meanwhile."""
+    """A blob of the store, open; it stays readable when it is evicted."""
 
     file: BinaryIO
     descriptor: Descriptor

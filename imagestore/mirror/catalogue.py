@@ -1,7 +1,7 @@
 """What a mirror has, and when it was last asked for: tags, documents, what they name, and bytes against quotas.
 
 It is a cache about a cache: a lost or damaged file costs what was fetched, and nothing else. So it has its own database
-beside the store's, and no migrations: another version's file is thrown away. What keeps content from being collected
+next to the store's, and no migrations: another version's file is thrown away. What keeps content from being collected
 is a lease for each upstream (see ``keeping``), which follows this file.
 """
 

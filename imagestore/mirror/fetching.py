@@ -213,7 +213,7 @@ class BlobFetcher:
         owner: str,
         token: CancelToken,
     ) -> bool:
-        """Make room for a blob and fetch it; False where another fetch has brought it meanwhile."""
+        """Make room for a blob and fetch it; False where another fetch has brought it first."""
         upstream, blob = repository.upstream, fill.descriptor
         # What one upstream has sent is no other's before it is verified. A replica's part is apart too: two replicas
         # that wait for each other's would wait for ever.

@@ -1,4 +1,4 @@
-"""One blob on its way into the store: it comes once, and everybody who asks for it meanwhile reads along.
+"""One blob on its way into the store: it comes once, and every client that asks for it until then reads along.
 
 A thread fetches and writes; the event loop's tasks read what is written so far. The last bytes are held back until the
 whole is verified, so that no client ever gets a complete body that is wrong: it is cut off instead, and asks again.
@@ -247,8 +247,8 @@ def fetch(
 
     Args:
         fill: hears of progress, and of the end.
-        ref: name of its ingest, which no other upstream's fetch has: what one has sent is nobody's else before it is
-            verified.
+        ref: name of its ingest, which no other upstream's fetch has: what one has sent is of no use to another before
+            it is verified.
         content: where it goes.
         sources: asked in this order; one that breaks off is followed by the next, where it stopped.
         reference: names the repository.

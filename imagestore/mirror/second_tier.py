@@ -101,7 +101,7 @@ class SecondTier:
         return found
 
     def location(self, descriptor: Descriptor) -> str:
-        """A URL at which a blob is; empty where it isn't there, or nobody is sent there."""
+        """A URL at which a blob is; empty where it isn't there, or clients aren't sent there."""
         if not self.redirects:
             return ""
         try:
@@ -110,7 +110,7 @@ class SecondTier:
             self._note(descriptor)
             return self._bucket.signed(descriptor.digest, _SIGNED_SECONDS)
         except (StoreError, PreconditionError) as error:
-            log.warning("nobody is sent to the bucket: %s", error)
+            log.warning("clients aren't sent to the bucket: %s", error)
             return ""
 
     def publish(self, upstream: str, descriptor: Descriptor) -> None:

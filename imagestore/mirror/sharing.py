@@ -1,6 +1,6 @@
 """Work that several clients want: done once, in threads of its upstream, and waited for in time.
 
-Each upstream has threads of its own, so that one that hangs holds up no other, and what is here is served meanwhile.
+Each upstream has threads of its own, so that one that hangs holds up no other, and what is here is served all the time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SharedWork:
         owner: str = "",
         share: float = 1.0,
     ) -> T:
-        """Run blocking work in a thread, shared by all who want the same meanwhile.
+        """Run blocking work in a thread, shared by all who want the same until it ends.
 
         Args:
             key: names the work.
@@ -114,6 +114,7 @@ class SharedWork:
         return await self._loop.run_in_executor(lane.replica_askers if owner else lane.askers, run)
 
     def lane(self, upstream: Upstream) -> Lane:
+        """The threads of an upstream, made when they are first needed."""
         lane = self._lanes.get(upstream.name)
         if lane is None:
             lane = self._lanes[upstream.name] = Lane(
@@ -125,6 +126,11 @@ class SharedWork:
         return lane
 
     async def in_time(self, wanted: Coroutine[Any, Any, T] | asyncio.Future[T], what: str, *, share: float = 1.0) -> T:
+        """Wait for something as long as a client may be left without an answer, or a share of it.
+
+        Raises:
+            RegistryUnavailableError: it takes longer; it goes on.
+        """
         seconds = self.answer_seconds() * share
         try:
             async with asyncio.timeout(seconds):

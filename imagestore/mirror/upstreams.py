@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 #: What a replica has of the time in which a client has to be answered.
 _OWNERS_SHARE: Final = 0.5
-#: A replica that didn't help so often, and helped nobody in between, isn't asked for so long.
+#: A replica that failed so often in a row isn't asked for so long.
 _STRIKES: Final = 3
 _REST_SECONDS: Final = 10.0
 #: Tries of one request at an upstream.
@@ -152,7 +152,7 @@ class Upstreams:
         return Repository(found, Reference.parse(f"{found.name}/{inner}").path)
 
     def refuse_offline(self, what: str) -> None:
-        """An offline mirror asks nobody.
+        """An offline mirror asks no upstream.
 
         Raises:
             ReferenceNotFoundError: it is one.

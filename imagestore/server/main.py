@@ -281,7 +281,7 @@ class ServerProcess:
         await asyncio.sleep(_LOOK_SECONDS)
 
     async def _end_answers(self, answers: asyncio.Task[None]) -> None:
-        """Until the mirror's answers have ended, or somebody is in a hurry."""
+        """Until the mirror's answers have ended, or a second signal says that there is no time."""
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait([answers, hurry], return_when=asyncio.FIRST_COMPLETED)
         for task in (answers, hurry):

@@ -1,4 +1,4 @@
-"""A mirror beside the other services of a server: started, told of reloads, drained."""
+"""A mirror in a server with other services: started, told of reloads, drained."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def test_a_prefix_belongs_to_one_store(settings: BucketSettings, tmp_path: Path)
     mirrors = replace(settings, url=f"{settings.url}/mirror")
     data = b"a mirror's"
     Bucket(mirrors).put(Digest.of(data), len(data), io.BytesIO(data), cancel=CancelToken())
-    with pytest.raises(PreconditionError, match="somebody else"):
+    with pytest.raises(PreconditionError, match="no store owns"):
         BucketContentStore(mirrors, tmp_path / "three")
 
 
