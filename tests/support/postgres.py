@@ -270,7 +270,7 @@ def children_of(parent: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A free port on loopback, below those that the kernel gives to clients: a server finds it free at its next start."""
+    """A free port on loopback, below those that the kernel gives to clients: a restarted server finds it free."""
     for port in random.Random().sample(range(15000, 32000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
