@@ -64,7 +64,7 @@ class Collector:
     def _collect(self) -> GarbageReport:
         with (
             self._workers.lend() as serving,
-            ImageStore(serving.root, config=serving.config, host=serving.host) as store,
+            serving.reopened() as store,
         ):
             try:
                 report = store.collect_garbage()

@@ -197,7 +197,7 @@ class Upkeep(abc.ABC):
         with self._loading():
             from imagestore.store.maintenance import usage
 
-        return usage.measure(self.metadata, self.content, self.root)
+        return usage.measure(self.metadata, self.content, None if self.is_shared else self.root)
 
     def why(self, digest: Digest) -> tuple[Chain, ...]:
         """What keeps some content: a chain from each root; empty when the next collection frees it."""
