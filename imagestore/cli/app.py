@@ -229,7 +229,11 @@ class App:
         try:
             opened = self._open(self.given_root or self.root, is_making=self.missing == "make")
         except StoreMissingError:
-            if self.missing == "refuse" or self.is_shared or (self.missing == "unnamed" and self.given_root is not None):
+            if (
+                self.missing == "refuse"
+                or self.is_shared
+                or (self.missing == "unnamed" and self.given_root is not None)
+            ):
                 raise
             opened = self._open(self._temporary_root(), is_making=True)
         self._opened.append(opened)

@@ -62,8 +62,7 @@ class ObjectIndex(Protocol):
         """Everything that is here, in no particular order."""
 
     def begin_upload(self, key: str) -> None:
-        """Note an object before its first byte is sent, so that it is deleted if this process ends before it is named.
-        """
+        """Note an object before its first byte is sent, so that it is deleted if this process ends before publish()."""
 
     def renew_upload(self, key: str) -> None:
         """Say that an upload goes on; at least once in ten minutes.

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Final, cast
 
 from imagestore.errors import ImageStoreError, UndeletableError
-from imagestore.store.image_store import ImageStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

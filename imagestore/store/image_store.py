@@ -140,7 +140,7 @@ class ImageStore(Archives, Upkeep):
         self.metadata = self._adapters.metadata
 
     def reopened(self) -> ImageStore:
-        """The same store once more, with connections of its own: for long work that nobody should wait for; close it."""
+        """The same store, opened once more for long work that nobody should wait for; close it."""
         place = self._place
         return ImageStore(
             place.root,

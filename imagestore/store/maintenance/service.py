@@ -40,6 +40,7 @@ class Upkeep(abc.ABC):
     """The part of ImageStore that looks after what is there."""
 
     root: Path
+    is_shared: bool
     content: ContentStore
     metadata: MetadataStore
     config: Config
