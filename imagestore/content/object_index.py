@@ -87,7 +87,10 @@ class ObjectIndex(Protocol):
         """
 
     def abandon_upload(self, key: str) -> None:
-        """An upload failed; what there is of its object is to be deleted."""
+        """An upload failed, perhaps after it was given up; what there is of its object is to be deleted.
+
+        An object that is content stays: publish() may have succeeded although its answer was lost.
+        """
 
     def remove(self, texts: Sequence[str]) -> dict[str, int]:
         """Forget content, given by digests in text form; its objects are to be deleted once that is committed.

@@ -22,12 +22,14 @@ from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
     ContentUnavailableError,
+    ImageStoreError,
     IntegrityError,
     OperationCancelledError,
     PreconditionError,
     StoreError,
     UnsupportedError,
 )
+from imagestore.metadata.postgres import PostgresMetadataStore
 from tests.contracts.content import ContentContract, put
 from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
 from tests.support.memory_index import UPLOAD_SECONDS, MemoryObjectIndex
@@ -35,6 +37,8 @@ from tests.support.memory_index import UPLOAD_SECONDS, MemoryObjectIndex
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from imagestore.content.object_index import StoredObject
 
 pytestmark = pytest.mark.integration
 
@@ -85,6 +89,13 @@ class TestSharedContent(ContentContract):
     """Its fixture is the one above."""
 
 
+class TestSharedContentOverPostgres(ContentContract):
+    @pytest.fixture
+    def content(self, settings: BucketSettings, tmp_path: Path, database_url: str) -> Iterator[ContentStore]:
+        with contextlib.closing(PostgresMetadataStore(database_url)) as records:
+            yield SharedContentStore(settings, tmp_path, records.objects, owner=records.id)
+
+
 def keys(settings: BucketSettings) -> set[str]:
     """Of all objects that are blobs'."""
     return {key for key, _ in Bucket(settings).objects()}
@@ -108,7 +119,7 @@ class Follower:
 
     def __init__(self, content: SharedContentStore, cancel: CancelToken | None = None) -> None:
         self.waits = 0
-        self.error: Exception | None = None
+        self.error: ImageStoreError | None = None
         self.offset = -1
         self._content = content
         self._cancel = cancel or CancelToken(PATIENCE)
@@ -126,7 +137,7 @@ class Follower:
                 self.offset = writer.offset
                 writer.write(DATA)
                 writer.commit(DIGEST, len(DATA))
-        except Exception as error:
+        except ImageStoreError as error:
             self.error = error
 
     def wait_until_it_waits(self) -> None:
@@ -354,13 +365,17 @@ def test_what_was_replaced_is_found_by_its_new_row(
     old = index.find(DIGEST)
     other.delete(DIGEST)
     put(other, DATA)
-    current = index.find
-    for use in (lambda: content.read(DIGEST, limit_bytes=len(DATA)) == DATA, lambda: content.delete_damaged(DIGEST)):
-        answers = [old]
-        monkeypatch.setattr(index, "find", lambda digest: answers.pop() if answers else current(digest))  # noqa: B023
-        assert use()
-        assert not answers
-        monkeypatch.undo()
+    current, answers = index.find, [old]
+
+    def find(digest: Digest) -> StoredObject | None:
+        return answers.pop() if answers else current(digest)
+
+    monkeypatch.setattr(index, "find", find)
+    assert content.read(DIGEST, limit_bytes=len(DATA)) == DATA
+    assert not answers
+    answers.append(old)
+    assert content.delete_damaged(DIGEST)
+    assert not answers
 
 
 def test_a_reader_goes_on_in_the_new_object(content: SharedContentStore, other: SharedContentStore) -> None:
