@@ -1,0 +1,99 @@
+"""Addresses of shared stores: PostgreSQL's own URLs and their parts, none of whose secrets is ever shown."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ConfigError, InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SCHEMES: Final = ("postgresql://", "postgres://")
+_SCOPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
+#: The scope of who names none.
+DEFAULT_SCOPE: Final = "default"
+#: What is shown of an address.
+_SHOWN: Final = ("host", "hostaddr", "port", "dbname")
+#: So that a lost machine's locks and connections end within half a minute, and a call to a lost server too.
+_DEFAULTS: Final = {
+    "application_name": "imagestore",
+    "connect_timeout": "5",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+
+
+def is_address(text: str) -> bool:
+    """Whether a store's root is a database's address, and no folder.
+
+    >>> is_address("postgresql://db.example/images"), is_address("/var/lib/imagestore")
+    (True, False)
+    """
+    return text.startswith(_SCHEMES)
+
+
+def checked_scope(scope: str) -> str:
+    """A scope's name.
+
+    Raises:
+        InvalidInputError: it has other characters, or too many.
+
+    >>> checked_scope("zone-a/mirror")
+    'zone-a/mirror'
+    """
+    if not _SCOPE.fullmatch(scope):
+        raise InvalidInputError(
+            f"scope {scope[:100]!r}: expected letters, digits, '.', '_', '/' and '-', at most 100, a letter or digit first"
+        )
+    return scope
+
+
+class DatabaseAddress:
+    """A parsed address.
+
+    Args:
+        url: ``postgresql://USER@HOST:PORT/DATABASE?...``, as libpq takes it; without a password, libpq looks for one in
+            PGPASSWORD and ~/.pgpass.
+
+    Raises:
+        ConfigError: psycopg isn't installed, or can't read the address.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import psycopg
+            import psycopg_pool  # noqa: F401 - to be told now
+        except ImportError as error:
+            raise ConfigError(
+                "a store at postgresql://: expected the packages psycopg and psycopg_pool, they can't be imported",
+                hint="pip install 'imagestore[postgres]'",
+            ) from error
+        try:
+            given: Mapping[str, object] = psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.Error as error:
+            raise ConfigError(
+                "a store at postgresql://: the address can't be read",
+                hint="write postgresql://USER@HOST:PORT/DATABASE; other characters in names as %XX",
+            ) from error
+        #: For psycopg.connect(); may have a password.
+        self.parameters: dict[str, str] = {**_DEFAULTS, **{name: str(value) for name, value in given.items() if value}}
+        #: For messages: no password, no user and no option.
+        self.name = _name({name: str(value) for name, value in given.items() if name in _SHOWN and value})
+
+    def __repr__(self) -> str:
+        return f"DatabaseAddress({self.name!r})"
+
+
+def _name(parts: Mapping[str, str]) -> str:
+    host = parts.get("host") or parts.get("hostaddr") or ""
+    if host.startswith("/"):
+        return f"postgresql:///{parts.get('dbname', '')}?host={host}"
+    hosts, ports = host.split(","), parts.get("port", "").split(",")
+    if len(ports) < len(hosts):
+        ports = ports * len(hosts)
+    places = [f"{each}:{port}" if port else each for each, port in zip(hosts, ports, strict=False)]
+    return f"postgresql://{','.join(places)}/{parts.get('dbname', '')}"

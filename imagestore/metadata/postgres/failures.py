@@ -1,0 +1,106 @@
+"""PostgreSQL's errors as ours: one line, that names the database, the reason and what helps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+import psycopg_pool
+
+from imagestore.errors import (
+    ConfigError,
+    ContentUnavailableError,
+    ImageStoreError,
+    InvalidInputError,
+    PreconditionError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
+from imagestore.util.text import printable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_MOST_SHOWN: Final = 300
+#: By SQLSTATE, or the two letters of its class (PostgreSQL, appendix A).
+_CODES: Final[dict[str, type[ImageStoreError]]] = {
+    "28": PreconditionError,  # who are you
+    "3D": ConfigError,  # no such database
+    "42501": PreconditionError,  # not allowed
+    "25006": StoreReadOnlyError,
+    "53100": StoreFullError,
+    "53": StoreBusyError,  # connections, memory
+    "55P03": StoreBusyError,
+    "57014": StoreBusyError,  # cancelled by statement_timeout
+    "40": StoreBusyError,  # deadlock, serialization
+    "XX": StoreCorruptError,
+    "22021": InvalidInputError,  # a text that is none, as with NUL
+    "22P05": InvalidInputError,
+}
+_HINTS: Final[dict[type[ImageStoreError], str]] = {
+    PreconditionError: "correct the user or the password (PGPASSWORD or ~/.pgpass), or the user's rights",
+    ConfigError: "make the database (createdb), or correct the address",
+    StoreReadOnlyError: "this server is a standby; name all servers and add target_session_attrs=read-write",
+    StoreFullError: "free space on the database's disk",
+    StoreBusyError: "try again; if it stays so, look at the server's connections and locks (pg_stat_activity)",
+    StoreCorruptError: "look into the server's log; restore the database from its backup",
+    ContentUnavailableError: "see whether the server runs and can be reached; then try again",
+}
+
+
+class Translated:
+    """As a context manager: raise our errors instead of psycopg's.
+
+    Args:
+        name: of the database, for messages.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        if isinstance(value, psycopg_pool.PoolClosed):
+            raise StoreError(f"{self._name}: this store is closed", hint="open it again") from value
+        if isinstance(value, psycopg.Error):
+            raise translated(value, self._name) from value
+
+
+def translated(error: psycopg.Error, name: str) -> ImageStoreError:
+    """Which of our errors one of psycopg's is.
+
+    Args:
+        error: the library's.
+        name: of the database, for messages.
+    """
+    state = error.sqlstate or ""
+    ours = _CODES.get(state) or _CODES.get(state[:2])
+    if ours is None:
+        is_away = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        ours = ContentUnavailableError if is_away or state.startswith(("08", "57P")) else StoreError
+    if not state and (told := _told_at_connecting(str(error))):
+        ours = told
+    return ours(f"{name}: {_line(error)}", hint=_HINTS.get(ours, ""))
+
+
+def _told_at_connecting(text: str) -> type[ImageStoreError] | None:
+    """libpq gives no code for what the server says while a connection is made."""
+    if "authentication failed" in text or "no pg_hba.conf entry" in text or "no password supplied" in text:
+        return PreconditionError
+    if "does not exist" in text:
+        return PreconditionError if 'role "' in text else ConfigError
+    return StoreBusyError if "too many clients" in text or "remaining connection slots" in text else None
+
+
+def _line(error: psycopg.Error) -> str:
+    said = error.diag.message_primary or next(iter(str(error).splitlines()), "") or type(error).__name__
+    return printable(said)[:_MOST_SHOWN]

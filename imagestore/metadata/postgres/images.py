@@ -1,0 +1,270 @@
+"""Image records of a scope, each with its roots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.metadata import image_rows
+from imagestore.metadata.postgres.database import NOW, PostgresDatabase
+from imagestore.metadata.records import Everything, ListedImage
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.gc_labels import EXPIRE, LeaseTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from imagestore.metadata.postgres.database import Connection
+    from imagestore.metadata.records import ImageRecord
+    from imagestore.oci.digest import Digest
+
+#: Times of use are kept to the minute, so that a busy image costs one write a minute.
+_USE_SECONDS: Final = 60.0
+_MARKS: Final = ", ".join(["%s"] * (image_rows.COLUMNS.count(",") + 1))
+_ROOTS: Final = (
+    "(SELECT coalesce(json_agg(r.digest ORDER BY r.position), '[]'::json)::text FROM image_root r"
+    " WHERE r.scope = image.scope AND r.reference = image.reference AND r.handler = image.handler AND NOT r.by_label)"
+)
+#: What a replaced record keeps of the one before, and its times by the server's clock.
+_PUT: Final = (
+    f"INSERT INTO image (scope, {image_rows.COLUMNS}) VALUES (%s, {_MARKS})"  # noqa: S608 - constants
+    " ON CONFLICT (scope, reference, handler) DO UPDATE SET"
+    " target = excluded.target, manifest = excluded.manifest, image_id = excluded.image_id,"
+    " platform = excluded.platform, wanted = excluded.wanted, content_size = excluded.content_size,"
+    " labels = excluded.labels, warnings = excluded.warnings, updated_at = excluded.updated_at,"
+    " pinned = greatest(image.pinned, excluded.pinned), used_at = greatest(image.used_at, excluded.used_at)"
+    " RETURNING created_at, updated_at, pinned, used_at"
+)
+_PAIRS: Final = "unnest(%(first)s::text[], %(second)s::text[]) WITH ORDINALITY AS given(one, two, number)"
+
+
+class ImageTables(PostgresDatabase):
+    """Records by (reference, handler)."""
+
+    def put_image(
+        self, record: ImageRecord, edges: Mapping[Digest, Iterable[Digest]], *, created_at: float | None = None
+    ) -> ImageRecord:
+        """Insert or replace a record together with its edges, durably; keeps creation time, pin and time of use."""
+        (stored,) = self._put_all([(record, edges)], created_at)
+        return stored
+
+    def put_images(
+        self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]]
+    ) -> tuple[ImageRecord, ...]:
+        """Insert or replace records together with their edges, all or none."""
+        return self._put_all(records, None)
+
+    def _put_all(
+        self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]], created_at: float | None
+    ) -> tuple[ImageRecord, ...]:
+        stored: list[ImageRecord] = []
+        with self.writing() as db:
+            now = self._now(db)
+            for record, edges in records:
+                stored.append(self._put(db, record, now, created_at))
+                insert_edges(db, edges)
+        return tuple(stored)
+
+    def _now(self, db: Connection) -> float:
+        row = db.execute(f"SELECT {NOW}").fetchone()
+        return float(row[0]) if row else 0.0
+
+    def _put(self, db: Connection, record: ImageRecord, now: float, created_at: float | None) -> ImageRecord:
+        first = (record.created_at or now) if created_at is None else created_at
+        values = image_rows.from_record(record, created_at=first, updated_at=now)
+        row = db.execute(_PUT, (self._scope, *values)).fetchone()
+        if row is None:
+            raise ValueError("the database returned no row for a record that it took")
+        created, updated, pinned, used = row
+        key = (self._scope, record.reference, record.handler)
+        db.execute("DELETE FROM image_root WHERE (scope, reference, handler) = (%s, %s, %s)", key)
+        held = [*((str(digest), False) for digest in record.roots), *((str(each), True) for each in record.labelled)]
+        db.execute(
+            "INSERT INTO image_root SELECT %s, %s, %s, number - 1, digest, by_label"
+            " FROM unnest(%s::text[], %s::boolean[]) WITH ORDINALITY AS given(digest, by_label, number)",
+            (*key, [text for text, _ in held], [by_label for _, by_label in held]),
+        )
+        # As it reads back: descriptors in records have no platform and no annotations.
+        return replace(
+            record,
+            target=_bare(record.target),
+            manifest=_bare(record.manifest),
+            created_at=created,
+            updated_at=updated,
+            is_pinned=bool(pinned),
+            used_at=used,
+        )
+
+    def get_image(self, reference: str, handler: str) -> ImageRecord | None:
+        """One record, or None."""
+        return next(iter(self.find_images(reference=reference, handler=handler)), None)
+
+    def get_images(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ImageRecord]:
+        """Those of some records that are there, by (reference, handler)."""
+        if not keys:
+            return {}
+        condition = (
+            "(reference, handler) IN (SELECT one, two FROM unnest(%(first)s::text[], %(second)s::text[]) g(one, two))"
+        )
+        found = self._select(condition, _pairs(keys))
+        return {(each.reference, each.handler): each for each in found}
+
+    def find_images(
+        self,
+        *,
+        reference: str | None = None,
+        handler: str | None = None,
+        image_id_prefix: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> list[ImageRecord]:
+        """Records that fit every given condition, ordered by reference and handler."""
+        conditions = ["TRUE"]
+        values: dict[str, Any] = {}
+        if reference is not None:
+            conditions.append("reference = %(reference)s")
+            values["reference"] = reference
+        if handler is not None:
+            conditions.append("handler = %(handler)s")
+            values["handler"] = handler
+        if image_id_prefix is not None:
+            # "g" is above every hex digit, so this is the range of texts with that beginning, found by the index.
+            conditions.append("image_id >= %(begin)s AND image_id < %(end)s")
+            values |= {"begin": image_id_prefix, "end": image_id_prefix + "g"}
+        if after is not None:
+            conditions.append("(reference, handler) > (%(after_reference)s, %(after_handler)s)")
+            values |= {"after_reference": after[0], "after_handler": after[1]}
+        return self._select(" AND ".join(conditions), values, limit)
+
+    def list_images(self, *, handler: str | None = None, image_id: str | None = None) -> list[ListedImage]:
+        """What lists show of records, ordered by reference and handler."""
+        given = {name: value for name, value in (("handler", handler), ("image_id", image_id)) if value is not None}
+        condition = " AND ".join(["scope = %(scope)s", *(f"{name} = %({name})s" for name in given)])
+        query = (
+            "SELECT reference, handler, image_id, target::json ->> 1, content_size, pinned"  # noqa: S608
+            f" FROM image WHERE {condition} ORDER BY reference, handler"
+        )
+        with self._whole_store() as db:
+            return [
+                ListedImage(reference, name, config, target, size, bool(pinned))
+                for reference, name, config, target, size, pinned in _run(db, query, {**given, "scope": self._scope})
+            ]
+
+    def find_by_root(self, digest: Digest) -> list[ImageRecord]:
+        """Records that hold this index or manifest."""
+        condition = (
+            "(scope, reference, handler) IN"
+            " (SELECT scope, reference, handler FROM image_root WHERE digest = %(digest)s AND NOT by_label)"
+        )
+        return self._select(condition, {"digest": str(digest)})
+
+    def find_ids(self, references: Collection[str]) -> list[tuple[str, str, str]]:
+        """Reference, handler and image id of every record under some references, in their order."""
+        query = (
+            "SELECT reference, handler, image_id FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS given(one, number)"
+            " JOIN image ON scope = %(scope)s AND reference = one ORDER BY number, handler"
+        )
+        with self.reading() as db:
+            return [(a, b, c) for a, b, c in _run(db, query, {"texts": list(references), "scope": self._scope})]
+
+    def find_keys(self, images: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
+        """Reference, handler and image id of every record of some images, given by id and handler, in their order."""
+        query = (
+            f"SELECT reference, handler, image_id FROM {_PAIRS}"  # noqa: S608 - constants
+            " JOIN image ON scope = %(scope)s AND image_id = one AND handler = two ORDER BY number, reference"
+        )
+        with self.reading() as db:
+            return [(a, b, c) for a, b, c in _run(db, query, {**_pairs(images), "scope": self._scope})]
+
+    def everything(self, most: int) -> Everything | None:
+        """None: records are removed by their keys here, which takes no longer."""
+
+    def drop_everything(self, known: Everything) -> bool:
+        """False; see everything()."""
+        return False
+
+    def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:
+        """Remove records in one transaction, without reading them; return what they held, in text form."""
+        if not keys:
+            return []
+        listed = f"FROM image_root r JOIN {_PAIRS} ON r.scope = %(scope)s AND r.reference = one AND r.handler = two"
+        values = {**_pairs(keys), "scope": self._scope}
+        with self.writing() as db:
+            roots = [text for (text,) in _run(db, f"SELECT DISTINCT r.digest {listed}", values)]
+            condition = "scope = %(scope)s AND reference = one AND handler = two"
+            _run(db, f"DELETE FROM image USING {_PAIRS} WHERE {condition}", values)  # noqa: S608 - constants
+        return roots
+
+    def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
+        """Remove records in one transaction; return those that were there."""
+        listed = list(keys)
+        with self.writing():
+            there = self.get_images(listed)
+            self.drop_images(list(there))
+        return [there[key] for key in dict.fromkeys(listed) if key in there]
+
+    def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
+        """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
+        listed = list(keys)
+        with self.writing() as db:
+            condition = "scope = %(scope)s AND reference = one AND handler = two"
+            values = {**_pairs(listed), "scope": self._scope, "pinned": int(is_pinned)}
+            _run(db, f"UPDATE image SET pinned = %(pinned)s FROM {_PAIRS} WHERE {condition}", values)  # noqa: S608
+            there = self.get_images(listed)
+        return [there[key] for key in dict.fromkeys(listed) if key in there]
+
+    def touch_image(self, reference: str, handler: str) -> None:
+        """Note that a record is used now; at most one write a minute."""
+        query = (
+            f"UPDATE image SET used_at = {NOW} WHERE scope = %s AND reference = %s AND handler = %s"  # noqa: S608
+            f" AND abs({NOW} - greatest(used_at, updated_at)) >= {_USE_SECONDS}"
+        )
+        if self._current.connection is None:
+            with self.reading() as db:
+                db.execute(query, (self._scope, reference, handler))
+
+    def _expire_images(self, leased: Callable[[], frozenset[str]]) -> int:
+        """Remove records whose gc.expire label is past; not those that leases name, as ``reference@handler``."""
+        with self.writing() as db:
+            now = self._now(db)
+            found = self._select("labels LIKE %(pattern)s", {"pattern": f'%"{EXPIRE}"%'})
+            expired = [each for each in found if EXPIRE in each.labels and LeaseTerms.of(each.labels).expires_at <= now]
+            if not expired:
+                return 0
+            spared = leased()
+            keys = [(each.reference, each.handler) for each in expired]
+            return len(self.remove_images(key for key in keys if "@".join(key) not in spared))
+
+    def _select(self, condition: str, values: Mapping[str, Any], limit: int | None = None) -> list[ImageRecord]:
+        query = (
+            f"SELECT {image_rows.COLUMNS}, {_ROOTS} FROM image"  # noqa: S608 - constants
+            f" WHERE scope = %(scope)s AND {condition} ORDER BY reference, handler LIMIT %(limit)s"
+        )
+        with self._whole_store() as db:
+            found = _run(db, query, {**values, "scope": self._scope, "limit": limit})
+        with self._damage_named():
+            return [image_rows.to_record(row) for row in found]
+
+
+def insert_edges(db: Connection, edges: Mapping[Digest, Iterable[Digest]]) -> None:
+    """Add edges that aren't there yet."""
+    pairs = sorted({(str(parent), str(child)) for parent, children in edges.items() for child in children})
+    if pairs:
+        db.execute(
+            "INSERT INTO edge SELECT * FROM unnest(%s::text[], %s::text[]) ON CONFLICT DO NOTHING",
+            ([parent for parent, _ in pairs], [child for _, child in pairs]),
+        )
+
+
+def _run(db: Connection, query: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """The rows of a statement of ours; none of one that returns none."""
+    cursor = db.execute(query, values)
+    return cursor.fetchall() if cursor.description is not None else []
+
+
+def _pairs(keys: Collection[tuple[str, str]]) -> dict[str, list[str]]:
+    return {"first": [one for one, _ in keys], "second": [two for _, two in keys]}
+
+
+def _bare(descriptor: Descriptor) -> Descriptor:
+    return Descriptor(descriptor.media_type, descriptor.digest, descriptor.size)

@@ -1,0 +1,151 @@
+"""Which object of the bucket holds which content, what is on its way there, and what is to be deleted from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.object_index import StoredObject
+from imagestore.errors import ContentUnavailableError
+from imagestore.metadata.postgres.database import NOW, PostgresDatabase
+from imagestore.metadata.postgres.protocol import RULES
+from imagestore.oci.digest import Digest, as_written
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from imagestore.content.object_index import Flight
+    from imagestore.metadata.postgres.flights import Flights
+
+#: An upload of which nothing was heard for so long is given up; its owner says something every minute.
+UPLOAD_SECONDS: Final = 1800.0
+_PAGE: Final = 5000
+_COLUMNS: Final = "digest, size, object, stored_at"
+
+
+class PostgresObjectIndex:
+    """An ObjectIndex in the tables of a shared store.
+
+    Args:
+        database: joined where its thread is in a transaction.
+        flights: who brings what, of all machines.
+    """
+
+    def __init__(self, database: PostgresDatabase, flights: Flights) -> None:
+        self._database = database
+        self._flights = flights
+
+    def find(self, digest: Digest) -> StoredObject | None:
+        """Where content is, or None; see the port."""
+        lock = " FOR SHARE" if RULES.look_for_share else ""
+        with self._database.reading() as db:
+            query = f"SELECT {_COLUMNS} FROM content WHERE digest = %s{lock}"  # noqa: S608 - constants
+            row = db.execute(query, (str(digest),)).fetchone()
+        return StoredObject(digest, row[1], row[2], row[3]) if row else None
+
+    def names(self) -> Iterator[str]:
+        """Every content's digest in text form, in no particular order."""
+        return (str(each.digest) for each in self.walk())
+
+    def walk(self) -> Iterator[StoredObject]:
+        """Everything that is here, a page at a time."""
+        last = ""
+        while True:
+            with self._database.reading() as db:
+                query = f"SELECT {_COLUMNS} FROM content WHERE digest > %s ORDER BY digest LIMIT {_PAGE}"  # noqa: S608
+                rows = db.execute(query, (last,)).fetchall()
+            for text, size, key, stored_at in rows:
+                yield StoredObject(as_written(text), size, key, stored_at)
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1][0]
+
+    def begin_upload(self, key: str) -> None:
+        """Note an object before its first byte is sent."""
+        with self._database.writing() as db:
+            query = f"INSERT INTO upload VALUES (%s, {NOW} + %s) ON CONFLICT DO NOTHING"  # noqa: S608 - constants
+            db.execute(query, (key, UPLOAD_SECONDS))
+
+    def renew_upload(self, key: str) -> None:
+        """Say that an upload goes on."""
+        with self._database.writing() as db:
+            query = f"UPDATE upload SET expires_at = {NOW} + %s WHERE object = %s"  # noqa: S608 - constants
+            if not db.execute(query, (UPLOAD_SECONDS, key)).rowcount:
+                raise self._given_up(key)
+
+    def publish(self, digest: Digest, size: int, key: str) -> bool:
+        """Make an uploaded object the content of a digest; see the port."""
+        with self._database.writing() as db:
+            if not db.execute("DELETE FROM upload WHERE object = %s", (key,)).rowcount:
+                # What was committed before its answer was lost, and is told again, is done.
+                same = db.execute("SELECT 1 FROM content WHERE digest = %s AND object = %s", (str(digest), key))
+                if same.fetchone() is None:
+                    raise self._given_up(key)
+                return True
+            insert = f"INSERT INTO content VALUES (%s, %s, %s, {NOW}) ON CONFLICT DO NOTHING"  # noqa: S608 - constants
+            is_ours = db.execute(insert, (str(digest), size, key)).rowcount > 0
+            if not is_ours and RULES.unique_keys:
+                db.execute("INSERT INTO doomed VALUES (%s) ON CONFLICT DO NOTHING", (key,))
+            return is_ours
+
+    def abandon_upload(self, key: str) -> None:
+        """An upload failed; what there is of its object is to be deleted."""
+        with self._database.writing() as db:
+            db.execute(
+                "WITH gone AS (DELETE FROM upload WHERE object = %s RETURNING object)"
+                " INSERT INTO doomed SELECT object FROM gone ON CONFLICT DO NOTHING",
+                (key,),
+            )
+
+    def remove(self, texts: Sequence[str]) -> dict[str, int]:
+        """Forget content; its objects are to be deleted once that is committed."""
+        with self._database.writing() as db:
+            # What wasn't there when a sweep looked may have been published since, under a lease.
+            texts = self._database.deletable(texts)
+            rows = db.execute(
+                "WITH gone AS (DELETE FROM content WHERE digest = ANY(%s) RETURNING digest, size, object),"
+                " noted AS (INSERT INTO doomed SELECT object FROM gone ON CONFLICT DO NOTHING)"
+                " SELECT digest, size FROM gone",
+                (list(texts),),
+            ).fetchall()
+        return dict(rows)
+
+    def remove_object(self, digest: Digest, key: str) -> bool:
+        """As remove(), but only while this very object is the content."""
+        with self._database.writing() as db:
+            return (
+                db.execute(
+                    "WITH gone AS (DELETE FROM content WHERE digest = %s AND object = %s RETURNING object)"
+                    " INSERT INTO doomed SELECT object FROM gone ON CONFLICT DO NOTHING",
+                    (str(digest), key),
+                ).rowcount
+                > 0
+            )
+
+    def doomed(self, most: int) -> list[str]:
+        """Keys of objects to delete."""
+        with self._database.reading() as db:
+            return [key for (key,) in db.execute("SELECT object FROM doomed ORDER BY object LIMIT %s", (most,))]
+
+    def forget_doomed(self, keys: Collection[str]) -> None:
+        """Some objects are deleted."""
+        with self._database.writing() as db:
+            db.execute("DELETE FROM doomed WHERE object = ANY(%s)", (list(keys),))
+
+    def expire_uploads(self) -> int:
+        """Give up uploads of which nothing was heard for too long."""
+        with self._database.writing() as db:
+            return db.execute(
+                "WITH gone AS (DELETE FROM upload WHERE object IN (SELECT object FROM upload"  # noqa: S608 - constants
+                f" WHERE expires_at <= {NOW} FOR UPDATE SKIP LOCKED) RETURNING object)"
+                " INSERT INTO doomed SELECT object FROM gone ON CONFLICT DO NOTHING"
+            ).rowcount
+
+    def try_flight(self, digest: Digest) -> Flight | None:
+        """Be the only one, of all machines, who brings a digest; None while another one does."""
+        return self._flights.try_begin(str(digest))
+
+    def _given_up(self, key: str) -> ContentUnavailableError:
+        return ContentUnavailableError(
+            f"{self._database.name}: the upload of {key} was given up, since nothing was heard of it for too long",
+            hint="try again",
+        )

@@ -1,0 +1,174 @@
+"""A shared store's tables, and how an older version becomes the current one.
+
+Texts sort by their bytes, as in SQLite. A scope is one store among those that share content: its own images, leases and
+namespaces. What keeps content is asked of all scopes. A step is never edited after a release: a new one is appended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import PreconditionError, StoreCorruptError, StoreReadOnlyError
+
+if TYPE_CHECKING:
+    import psycopg
+
+_TEXT: Final = 'text COLLATE "C" NOT NULL'
+_TIME: Final = "double precision NOT NULL"
+
+#: Step n brings a database from version n to n + 1.
+STEPS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        f"""CREATE TABLE image (
+            scope {_TEXT}, reference {_TEXT}, handler {_TEXT} CHECK (handler <> ''),
+            target {_TEXT}, manifest {_TEXT}, image_id {_TEXT}, platform {_TEXT}, wanted {_TEXT},
+            content_size bigint NOT NULL, labels {_TEXT}, warnings {_TEXT},
+            created_at {_TIME}, updated_at {_TIME}, pinned integer NOT NULL, used_at {_TIME},
+            PRIMARY KEY (scope, reference, handler)
+        )""",
+        "CREATE INDEX image_by_id ON image (scope, image_id)",
+        f"""CREATE TABLE image_root (
+            scope {_TEXT}, reference {_TEXT}, handler {_TEXT}, position integer NOT NULL,
+            digest {_TEXT}, by_label boolean NOT NULL,
+            PRIMARY KEY (scope, reference, handler, position),
+            FOREIGN KEY (scope, reference, handler) REFERENCES image ON DELETE CASCADE
+        )""",
+        "CREATE INDEX image_root_by_digest ON image_root (digest)",
+        f"CREATE TABLE edge (parent {_TEXT}, child {_TEXT}, PRIMARY KEY (parent, child))",
+        "CREATE INDEX edge_by_child ON edge (child)",
+        f"""CREATE TABLE lease (
+            scope {_TEXT}, id {_TEXT}, namespace {_TEXT}, created_at {_TIME}, expires_at {_TIME},
+            flat boolean NOT NULL, labels {_TEXT},
+            PRIMARY KEY (scope, id)
+        )""",
+        "CREATE INDEX lease_by_end ON lease (expires_at)",
+        f"""CREATE TABLE lease_content (
+            scope {_TEXT}, lease {_TEXT}, digest {_TEXT},
+            PRIMARY KEY (scope, lease, digest),
+            FOREIGN KEY (scope, lease) REFERENCES lease ON DELETE CASCADE
+        )""",
+        "CREATE INDEX lease_content_by_digest ON lease_content (digest)",
+        f"""CREATE TABLE lease_image (
+            scope {_TEXT}, lease {_TEXT}, name {_TEXT}, handler {_TEXT},
+            PRIMARY KEY (scope, lease, name),
+            FOREIGN KEY (scope, lease) REFERENCES lease ON DELETE CASCADE
+        )""",
+        "CREATE INDEX lease_image_by_name ON lease_image (scope, name)",
+        f"CREATE TABLE content_label (digest {_TEXT}, key {_TEXT}, value {_TEXT}, PRIMARY KEY (digest, key))",
+        # What the labels mean, so that marking reads no text forms.
+        f"CREATE TABLE content_root (digest {_TEXT} PRIMARY KEY)",
+        f"CREATE TABLE label_edge (parent {_TEXT}, child {_TEXT}, PRIMARY KEY (parent, child))",
+        "CREATE INDEX label_edge_by_child ON label_edge (child)",
+        f"""CREATE TABLE namespace (
+            scope {_TEXT}, name {_TEXT}, labels {_TEXT} DEFAULT '{{}}', PRIMARY KEY (scope, name)
+        )""",
+        f"""CREATE TABLE named_image (
+            scope {_TEXT}, namespace {_TEXT}, name {_TEXT}, media_type {_TEXT}, digest {_TEXT}, size bigint NOT NULL,
+            annotations {_TEXT}, labels {_TEXT}, created_at {_TIME}, updated_at {_TIME}, expires_at {_TIME},
+            PRIMARY KEY (scope, namespace, name)
+        )""",
+        f"""CREATE TABLE named_image_root (
+            scope {_TEXT}, namespace {_TEXT}, name {_TEXT}, digest {_TEXT}, by_label boolean NOT NULL,
+            PRIMARY KEY (scope, namespace, name, digest),
+            FOREIGN KEY (scope, namespace, name) REFERENCES named_image ON DELETE CASCADE
+        )""",
+        "CREATE INDEX named_image_root_by_digest ON named_image_root (digest)",
+        f"""CREATE TABLE namespace_content (
+            scope {_TEXT}, owner {_TEXT}, digest {_TEXT}, size bigint NOT NULL, labels {_TEXT},
+            is_root boolean NOT NULL, created_at {_TIME}, updated_at {_TIME},
+            PRIMARY KEY (scope, owner, digest)
+        )""",
+        "CREATE INDEX namespace_content_by_digest ON namespace_content (digest)",
+        f"""CREATE TABLE namespace_edge (
+            scope {_TEXT}, owner {_TEXT}, parent {_TEXT}, child {_TEXT}, PRIMARY KEY (scope, owner, parent, child)
+        )""",
+        f"""CREATE TABLE namespace_ingest (
+            scope {_TEXT}, owner {_TEXT}, ref {_TEXT}, expected {_TEXT},
+            lease text COLLATE "C", expires_at double precision,
+            PRIMARY KEY (scope, owner, ref)
+        )""",
+        # What is in the bucket, what is on its way there, and what is to be deleted from it.
+        f"""CREATE TABLE content (
+            digest {_TEXT} PRIMARY KEY, size bigint NOT NULL, object {_TEXT} UNIQUE, stored_at {_TIME}
+        )""",
+        f"CREATE TABLE upload (object {_TEXT} PRIMARY KEY, expires_at {_TIME})",
+        f"CREATE TABLE doomed (object {_TEXT} PRIMARY KEY)",
+    ),
+)
+
+CURRENT: Final = len(STEPS)
+#: Held while tables are made or changed; any number that others are unlikely to take.
+_MIGRATING: Final = 0x696D6773_00000001
+_VERSION: Final = "imagestore_version"
+
+
+def prepare(db: psycopg.Connection[Any], name: str) -> str:
+    """Make the tables, or bring them up to date; any number of processes may try at once.
+
+    Args:
+        db: a connection that commits each statement.
+        name: of the database, for messages.
+
+    Returns:
+        The store's id, made with the tables.
+
+    Raises:
+        PreconditionError: another program's tables are there.
+        StoreCorruptError: a newer version wrote it.
+        StoreReadOnlyError: it is older, and can't be changed.
+    """
+    if _version(db) != CURRENT:
+        (is_standby,) = db.execute("SELECT pg_is_in_recovery()").fetchone() or (False,)
+        if is_standby:
+            raise StoreReadOnlyError(f"{name}: is a standby, and its tables aren't those of this version")
+        with db.transaction():
+            db.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
+            version = _version(db)
+            if version == 0:
+                _refuse_foreign(db, name)
+                db.execute(f"CREATE TABLE {_VERSION} (version integer NOT NULL, id {_TEXT})")
+                db.execute(f"INSERT INTO {_VERSION} VALUES (0, gen_random_uuid()::text)")  # noqa: S608 - a constant
+            _refuse_newer(version, name)
+            for step in STEPS[version:]:
+                for statement in step:
+                    db.execute(statement)
+            db.execute(f"UPDATE {_VERSION} SET version = %s", (CURRENT,))  # noqa: S608 - a constant
+    row = db.execute(f"SELECT id FROM {_VERSION}").fetchone()  # noqa: S608 - a constant
+    if row is None:
+        raise StoreCorruptError(f"{name}: the row of table {_VERSION} is gone", hint="restore it from a backup")
+    return str(row[0])
+
+
+def refuse_moved_on(db: psycopg.Connection[Any], name: str) -> None:
+    """What was brought up to date since it was opened isn't written any more.
+
+    Raises:
+        StoreCorruptError: a newer version has done that.
+    """
+    _refuse_newer(_version(db), name)
+
+
+def _version(db: psycopg.Connection[Any]) -> int:
+    (found,) = db.execute("SELECT to_regclass(%s) IS NOT NULL", (_VERSION,)).fetchone() or (False,)
+    if not found:
+        return 0
+    row = db.execute(f"SELECT version FROM {_VERSION}").fetchone()  # noqa: S608 - a constant
+    return int(row[0]) if row else 0
+
+
+def _refuse_newer(version: int, name: str) -> None:
+    if version > CURRENT:
+        raise StoreCorruptError(
+            f"{name}: schema version {version} is newer than {CURRENT}, the newest this one reads",
+            hint="use the newer imagestore that wrote it",
+        )
+
+
+def _refuse_foreign(db: psycopg.Connection[Any], name: str) -> None:
+    """Another program's tables are neither changed nor guessed at."""
+    query = "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' LIMIT 1"
+    row = db.execute(query).fetchone()
+    if row is not None:
+        raise PreconditionError(
+            f"{name}: has tables of another program ({row[0]!r})", hint="give the store a database of its own"
+        )

@@ -1,0 +1,72 @@
+"""The metadata port on PostgreSQL, for stores that several machines share."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from imagestore.errors import ImageStoreError, UnsupportedError
+from imagestore.metadata.postgres.address import DEFAULT_SCOPE
+from imagestore.metadata.postgres.flights import Flights
+from imagestore.metadata.postgres.images import ImageTables
+from imagestore.metadata.postgres.leases import LeaseTables
+from imagestore.metadata.postgres.named_images import NamedImageTables
+from imagestore.metadata.postgres.namespaces import NamespaceTables
+from imagestore.metadata.postgres.objects import PostgresObjectIndex
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class PostgresMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceTables):
+    """Everything that is remembered, in a database; arguments and errors are those of PostgresDatabase."""
+
+    def __init__(self, url: str, *, scope: str = DEFAULT_SCOPE) -> None:
+        super().__init__(url, scope=scope)
+        self._flights = Flights(None if self.is_pooled else self.connect)
+        #: Which object of the bucket holds which content.
+        self.objects = PostgresObjectIndex(self, self._flights)
+
+    def generation(self) -> int | None:
+        """A number that is another one after every change; also after changes of other scopes."""
+        with self.reading() as db:
+            row = db.execute("SELECT pg_current_snapshot()::text").fetchone()
+        text = str(row[0]) if row else ""
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+    def is_outdated(self) -> bool:
+        """False: whatever server answers at the address has the records."""
+        return False
+
+    def expire(self) -> int:
+        """Delete expired leases, and images whose gc.expire label is past and that no lease names; say how many."""
+        return self._expire_images(self.leased_records) + self._expire_named_images() + self._expire_leases()
+
+    def tidy(self) -> None:
+        """Nothing: the server vacuums by itself."""
+
+    def damage(self) -> tuple[str, ...]:
+        """What is wrong with the database, a line each; the server watches over its files itself."""
+        try:
+            with self.reading() as db:
+                db.execute("SELECT 1")
+        except ImageStoreError as error:
+            return (str(error),)
+        return ()
+
+    def backup(self, target: Path) -> None:
+        """Refuse.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            f"{self.name}: PostgreSQL makes its own backups",
+            hint="use pg_dump, or a base backup with its write-ahead log",
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        if not self.is_inherited:
+            self._flights.close()
+        super().close()
