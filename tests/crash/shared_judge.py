@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Makes the dead's leases and uploads older than any lifetime.
 _AGE: Final = (
     "UPDATE lease SET expires_at = expires_at - 1000000",
-    "UPDATE upload SET renewed_at = renewed_at - 1000000",
+    "UPDATE upload SET expires_at = expires_at - 1000000",
 )
 
 

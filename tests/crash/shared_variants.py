@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
+from unittest import mock
 
 #: What is switched off, by the variant's name.
 VARIANTS: Final = {
@@ -15,6 +17,9 @@ VARIANTS: Final = {
 
 def leave_out(variant: str) -> None:
     """Leave a rule out in this process; an empty text leaves none out."""
-    if not variant:
-        return
-    raise NotImplementedError(variant)
+    if variant:
+        from imagestore.metadata.postgres.protocol import RULES
+
+        setattr(RULES, VARIANTS[variant], False)
+        if not RULES.unique_keys:
+            mock.patch.object(secrets, "token_hex", lambda count: "0" * 2 * count).start()
