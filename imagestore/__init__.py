@@ -178,22 +178,26 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
     credentials: CredentialLookup | None = None,
     transport: Transport | None = None,
     observer: Observer | None = None,
-    content: ContentStore | None = None,
+    content: ContentStore | BucketSettings | str | None = None,
     metadata: MetadataStore | None = None,
+    scope: str = "",
 ) -> ImageStore:
-    """Open the store in a folder, making it when missing; use it as a context manager, or close it.
+    """Open a store, making it when missing; use it as a context manager, or close it.
 
     Args:
-        root: the folder.
+        root: its folder; or ``postgresql://USER@HOST/DATABASE``, for a store that machines share.
         config: runtime handlers and their platforms; without one there is a single, default handler.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         transport: answers requests to registries instead of the network, as ``httpx.MockTransport`` does.
         observer: hears of every work that has no observer of its own.
-        content: where blobs are, instead of the folder's files; closed by who gives it.
+        content: where blobs are, instead of the folder's files; closed by who gives it. Of a shared store a bucket,
+            ``s3://BUCKET/PREFIX`` or its settings.
         metadata: where records are, instead of the folder's database; closed by who gives it.
+        scope: of a shared store, whose images and leases are meant; by default ``"default"``.
 
     Raises:
-        InvalidInputError: an empty text for the folder.
+        InvalidInputError: an empty text for the folder, or a shared store without a bucket.
+        ConfigError, PreconditionError: a shared store's database or bucket isn't there, or refuses the credentials.
         StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, if that is why).
     """
     from imagestore.store.image_store import ImageStore
@@ -206,6 +210,7 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
         observer=observer,
         content=content,
         metadata=metadata,
+        scope=scope,
     )
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from imagestore.cli import signals
-from imagestore.errors import ConfigError, StoreError, StoreMissingError
+from imagestore.errors import ConfigError, StoreError, StoreMissingError, UnsupportedError
+from imagestore.util.root_folder import is_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
@@ -92,9 +93,11 @@ class App:
     """The global options of one run.
 
     Args:
-        given_root: --root, or None.
+        given_root: --root, a folder or the address of a shared store; or None.
         given_config: --config, or None.
         sources: every --source.
+        content: --content, the bucket of a shared store.
+        scope: --scope, whose images of a shared store are meant.
 
     Attributes:
         credentials: used instead of stored logins, or None.
@@ -106,9 +109,17 @@ class App:
     """
 
     def __init__(
-        self, given_root: Path | None = None, given_config: Path | None = None, sources: tuple[Path, ...] = ()
+        self,
+        given_root: Path | str | None = None,
+        given_config: Path | None = None,
+        sources: tuple[Path, ...] = (),
+        *,
+        content: str = "",
+        scope: str = "",
     ) -> None:
         self.given_root = given_root
+        self.content = content
+        self.scope = scope
         self.given_config = given_config
         self.sources = sources
         self.credentials: CredentialLookup | None = None
@@ -123,8 +134,30 @@ class App:
 
     @functools.cached_property
     def root(self) -> Path:
-        """The store's folder."""
+        """The store's folder; of a shared store, this machine's."""
+        if isinstance(self.given_root, str):
+            from imagestore.store.adapters import machine_folder
+
+            return machine_folder(self.given_root)
         return self.given_root or default_root()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the store is one that machines share."""
+        return isinstance(self.given_root, str)
+
+    def refuse_shared(self, what: str, hint: str) -> None:
+        """Refuse a command that works on a store's own files.
+
+        Args:
+            what: the command.
+            hint: what to do instead.
+
+        Raises:
+            UnsupportedError: the store is shared.
+        """
+        if self.is_shared:
+            raise UnsupportedError(f"{what}: a shared store's records are in PostgreSQL, not in files", hint=hint)
 
     @functools.cached_property
     def config_path(self) -> Path | None:
@@ -194,15 +227,19 @@ class App:
             ConfigError, StoreError: the configuration or the folder can't be used.
         """
         try:
-            opened = self._open(self.root, is_making=self.missing == "make")
+            opened = self._open(self.given_root or self.root, is_making=self.missing == "make")
         except StoreMissingError:
-            if self.missing == "refuse" or (self.missing == "unnamed" and self.given_root is not None):
+            if (
+                self.missing == "refuse"
+                or self.is_shared
+                or (self.missing == "unnamed" and self.given_root is not None)
+            ):
                 raise
             opened = self._open(self._temporary_root(), is_making=True)
         self._opened.append(opened)
         return opened
 
-    def _open(self, root: Path, *, is_making: bool) -> ImageStore:
+    def _open(self, root: Path | str, *, is_making: bool) -> ImageStore:
         from imagestore.store.image_store import ImageStore
 
         signals.raise_if_signalled()
@@ -213,6 +250,8 @@ class App:
             credentials=self.credentials,
             transfer=self.transfer,
             sources=self.sources,
+            content=self.content or None,
+            scope=self.scope,
             is_making=is_making,
             is_freeing=self.is_freeing,
         )
@@ -265,6 +304,20 @@ class GivenPath(click.Path):
         if not os.fspath(value):
             self.fail("expected a path, it is empty", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class StoreRoot(GivenPath):
+    """A store's folder, or the address of a shared one."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """An address as it is, and a path as GivenPath does."""
+        is_address = isinstance(value, str) and is_database(value)
+        return value if is_address else super().convert(value, param, ctx)
 
 
 class OutputFormat(click.Choice[str]):

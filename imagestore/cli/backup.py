@@ -38,6 +38,7 @@ def restore(app: App, file: Path, output: str) -> None:
     Stop what uses the store before. The content stays: 'imagestore check' then says what of the backup's images is
     missing, 'imagestore repair' fetches it, and 'imagestore gc' frees what no image of the backup needs.
     """
+    app.refuse_shared("restore", "use pg_restore, or the base backup and its write-ahead log")
     from imagestore.store.maintenance.restore import restore_backup
 
     kept_as = restore_backup(app.root, file)

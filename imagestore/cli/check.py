@@ -129,6 +129,7 @@ def _lines() -> Callable[[CheckProgress], None]:
 
 
 def _rebuild(app: App, *, is_forced: bool) -> RebuildReport:
+    app.refuse_shared("check --rebuild", "restore the database from its backup")
     from imagestore.store.maintenance.rebuild import rebuild
 
     return rebuild(app.root, is_forced=is_forced)

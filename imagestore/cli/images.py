@@ -70,7 +70,7 @@ def _show(app: App, name: str | None, handler: str | None, *, is_quiet: bool, ha
 
 def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSummary]:
     """What the table shows; without conditions straight from the database: no store, no configuration."""
-    if name is None and handler is None:
+    if name is None and handler is None and not app.is_shared:
         if app.given_config is not None and not os.access(app.given_config, os.R_OK):
             _ = app.config  # says why
         found = read_summaries(app.root / "metadata.db")

@@ -15,7 +15,7 @@ import click
 import imagestore.errors as errors
 from imagestore._version import __version__
 from imagestore.cli import signals
-from imagestore.cli.app import App, GivenPath
+from imagestore.cli.app import App, GivenPath, StoreRoot
 from imagestore.cli.exit_codes import MEANINGS, ExitStatus, report, say
 from imagestore.cli.lazy import LazyGroup
 from imagestore.util.text import printable
@@ -115,10 +115,27 @@ _STATUS_TEXT: Final = "\n".join(
 )
 @click.option(
     "--root",
-    type=GivenPath(file_okay=False, path_type=Path),
+    type=StoreRoot(),
     envvar="IMAGESTORE_ROOT",
     show_envvar=True,
-    help="The store's folder. Default: /var/lib/imagestore for root, else imagestore in the user's data folder.",
+    help="The store's folder, or postgresql://USER@HOST/DATABASE for one that machines share. "
+    "Default: /var/lib/imagestore for root, else imagestore in the user's data folder.",
+)
+@click.option(
+    "--content",
+    metavar="s3://BUCKET/PREFIX",
+    default="",
+    envvar="IMAGESTORE_CONTENT",
+    show_envvar=True,
+    help="The bucket with a shared store's content; AWS_ENDPOINT_URL, AWS_REGION and AWS's keys say how it is reached.",
+)
+@click.option(
+    "--scope",
+    metavar="NAME",
+    default="",
+    envvar="IMAGESTORE_SCOPE",
+    show_envvar=True,
+    help="Whose images of a shared store are meant. Default: default.",
 )
 @click.option(
     "--config",
@@ -156,7 +173,9 @@ _STATUS_TEXT: Final = "\n".join(
 @click.pass_context
 def cli(
     ctx: click.Context,
-    root: Path | None,
+    root: Path | str | None,
+    content: str,
+    scope: str,
     config_path: Path | None,
     sources: tuple[Path, ...],
     endpoint: str | None,
@@ -177,7 +196,7 @@ def cli(
             meant = "".join(f"; {each} has one" for each in inside)
             told = f"--source {source}: has no folder blobs, so nothing comes from there{meant}"
             say(f"imagestore: {printable(told)}")
-    app = App(root, config_path, sources)
+    app = App(root, config_path, sources, content=content, scope=scope)
     app.remote = _remote(ctx, endpoint, image_endpoint, crictl_config)
     ctx.obj = app
     ctx.call_on_close(app.close)
@@ -194,9 +213,9 @@ def _remote(
         return None
     if ctx.invoked_subcommand not in REMOTE_COMMANDS:
         raise click.UsageError(f"'{ctx.invoked_subcommand}' works on a local store, not with --endpoint")
-    for parameter in ("root", "config_path", "sources"):
+    for parameter in ("root", "content", "scope", "config_path", "sources"):
         if ctx.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
-            option = {"config_path": "--config", "sources": "--source"}.get(parameter, "--root")
+            option = {"config_path": "--config", "sources": "--source"}.get(parameter, f"--{parameter}")
             raise click.UsageError(f"{option} is for a local store, and --endpoint asks a server")
     if crictl_config is not None and endpoint != "crictl":
         raise click.UsageError("--crictl-config needs '--endpoint crictl'")

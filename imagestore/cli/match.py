@@ -108,7 +108,7 @@ def _from_file(app: App, path: Path, wanted: Mapping[str, HandlerPlatform]) -> d
 def _content(app: App) -> ContentStore | None:
     """What a store can add to a file; a file needs none."""
     try:
-        return app.store.content if app.root.is_dir() else None
+        return app.store.content if app.is_shared or app.root.is_dir() else None
     except (OSError, StoreError):
         return None
 

@@ -158,6 +158,7 @@ def _plan(
         if plans:
             _show_plan(app, plans, output)
     missing = sum(each.added_bytes for each in plans)
+    # Each layer is on this machine's disk until the bucket has it.
     free = _free_bytes(app.root)
     if missing > free:
         say(f"imagestore: {app.root}: the disk has {render.size(free)} free, the pull needs {render.size(missing)}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from imagestore.cli import signals
-from imagestore.cli.app import App, GivenPath, pass_app
+from imagestore.cli.app import App, GivenPath, StoreRoot, pass_app
 from imagestore.cli.exit_codes import exit_status, needed
 from imagestore.cli.options import duration_option
 from imagestore.errors import ImageStoreError
@@ -126,7 +126,7 @@ def _mirror(text: str) -> tuple[str, int]:
     metavar="ADDRESS:PORT",
     help="Be a registry mirror there, for the upstreams that the configuration names; :5000 is all addresses.",
 )
-@click.option("--root", type=GivenPath(file_okay=False, path_type=Path), help="As the global option.")
+@click.option("--root", type=StoreRoot(), help="As the global option.")
 @click.option("--config", "config_path", type=GivenPath(path_type=Path), help="As the global option.")
 @click.option(
     "--socket-mode", type=mode, default="0660", show_default=True, metavar="OCTAL", help="Permissions of the sockets."
@@ -171,7 +171,7 @@ def serve(
     listen: tuple[str, ...],
     proxy_content: tuple[str, ...],
     mirror_address: str | None,
-    root: Path | None,
+    root: Path | str | None,
     config_path: Path | None,
     socket_mode: int,
     socket_group: int | None,
@@ -224,7 +224,7 @@ def serve(
 
     def open_store(config: Config | None) -> ImageStore:
         # An App of its own each time: it reads the configuration once.
-        opened = App(given_root, given_config, sources)
+        opened = App(given_root, given_config, sources, content=app.content, scope=app.scope)
         if config is not None:
             opened.config = config
         opened.missing, opened.is_freeing = "make", True

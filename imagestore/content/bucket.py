@@ -1,8 +1,9 @@
 """Blobs in an S3-compatible bucket, by digest: read from an offset, written only if they verify, signed for others.
 
-The object of a blob is ``blobs/<algorithm>/<hex>`` below the bucket's prefix. It is visible once it is whole: a small
-one comes in one PUT, a large one in parts, whose last one is held back until the digest of all is right. Uploads that a
-killed process left behind are for the bucket's own lifecycle rule (AbortIncompleteMultipartUpload).
+The object of a blob is ``blobs/<algorithm>/<hex>`` below the bucket's prefix, unless the caller gives it another key,
+which then begins so and has one more part. It is visible once it is whole: a small one comes in one PUT, a large one in
+parts, whose last one is held back until the digest of all is right. Uploads that a killed process left behind are for
+the bucket's own lifecycle rule (AbortIncompleteMultipartUpload).
 
 The library's threads don't live through a fork, and it would hang in the child; so a child is refused.
 """
@@ -13,7 +14,7 @@ import contextlib
 import os
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_files import is_name
@@ -30,8 +31,8 @@ from imagestore.errors import (
 from imagestore.oci.digest import Digest, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import BinaryIO, Self
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Self
 
     from imagestore.config.model import BucketSettings
     from imagestore.util.cancel import CancelToken
@@ -48,6 +49,13 @@ _SMALL_BYTES: Final = 8 * 1024 * 1024
 #: Parts under way at once, and their size: what an upload takes of memory.
 _PARTS: Final = 4
 _CHUNK_BYTES: Final = 1024 * 1024
+
+
+class Readable(Protocol):
+    """What an upload reads."""
+
+    def read(self, count: int, /) -> bytes:
+        """The next bytes, as many at most; none at the end."""
 
 
 class Bucket:
@@ -111,7 +119,7 @@ class Bucket:
         self._check_process()
         try:
             with Translated(self.url, str(digest)):
-                return _info(digest, self._obstore.head(self._quick, _key(digest)))
+                return _info(digest, self._obstore.head(self._quick, blob_key(digest)))
         except ContentNotFoundError:
             return None
 
@@ -119,7 +127,7 @@ class Bucket:
         """What tells a blob's object from another one of its name; empty where there is none."""
         self._check_process()
         with contextlib.suppress(ContentNotFoundError), Translated(self.url, str(digest)):
-            return str(self._obstore.head(self._quick, _key(digest))["e_tag"] or "")
+            return str(self._obstore.head(self._quick, blob_key(digest))["e_tag"] or "")
         return ""
 
     def size(self, digest: Digest) -> int | None:
@@ -128,20 +136,24 @@ class Bucket:
         return None if found is None else found.size
 
     def walk(self) -> Iterator[ContentInfo]:
-        """Every blob, in no particular order; objects that no digest names are left alone.
+        """Every blob whose key is that of its digest, in no particular order; other objects are left alone.
 
         Raises:
             PreconditionError: the credentials are refused.
             StoreError: the bucket can't be asked.
         """
+        return (info for key, info in self.objects() if key == blob_key(info.digest))
+
+    def objects(self) -> Iterator[tuple[str, ContentInfo]]:
+        """The key of every object that is a blob's, in no particular order, and which blob it is; as walk()."""
         self._check_process()
         with Translated(self.url, "the list of its blobs"):
             for some in self._obstore.list(self._quick, prefix="blobs"):
                 self._check_process()
                 for meta in some:
                     _, algorithm, encoded = (*meta["path"].split("/"), "", "")[:3]
-                    if is_name(algorithm, encoded) and meta["path"] == f"blobs/{algorithm}/{encoded}":
-                        yield _info(Digest(algorithm, encoded), meta)
+                    if is_name(algorithm, encoded):
+                        yield meta["path"], _info(Digest(algorithm, encoded), meta)
 
     def delete(self, digest: Digest) -> int | None:
         """Remove a blob; its size in bytes, None when it wasn't there.
@@ -155,8 +167,19 @@ class Bucket:
             self._see()  # no bucket isn't no blob
         else:
             with Translated(self.url, str(digest)):
-                self._obstore.delete(self._quick, _key(digest))
+                self._obstore.delete(self._quick, blob_key(digest))
         return size
+
+    def delete_objects(self, keys: Sequence[str]) -> None:
+        """Remove objects by their keys, at most 1,000, in one request; those that aren't there don't matter.
+
+        Raises:
+            PreconditionError: the credentials are refused.
+            StoreError: the bucket can't be asked; some may be gone.
+        """
+        self._check_process()
+        with Translated(self.url, f"{keys[0]} and others" if len(keys) > 1 else "".join(keys)):
+            self._obstore.delete(self._quick, list(keys))
 
     def _see(self) -> None:
         with Translated(self.url, "the list of its blobs"):
@@ -185,7 +208,7 @@ class Bucket:
         for _ in range(_CLAIMS):
             if found := self.owner():
                 return found
-            if next(self.walk(), None) is not None:
+            if next(self.objects(), None) is not None:
                 raise PreconditionError(
                     f"{self.url}: has blobs that no store owns; a mirror's, perhaps",
                     hint="give this store a prefix of its own",
@@ -195,7 +218,9 @@ class Bucket:
                 self._obstore.put(self._quick, _OWNER, owner.encode(), mode="create", use_multipart=False)
         raise ContentUnavailableError(f"{self.url}: its owner was written, and isn't there")
 
-    def open(self, digest: Digest, size: int | None, *, offset: int, cancel: CancelToken) -> BucketReader:
+    def open(
+        self, digest: Digest, size: int | None, *, offset: int, cancel: CancelToken, key: str = ""
+    ) -> BucketReader:
         """A blob's bytes from an offset on.
 
         Args:
@@ -203,6 +228,7 @@ class Bucket:
             size: what it must have in bytes; None for whatever it has.
             offset: of the first byte.
             cancel: looked at before each piece.
+            key: of its object; empty for ``blob_key()``.
 
         Raises:
             ContentNotFoundError: it isn't there.
@@ -214,12 +240,12 @@ class Bucket:
         # An empty object has no first byte to begin at.
         options = {"range": {"offset": offset}} if offset else {}
         with Translated(self.url, str(digest)):
-            result = self._obstore.get(self._store, _key(digest), options=options)
+            result = self._obstore.get(self._store, key or blob_key(digest), options=options)
             if size is not None and result.meta["size"] != size:
                 raise SizeMismatchError(f"{digest} in {self.url}", expected=size, actual=result.meta["size"])
             return BucketReader(self.url, digest, offset, result, cancel, self._check_process)
 
-    def put(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
+    def put(self, digest: Digest, size: int, file: Readable, *, cancel: CancelToken, key: str = "") -> None:
         """Bring a blob there; it appears only if its bytes are right.
 
         Args:
@@ -227,6 +253,7 @@ class Bucket:
             size: in bytes.
             file: gives its bytes.
             cancel: ends it; nothing stays.
+            key: of its object; empty for ``blob_key()``.
 
         Raises:
             IntegrityError: the file has other bytes.
@@ -238,18 +265,19 @@ class Bucket:
         try:
             with Translated(self.url, str(digest)):
                 if size <= _SMALL_BYTES:
-                    self._obstore.put(self._store, _key(digest), b"".join(pieces), use_multipart=False)
+                    self._obstore.put(self._store, key or blob_key(digest), b"".join(pieces), use_multipart=False)
                 else:
                     parts = {"chunk_size": _SMALL_BYTES, "max_concurrency": _PARTS}
-                    self._obstore.put(self._store, _key(digest), pieces, **parts)
+                    self._obstore.put(self._store, key or blob_key(digest), pieces, **parts)
         except ContentNotFoundError:
             raise NoBucketError(self.url) from None
 
-    def signed(self, digest: Digest, seconds: float) -> str:
+    def signed(self, digest: Digest, seconds: float, *, key: str = "") -> str:
         """A URL at which anybody can read a blob for so long; nothing is asked."""
         self._check_process()
         with Translated(self.url, str(digest)):
-            return str(self._obstore.sign(self._signer, "GET", _key(digest), timedelta(seconds=seconds)))
+            path = key or blob_key(digest)
+            return str(self._obstore.sign(self._signer, "GET", path, timedelta(seconds=seconds)))
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a bucket has secrets and threads, and can't be pickled")
@@ -316,11 +344,12 @@ def _info(digest: Digest, meta: Any) -> ContentInfo:
     return ContentInfo(digest, int(meta["size"]), float(int(meta["last_modified"].timestamp())))
 
 
-def _key(digest: Digest) -> str:
+def blob_key(digest: Digest) -> str:
+    """Where the object of a blob is, below the bucket's prefix."""
     return f"blobs/{digest.algorithm}/{digest.encoded}"
 
 
-def _verified(digest: Digest, size: int, file: BinaryIO, cancel: CancelToken) -> Iterator[bytes]:
+def _verified(digest: Digest, size: int, file: Readable, cancel: CancelToken) -> Iterator[bytes]:
     """Pieces of their own, since the library sends them later; the last one only when all are right."""
     verifier, held = Verifier(digest, size), b""
     while piece := _read(file):
@@ -333,7 +362,7 @@ def _verified(digest: Digest, size: int, file: BinaryIO, cancel: CancelToken) ->
     yield held
 
 
-def _read(file: BinaryIO) -> bytes:
+def _read(file: Readable) -> bytes:
     try:
         return file.read(_CHUNK_BYTES)
     except OSError as error:

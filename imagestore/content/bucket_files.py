@@ -1,31 +1,73 @@
-"""A bucket's blobs as files: one that is read, with jumps, and one that is written here and sent there."""
+"""A bucket's blobs as files: one that is read, with jumps, one that is written here and sent there, and small ones."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import AlreadyExistsError, ContentNotFoundError, IntegrityError, SizeMismatchError
-from imagestore.util.cancel import CancelToken
+from imagestore.oci.digest import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import BinaryIO, Self
 
-    from imagestore.content.bucket import Bucket, BucketReader
+    from imagestore.content.api import IngestWriter, SmallBlob
+    from imagestore.content.bucket import BucketReader
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.oci.digest import Digest
+    from imagestore.util.cancel import CancelToken
+
+#: Small blobs that are sent at once.
+_THREADS: Final = 8
+
+
+class Send(Protocol):
+    """Brings verified bytes to the bucket; from any thread."""
+
+    def __call__(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
+        """Bring a blob there, unless it is there.
+
+        Raises:
+            AlreadyExistsError: it is.
+            StoreError: the bucket doesn't take it.
+            OperationCancelledError: cancelled.
+        """
+
+
+class OpenWriter(Protocol):
+    """A content store's writer()."""
+
+    def __call__(
+        self,
+        ref: str,
+        *,
+        expected: Digest,
+        total: int,
+        cancel: CancelToken,
+        on_wait: Callable[[], None] | None = None,
+    ) -> IngestWriter:
+        """See ``ContentStore.writer``."""
 
 
 class BucketIngestWriter:
-    """Appends to a file, which goes to the bucket when it is committed."""
+    """Appends to a file, which goes to the bucket when it is committed.
 
-    def __init__(self, bucket: Bucket, inner: LocalIngestWriter, ref: str, cancel: CancelToken) -> None:
-        self._bucket = bucket
+    Args:
+        inner: writes the file.
+        send: brings it to the bucket.
+        cancel: ends that.
+        ended: called when the writer has let go, perhaps more than once.
+    """
+
+    def __init__(self, inner: LocalIngestWriter, send: Send, cancel: CancelToken, ended: Callable[[], None]) -> None:
         self._inner = inner
-        self._ref = ref
+        self._send = send
         self._cancel = cancel
+        self._ended = ended
 
     @property
     def offset(self) -> int:
@@ -70,21 +112,28 @@ class BucketIngestWriter:
             OperationCancelledError: cancelled; the ingest stays, and the writer stays open.
         """
         actual = self._inner.verified(expected, size)
-        if self._bucket.size(actual) == self.offset:
+        try:
+            with self._inner.open_written() as file:
+                self._send(actual, self.offset, file, cancel=self._cancel)
+        except AlreadyExistsError:
             self.abort()
-            raise AlreadyExistsError(f"content {actual} is in the store already")
-        with self._inner.open_written() as file:
-            self._bucket.put(actual, self.offset, file, cancel=self._cancel)
+            raise
         self.abort()
         return actual
 
     def abort(self) -> None:
         """Throw the ingest away and close; harmless when closed."""
-        self._inner.abort()
+        try:
+            self._inner.abort()
+        finally:
+            self._ended()
 
     def close(self) -> None:
         """Let go; what is written stays and can be resumed."""
-        self._inner.close()
+        try:
+            self._inner.close()
+        finally:
+            self._ended()
 
     def __enter__(self) -> Self:
         return self
@@ -94,12 +143,18 @@ class BucketIngestWriter:
 
 
 class BlobReader(io.RawIOBase):
-    """A blob as a file; each jump is a request of its own."""
+    """A blob as a file; each jump is a request of its own.
 
-    def __init__(self, bucket: Bucket, digest: Digest, opened: BucketReader) -> None:
+    Args:
+        digest: of the blob.
+        opened: at its first byte.
+        reopen: opens it again at an offset.
+    """
+
+    def __init__(self, digest: Digest, opened: BucketReader, reopen: Callable[[int], BucketReader]) -> None:
         super().__init__()
-        self._bucket = bucket
         self._digest = digest
+        self._reopen = reopen
         self._size = opened.size
         self._position = 0
         self._stream: BucketReader | None = opened
@@ -127,8 +182,9 @@ class BlobReader(io.RawIOBase):
             return 0
         try:
             if self._stream is None:
-                token = CancelToken()
-                self._stream = self._bucket.open(self._digest, self._size, offset=self._position, cancel=token)
+                self._stream = self._reopen(self._position)
+                if self._stream.size != self._size:
+                    raise SizeMismatchError(str(self._digest), expected=self._size, actual=self._stream.size)
             count = self._stream.readinto(memoryview(buffer))
         except ContentNotFoundError as error:
             raise IntegrityError(f"content {self._digest}: went while it was read") from error
@@ -145,3 +201,44 @@ class BlobReader(io.RawIOBase):
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+class BucketSmallBlobs:
+    """Small blobs of one pull or import, several at once; each is sent by a thread that takes part in no transaction.
+
+    Args:
+        writer: the store's.
+        send: brings a blob to the bucket.
+        cancel: ends it.
+    """
+
+    def __init__(self, writer: OpenWriter, send: Send, cancel: CancelToken) -> None:
+        self.writer = writer
+        self._send = send
+        self._cancel = cancel
+        self._threads = ThreadPoolExecutor(_THREADS, "put-small")
+
+    def put(self, blobs: Sequence[SmallBlob]) -> None:
+        """Store blobs; durable when this returns."""
+        puts = [self._threads.submit(self._put, blob) for blob in blobs]
+        try:
+            for done in puts:
+                done.result()
+        except BaseException:
+            for put in puts:
+                put.cancel()
+            wait(puts)
+            raise
+
+    def _put(self, blob: SmallBlob) -> None:
+        self._cancel.check()
+        data = blob.read()
+        verify(data, blob.digest, blob.size, what=blob.what)
+        with contextlib.suppress(AlreadyExistsError):
+            self._send(blob.digest, blob.size, io.BytesIO(data), cancel=self._cancel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)

@@ -1,7 +1,7 @@
 """Which object of a bucket holds which content: asked where several machines share one bucket.
 
-The row is the truth: content is here when the index says so, and an object that the index doesn't name is nobody's. Each
-upload has an object of its own, so a collection never deletes what somebody uploads anew at that moment.
+The row is the truth: content is here when the index says so, and an object that the index doesn't name is nobody's.
+Each upload has an object of its own, so a collection never deletes what somebody uploads anew at that moment.
 
 The order of steps keeps content safe without one lock for all: who needs content leases it first and looks then; who
 collects holds the row first and asks then whether anything keeps it.
@@ -62,7 +62,7 @@ class ObjectIndex(Protocol):
         """Everything that is here, in no particular order."""
 
     def begin_upload(self, key: str) -> None:
-        """Note an object before its first byte is sent, so that it is deleted if this process ends before it is named."""
+        """Note an object before its first byte is sent, so that it is deleted if this process ends before publish()."""
 
     def renew_upload(self, key: str) -> None:
         """Say that an upload goes on; at least once in ten minutes.

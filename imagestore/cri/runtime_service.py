@@ -136,7 +136,7 @@ def _info(store: ImageStore) -> dict[str, str]:
         for name, handler in sorted(store.config.handlers.items())
     }
     shown = {
-        "root": str(store.root),
+        "root": store.name,
         "configurationFiles": list(store.config.files),
         "hostPlatform": platforms.format_all(store.host),
         "defaultRuntimeHandler": store.config.default_handler,

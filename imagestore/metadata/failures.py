@@ -65,7 +65,7 @@ _HINTS: Final[dict[type[StoreError], str]] = {
 }
 
 
-def closed(path: Path) -> StoreError:
+def closed(path: Path | str) -> StoreError:
     """The error of calls to a store that was closed.
 
     Args:

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Final, cast
 
 from imagestore.errors import ImageStoreError, UndeletableError
-from imagestore.store.image_store import ImageStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +63,7 @@ class Collector:
     def _collect(self) -> GarbageReport:
         with (
             self._workers.lend() as serving,
-            ImageStore(serving.root, config=serving.config, host=serving.host) as store,
+            serving.reopened() as store,
         ):
             try:
                 report = store.collect_garbage()

@@ -210,12 +210,10 @@ def sweep(metadata: MetadataStore, content: ContentStore, candidates: Iterable[s
 def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], patience: Patience, swept: Swept) -> None:
     """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for."""
     patience.begin()
-    # So it stays while this batch holds the lock; then nothing has to be asked about each.
-    keeps_nothing = metadata.keeps_nothing()
     step = _FIRST_STEP
     while waiting:
         some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
-        deleted = files.delete_some(some if keeps_nothing else metadata.unheld(some), patience.is_over)
+        deleted = files.delete_some(metadata.unheld(some), patience.is_over)
         # What there was no time for is asked about again: it may be wanted by then.
         waiting.extendleft(reversed(deleted.left))
         metadata.forget_content(deleted.sizes)

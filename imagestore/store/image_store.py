@@ -20,7 +20,8 @@ from imagestore.content.disk import translated
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.metadata.failures import closed
 from imagestore.oci.reference import Reference
-from imagestore.store import embedded, record_lookup
+from imagestore.store import record_lookup
+from imagestore.store.adapters import StorePlace, open_adapters
 from imagestore.store.archive.service import Archives
 from imagestore.store.image import Image
 from imagestore.store.maintenance.service import Upkeep
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.config import Config
+    from imagestore.config.model import BucketSettings
     from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
@@ -64,7 +66,8 @@ class ImageStore(Archives, Upkeep):
     """Images by (reference, runtime handler) in one folder.
 
     Args:
-        root: the store's folder; made (readable by its owner only) when missing.
+        root: the store's folder, made (readable by its owner only) when missing; or the address of a store that
+            machines share, ``postgresql://USER@HOST/DATABASE``.
         config: runtime handlers and their platforms; without one there is a single, default handler.
         host: the node's platform; detected by default.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
@@ -78,11 +81,14 @@ class ImageStore(Archives, Upkeep):
         is_making: make the store where there is none.
         is_freeing: open a full disk's store with the space kept back for removals; else it can only be read there, and
             for as long as it is open this process writes no store.
-        content: where blobs are, instead of the folder's files; closed by who gives it.
+        content: where blobs are, instead of the folder's files; closed by who gives it. Of a shared store a bucket,
+            ``s3://BUCKET/PREFIX`` or its settings.
         metadata: where records are, instead of the folder's database; closed by who gives it.
+        scope: of a shared store, whose images and leases are meant; by default ``"default"``.
 
     Raises:
-        InvalidInputError: an empty text for a folder; the current one is ``"."``.
+        InvalidInputError: an empty text for a folder; the current one is ``"."``. Or a shared store without a bucket.
+        ConfigError, PreconditionError: a shared store's database or bucket isn't there, or refuses the credentials.
         StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, StoreMissingError,
             if that is why).
     """
@@ -103,12 +109,12 @@ class ImageStore(Archives, Upkeep):
         clock: Callable[[], float] = time.time,
         is_making: bool = True,
         is_freeing: bool = True,
-        content: ContentStore | None = None,
+        content: ContentStore | BucketSettings | str | None = None,
         metadata: MetadataStore | None = None,
+        scope: str = "",
     ) -> None:
         if not all(os.fspath(folder) for folder in (root, *sources)):
             raise InvalidInputError("the store's folder, or a source: expected a path, it is empty")
-        self.root = Path(root).absolute()  # the process may change its folder, as daemons do
         self.host = host or platforms.host.detect()
         self.config = config or configuration.default(self.host)
         self._clock = clock
@@ -121,21 +127,30 @@ class ImageStore(Archives, Upkeep):
         self._own_registry: RegistryClient | None = None
         self._lock = threading.Lock()
         self._operations = CancelGroup()
-        own = None
-        if metadata is None:
-            metadata = own = embedded.open_metadata(self.root, clock=clock, is_making=is_making, is_freeing=is_freeing)
-        try:
-            self.content = content or embedded.open_content(
-                self.root,
-                sources=[Path(source).absolute() for source in sources],
-                ballast=own.ballast if own is not None else None,
-            )
-        except BaseException:
-            if own is not None:
-                own.close()
-            raise
-        self._closes_metadata = own is not None
-        self.metadata = metadata
+        self._place = StorePlace(root, content, metadata, scope, tuple(Path(source).absolute() for source in sources))
+        self._adapters = open_adapters(
+            self._place, config=self.config, clock=clock, is_making=is_making, is_freeing=is_freeing
+        )
+        #: This machine's folder; of an embedded store all of it.
+        self.root = self._adapters.folder
+        #: The folder, or a shared store's address and scope.
+        self.name = self._adapters.name
+        self.is_shared = self._adapters.is_shared
+        self.content = self._adapters.content
+        self.metadata = self._adapters.metadata
+
+    def reopened(self) -> ImageStore:
+        """The same store, opened once more for long work that nobody should wait for; close it."""
+        place = self._place
+        return ImageStore(
+            place.root,
+            config=self.config,
+            host=self.host,
+            sources=place.sources,
+            content=place.content,
+            metadata=place.metadata,
+            scope=place.scope,
+        )
 
     def pull(
         self,
@@ -433,12 +448,10 @@ class ImageStore(Archives, Upkeep):
         """
         if self.metadata.is_inherited:
             # A fork: what runs is the parent's, and so is who would let go of the locks.
-            if self._closes_metadata:
-                self.metadata.close()
+            self._adapters.closing.close()
             return
         with contextlib.ExitStack() as stack:
-            if self._closes_metadata:
-                stack.callback(self.metadata.close)
+            stack.callback(self._adapters.closing.close)
             if self._own_registry is not None:
                 stack.callback(self._own_registry.close)
             self._operations.end("this store was closed", patience_seconds=_PATIENCE_SECONDS)
@@ -453,7 +466,7 @@ class ImageStore(Archives, Upkeep):
 
     def _operation(self, cancel: CancelToken | None) -> contextlib.AbstractContextManager[CancelToken]:
         if self._operations.is_ended:
-            raise closed(self.root)
+            raise closed(self.name)
         self.metadata.check_process()
         return self._operations.joined(cancel)
 

@@ -1,4 +1,6 @@
-"""The folder of a store: refused where another user may have prepared it, or could change it while it is used.
+"""A store's root: the address of a database that machines share, or a folder.
+
+A folder is refused where another user may have prepared it, or could change it while it is used.
 
 The rules are those for the folders of sockets (server/sockets.py): what others own or may write isn't used. Where only
 we and root can write, nothing is exchanged between the look and the use.
@@ -21,6 +23,17 @@ _FOLDERS: Final = frozenset({"content", "locks", "hosts"})
 _FILES: Final = ("metadata.db", "records.jsonl", "check.json", "waiting", "ballast")
 _INNER_FOLDERS: Final = ("content/blobs", "content/blobs/sha256", "content/ingest")
 _HINT: Final = "choose another --root, or look at what is in it and give it to this user"
+
+_DATABASES: Final = ("postgresql://", "postgres://")
+
+
+def is_database(root: str) -> bool:
+    """Whether a store's root is a database's address, and no folder.
+
+    >>> is_database("postgresql://db.example/images"), is_database("/var/lib/imagestore")
+    (True, False)
+    """
+    return root.startswith(_DATABASES)
 
 
 def refuse_untrusted(root: Path) -> None:

@@ -408,7 +408,7 @@ def test_what_was_repaired_meanwhile_is_not_deleted(
             super().finish()
 
     with monkeypatch.context() as patch:
-        patch.setattr("imagestore.content.bucket_store.Verifier", Repairing)
+        patch.setattr("imagestore.content.bucket_content.Verifier", Repairing)
         content.delete_damaged(digest)
     assert content.delete_damaged(digest)
     obstore.put(raw, key, bytes(len(data)))

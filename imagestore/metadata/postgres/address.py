@@ -10,7 +10,6 @@ from imagestore.errors import ConfigError, InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SCHEMES: Final = ("postgresql://", "postgres://")
 _SCOPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 #: The scope of who names none.
 DEFAULT_SCOPE: Final = "default"
@@ -27,15 +26,6 @@ _DEFAULTS: Final = {
 }
 
 
-def is_address(text: str) -> bool:
-    """Whether a store's root is a database's address, and no folder.
-
-    >>> is_address("postgresql://db.example/images"), is_address("/var/lib/imagestore")
-    (True, False)
-    """
-    return text.startswith(_SCHEMES)
-
-
 def checked_scope(scope: str) -> str:
     """A scope's name.
 
@@ -47,7 +37,7 @@ def checked_scope(scope: str) -> str:
     """
     if not _SCOPE.fullmatch(scope):
         raise InvalidInputError(
-            f"scope {scope[:100]!r}: expected letters, digits, '.', '_', '/' and '-', at most 100, a letter or digit first"
+            f"scope {scope[:100]!r}: expected at most 100 letters, digits and any of '._/-', no sign first"
         )
     return scope
 

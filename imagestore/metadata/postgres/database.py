@@ -81,6 +81,7 @@ class PostgresDatabase:
     Args:
         url: ``postgresql://...``; see DatabaseAddress.
         scope: which store's images and leases are meant.
+        is_making: make the tables where there are none.
 
     Raises:
         ConfigError: no such database, the address can't be read, or psycopg isn't installed.
@@ -88,7 +89,7 @@ class PostgresDatabase:
         StoreError: it can't be reached, or was written by a newer version.
     """
 
-    def __init__(self, url: str, *, scope: str) -> None:
+    def __init__(self, url: str, *, scope: str, is_making: bool = True) -> None:
         self._scope = checked_scope(scope)
         address = DatabaseAddress(url)
         #: For messages.
@@ -98,7 +99,7 @@ class PostgresDatabase:
         self._current = _Transaction()
         with Translated(self.name), self.connect() as db:
             #: Told by the database to all that open it.
-            self.id = schema.prepare(db, self.name)
+            self.id = schema.prepare(db, self.name, is_making=is_making)
             #: A pooler is between us and the server, which may give each transaction another session.
             self.is_pooled = _is_pooled(db)
         self._pool = psycopg_pool.ConnectionPool(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.errors import PreconditionError, StoreCorruptError, StoreReadOnlyError
+from imagestore.errors import PreconditionError, StoreCorruptError, StoreMissingError, StoreReadOnlyError
 
 if TYPE_CHECKING:
     import psycopg
@@ -102,12 +102,13 @@ _MIGRATING: Final = 0x696D6773_00000001
 _VERSION: Final = "imagestore_version"
 
 
-def prepare(db: psycopg.Connection[Any], name: str) -> str:
+def prepare(db: psycopg.Connection[Any], name: str, *, is_making: bool = True) -> str:
     """Make the tables, or bring them up to date; any number of processes may try at once.
 
     Args:
         db: a connection that commits each statement.
         name: of the database, for messages.
+        is_making: make the tables where there are none.
 
     Returns:
         The store's id, made with the tables.
@@ -116,8 +117,12 @@ def prepare(db: psycopg.Connection[Any], name: str) -> str:
         PreconditionError: another program's tables are there.
         StoreCorruptError: a newer version wrote it.
         StoreReadOnlyError: it is older, and can't be changed.
+        StoreMissingError: there is no store.
     """
-    if _version(db) != CURRENT:
+    found = _version(db)
+    if found == 0 and not is_making:
+        raise StoreMissingError(f"{name}: there is no store in this database", hint="a pull, or an import, makes one")
+    if found != CURRENT:
         (is_standby,) = db.execute("SELECT pg_is_in_recovery()").fetchone() or (False,)
         if is_standby:
             raise StoreReadOnlyError(f"{name}: is a standby, and its tables aren't those of this version")

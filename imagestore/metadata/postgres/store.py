@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class PostgresMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceTables):
     """Everything that is remembered, in a database; arguments and errors are those of PostgresDatabase."""
 
-    def __init__(self, url: str, *, scope: str = DEFAULT_SCOPE) -> None:
-        super().__init__(url, scope=scope)
+    def __init__(self, url: str, *, scope: str = DEFAULT_SCOPE, is_making: bool = True) -> None:
+        super().__init__(url, scope=scope, is_making=is_making)
         self._flights = Flights(None if self.is_pooled else self.connect)
         #: Which object of the bucket holds which content.
         self.objects = PostgresObjectIndex(self, self._flights)

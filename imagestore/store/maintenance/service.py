@@ -40,6 +40,7 @@ class Upkeep(abc.ABC):
     """The part of ImageStore that looks after what is there."""
 
     root: Path
+    is_shared: bool
     content: ContentStore
     metadata: MetadataStore
     config: Config
@@ -197,7 +198,7 @@ class Upkeep(abc.ABC):
         with self._loading():
             from imagestore.store.maintenance import usage
 
-        return usage.measure(self.metadata, self.content, self.root)
+        return usage.measure(self.metadata, self.content, None if self.is_shared else self.root)
 
     def why(self, digest: Digest) -> tuple[Chain, ...]:
         """What keeps some content: a chain from each root; empty when the next collection frees it."""

@@ -73,13 +73,13 @@ class StoreUsage:
     disk: Disk
 
 
-def measure(metadata: MetadataStore, content: ContentStore, root: Path) -> StoreUsage:
+def measure(metadata: MetadataStore, content: ContentStore, root: Path | None) -> StoreUsage:
     """Measure everything once; reads no blob.
 
     Args:
         metadata: records and edges.
         content: the blobs.
-        root: the store's folder.
+        root: the store's folder; None for a shared store, whose database counts its own bytes.
 
     Raises:
         StoreError: a folder can't be read.
@@ -107,7 +107,7 @@ def measure(metadata: MetadataStore, content: ContentStore, root: Path) -> Store
         other_bytes=total - kept,
         ingests=len(ingests),
         ingest_bytes=sum(status.offset for status in ingests),
-        metadata_bytes=_metadata_bytes(root),
+        metadata_bytes=0 if root is None else _metadata_bytes(root),
         disk=content.disk(),
     )
 

@@ -144,7 +144,7 @@ def gather(store: ImageStore, *, names: Sequence[str] = ()) -> StoreReport:
         made_at=time.time(),
         node=socket.gethostname(),
         host=store.host,
-        root=str(store.root),
+        root=store.name,
         files=tuple(store.config.files),
         default_handler=store.config.default_handler,
         handlers=wanted_platforms(store.config, None, host=store.host),

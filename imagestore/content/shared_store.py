@@ -1,0 +1,215 @@
+"""Content that many machines share: objects in a bucket, and an index that says which of them is which blob.
+
+Questions about blobs are answered by the index alone. Ingests are files of this machine, as for a bucket of one store.
+While one writer brings a blob, those of other machines that want it wait for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.api import ContentInfo, Deleted
+from imagestore.content.blob_files import is_name
+from imagestore.content.bucket_content import BucketContent, is_right
+from imagestore.content.shared_objects import SharedObjects
+from imagestore.errors import AlreadyExistsError, ContentNotFoundError, IntegrityError, SizeMismatchError
+from imagestore.util.cancel import CancelToken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+    from typing import BinaryIO, Self
+
+    from imagestore.config.model import BucketSettings
+    from imagestore.content.bucket import BucketReader
+    from imagestore.content.object_index import Flight, ObjectIndex, StoredObject
+    from imagestore.oci.digest import Digest
+
+#: Between looks at what another machine brings.
+_SHORTEST_PAUSE_SECONDS: Final = 0.05
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+#: How often a blob is looked at that others replace at the same time.
+_LOOKS: Final = 3
+#: Blobs that are removed between two looks at the time.
+_LONGEST_STEP: Final = 512
+_DAMAGED_HINT: Final = "'imagestore check' finds what else is damaged, 'imagestore repair' fetches it again"
+
+
+class SharedContentStore(BucketContent):
+    """A ContentStore over a bucket and an index, shared by any number of machines; thread-safe.
+
+    Args:
+        settings: where the bucket is.
+        folder: for ingests of this machine; made when missing.
+        index: which object is which blob.
+        owner: the name of the store whose index it is, the same on all machines; at most 200 bytes.
+
+    Raises:
+        ConfigError: the settings can't be used, there is no such bucket, or obstore isn't installed.
+        PreconditionError: the prefix is another store's, or the credentials are refused.
+        StoreError: the bucket can't be asked, or the folder not be made.
+    """
+
+    def __init__(self, settings: BucketSettings, folder: Path, index: ObjectIndex, *, owner: str) -> None:
+        super().__init__(settings, folder)
+        self._index = index
+        self._objects = SharedObjects(self._bucket, index)
+        self._claim(owner, hint="give this store a prefix of its own, or use the database of its store")
+
+    def find(self, digest: Digest) -> ContentInfo | None:
+        """As info(), but None where the blob isn't there."""
+        stored = self._stored(digest)
+        return None if stored is None else _info(stored)
+
+    def walk(self) -> Iterator[ContentInfo]:
+        """Every blob, in no particular order."""
+        return map(_info, self._index.walk())
+
+    def names(self) -> Iterator[str]:
+        """Every blob's digest in text form, in no particular order."""
+        return self._index.names()
+
+    def signed(self, digest: Digest, seconds: float) -> str:
+        """A URL at which anybody can read a blob for so long; only the index is asked.
+
+        Raises:
+            ContentNotFoundError: the blob isn't there.
+            StoreError: the index can't be asked.
+        """
+        stored = self._stored(digest)
+        if stored is None:
+            raise self._missing(digest)
+        return self._bucket.signed(digest, seconds, key=stored.key)
+
+    def clear_locks(self) -> None:
+        """Remove what killed processes left of their locks, and on all machines of their uploads."""
+        super().clear_locks()
+        self._index.expire_uploads()
+        self._objects.delete_doomed()
+
+    def deleter(self) -> SharedDeleter:
+        """For deleting many blobs in a transaction."""
+        return SharedDeleter(self._index, self._objects)
+
+    def delete(self, digest: Digest) -> int:
+        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
+        freed = self._index.remove([str(digest)]).get(str(digest), 0)
+        self._objects.delete_doomed()
+        return freed
+
+    def delete_damaged(self, digest: Digest) -> bool:
+        """Hash a blob and remove it where it is damaged or has no object; say whether a whole one was found."""
+        for _ in range(_LOOKS):
+            stored = self._stored(digest)
+            if stored is None:
+                return False
+            if self._is_whole(stored):
+                return True
+            if self._index.remove_object(digest, stored.key):
+                self._objects.delete_doomed()
+                return False
+        return False
+
+    def _is_whole(self, stored: StoredObject) -> bool:
+        try:
+            with self._open_object(stored, 0) as reader:
+                return is_right(reader, stored.digest)
+        except (ContentNotFoundError, SizeMismatchError):
+            return False
+
+    def _stored(self, digest: Digest) -> StoredObject | None:
+        return self._index.find(digest) if digest.is_verifiable else None
+
+    def _opened(self, digest: Digest, offset: int = 0) -> BucketReader:
+        before = None
+        for _ in range(_LOOKS):
+            stored = self._stored(digest)
+            if stored is None:
+                raise self._missing(digest)
+            if stored == before:
+                break
+            try:
+                return self._open_object(stored, offset)
+            except SizeMismatchError as error:
+                raise IntegrityError(f"{error}", hint=_DAMAGED_HINT) from error
+            except ContentNotFoundError:
+                before = stored  # perhaps it was replaced since the index was asked
+        raise IntegrityError(f"content {digest}: has no object in {self.name}, but a row", hint=_DAMAGED_HINT)
+
+    def _open_object(self, stored: StoredObject, offset: int) -> BucketReader:
+        return self._bucket.open(stored.digest, stored.size, key=stored.key, offset=offset, cancel=CancelToken())
+
+    def _send(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
+        self._objects.send(digest, size, file, cancel=cancel)
+
+    def _begin(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Callable[[], None]:
+        flight = self._flight(expected, cancel, on_wait)
+        # Who had the flight before may have brought it.
+        try:
+            self._check_missing(expected)
+        except BaseException:
+            flight.end()
+            raise
+        return flight.end
+
+    def _flight(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Flight:
+        pause = _SHORTEST_PAUSE_SECONDS
+        while (flight := self._index.try_flight(expected)) is None:
+            self._check_missing(expected)
+            if on_wait is not None:
+                on_wait()
+            cancel.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        return flight
+
+    def _check_missing(self, digest: Digest) -> None:
+        if self.exists(digest):
+            raise AlreadyExistsError(f"content {digest} is in the store already")
+
+
+class SharedDeleter:
+    """Removes blobs from the index in the caller's transaction; their objects go after it."""
+
+    def __init__(self, index: ObjectIndex, objects: SharedObjects) -> None:
+        self._index = index
+        self._objects = objects
+
+    def delete(self, text: str) -> int | None:
+        """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there."""
+        return self._remove([text])[text]
+
+    def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
+        """Remove blobs until time is up, but at least one.
+
+        Raises:
+            StoreError: the index can't be changed; the transaction is lost.
+        """
+        deleted, waiting, step = Deleted(), iter(texts), 1
+        while some := list(itertools.islice(waiting, step)):
+            deleted.sizes.update(self._remove(some))
+            if is_due():
+                break
+            step = min(2 * step, _LONGEST_STEP)
+        deleted.left.extend(waiting)
+        return deleted
+
+    def let_go(self) -> None:
+        """Delete the objects of what is committed."""
+        self._objects.delete_doomed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def _remove(self, texts: Sequence[str]) -> dict[str, int | None]:
+        # Labels may name anything.
+        named = [text for text in texts if is_name(*text.partition(":")[::2])]
+        removed = self._index.remove(named) if named else {}
+        return {text: removed.get(text) for text in texts}
+
+
+def _info(stored: StoredObject) -> ContentInfo:
+    return ContentInfo(stored.digest, stored.size, stored.stored_at)

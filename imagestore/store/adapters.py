@@ -1,0 +1,163 @@
+"""What a store is opened with: a folder's files and SQLite, a shared database and bucket, or what is given."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from imagestore.config.model import BucketSettings
+from imagestore.errors import InvalidInputError
+from imagestore.store import embedded
+from imagestore.util.root_folder import is_database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from imagestore.config import Config
+    from imagestore.content.api import ContentStore
+    from imagestore.metadata.api import MetadataStore
+
+_BUCKET: Final = "s3://"
+_SYSTEM_CACHE: Final = Path("/var/cache")
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Which store is meant.
+
+    Attributes:
+        root: its folder, or the address of a shared store's database.
+        content: of a shared store its bucket; else where blobs are instead of the folder.
+        metadata: where records are instead of the folder's database.
+        scope: of a shared store, whose images are meant; empty for the default one.
+        sources: folders with ``blobs`` to adopt content from.
+    """
+
+    root: str | os.PathLike[str]
+    content: ContentStore | BucketSettings | str | None = None
+    metadata: MetadataStore | None = None
+    scope: str = ""
+    sources: tuple[Path, ...] = ()
+
+
+@dataclass(slots=True)
+class Adapters:
+    """An open store's parts.
+
+    Attributes:
+        name: the store's folder or address, for messages.
+        folder: of this machine, for what is on its way and what is known of hosts; an embedded store's is the store.
+        metadata: records.
+        content: blobs.
+        is_shared: other machines have the same records and content.
+        closing: closes what was opened here; what was given is closed by who gave it.
+    """
+
+    name: str
+    folder: Path
+    metadata: MetadataStore
+    content: ContentStore
+    is_shared: bool = False
+    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+
+def open_adapters(
+    place: StorePlace, *, config: Config, clock: Callable[[], float], is_making: bool, is_freeing: bool
+) -> Adapters:
+    """Open a store's parts, or take those that are given.
+
+    Args:
+        place: which store.
+        config: may say how its bucket is reached.
+        clock: seconds since 1970.
+        is_making: make the store where there is none.
+        is_freeing: open a full disk's store with the space kept back for removals.
+
+    Raises:
+        InvalidInputError: a shared store without a bucket, or a scope or a bucket for another one.
+        ConfigError, PreconditionError, StoreError: what is opened can't be used.
+    """
+    given, metadata, content = os.fspath(place.root), place.metadata, place.content
+    is_shared = is_database(given)
+    if is_shared and metadata is None:
+        if place.sources:
+            raise InvalidInputError("sources: are folders of one machine, which a shared store can't adopt from")
+        return _open_shared(given, content, scope=place.scope, config=config, is_making=is_making)
+    if is_shared or place.scope or isinstance(content, str | BucketSettings):
+        raise InvalidInputError(
+            f"store {given!r}: a scope and a bucket belong to a store at postgresql://, not to a folder's",
+            hint="leave them out, or give the database's address instead of the folder",
+        )
+    # The process may change its folder, as daemons do.
+    folder = Path(given).absolute()
+    with contextlib.ExitStack() as stack:
+        ballast = None
+        if metadata is None:
+            own = embedded.open_metadata(folder, clock=clock, is_making=is_making, is_freeing=is_freeing)
+            stack.callback(own.close)
+            metadata, ballast = own, own.ballast
+        blobs = content or embedded.open_content(folder, sources=place.sources, ballast=ballast)
+        return Adapters(str(folder), folder, metadata, blobs, closing=stack.pop_all())
+
+
+def _open_shared(
+    url: str, content: ContentStore | BucketSettings | str | None, *, scope: str, config: Config, is_making: bool
+) -> Adapters:
+    if content is None:
+        raise InvalidInputError(
+            "a store at postgresql:// needs a bucket for its content",
+            hint="add content='s3://BUCKET/PREFIX' (--content s3://BUCKET/PREFIX on the command line)",
+        )
+    from imagestore.content.shared_store import SharedContentStore
+    from imagestore.metadata.postgres import DEFAULT_SCOPE, PostgresMetadataStore
+
+    with contextlib.ExitStack() as stack:
+        records = PostgresMetadataStore(url, scope=scope or DEFAULT_SCOPE, is_making=is_making)
+        stack.callback(records.close)
+        folder = machine_folder(url)
+        settings = bucket_settings(content, config, os.environ) if isinstance(content, str) else content
+        blobs = (
+            SharedContentStore(settings, folder, records.objects, owner=records.id)
+            if isinstance(settings, BucketSettings)
+            else settings
+        )
+        name = f"{records.name} (scope {records.scope})"
+        return Adapters(name, folder, records, blobs, is_shared=True, closing=stack.pop_all())
+
+
+def machine_folder(url: str) -> Path:
+    """A shared store's folder on this machine: below the system's cache for root, else below the user's.
+
+    Nothing in it is needed: what is lost is fetched again.
+    """
+    if os.geteuid() == 0:
+        cache = _SYSTEM_CACHE
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+    # An address may have a password, which a name must not tell.
+    return cache / "imagestore" / hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def bucket_settings(url: str, config: Config, environ: Mapping[str, str]) -> BucketSettings:
+    """How a bucket is reached: as the configuration says of this one, else by the environment as AWS's programs do.
+
+    Args:
+        url: ``s3://BUCKET/PREFIX``.
+        config: may have the bucket of a mirror.
+        environ: the environment.
+
+    Raises:
+        InvalidInputError: it is no bucket's URL.
+    """
+    if not url.startswith(_BUCKET):
+        raise InvalidInputError(f"content {url!r}: expected s3://BUCKET or s3://BUCKET/PREFIX")
+    configured = config.settings.mirror.bucket
+    if configured is not None and configured.url.rstrip("/") == url.rstrip("/"):
+        return configured
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+    return BucketSettings(url, endpoint=endpoint, region=region or "us-east-1")
