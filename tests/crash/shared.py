@@ -144,7 +144,7 @@ def crash(kills: int, *, seed: int, restarts: int = 0, variant: str = "", says: 
     due = {round((number + 1) * kills / (restarts + 1)) for number in range(restarts)}
     # Without fsync: processes are killed here, not the machine.
     with ceph() as gateway, postgres({"fsync": "off"}) as server, _prepared(gateway, server, variant) as place:
-        prepare(place)
+        prepare(place, machine=0)
         crew = _Crew(context, place, chance)
         while outcome.kills < kills:
             _round(crew, min(kills, outcome.kills + ROUND_KILLS), due, gateway, server, outcome)

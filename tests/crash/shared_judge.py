@@ -33,7 +33,7 @@ def violations(place: Place, gateway: Ceph) -> list[str]:
         for statement in _AGE:
             connection.execute(statement)
     for scope in place.scopes[:2]:
-        with opened(place, scope, 0) as store:
+        with opened(place, scope) as store:
             store.collect_garbage()
     found += _records(place, "after two collections")
     return found + list(_too_much(place, gateway))
@@ -43,7 +43,7 @@ def _records(place: Place, when: str) -> Iterator[str]:
     """Everything that a record needs is there, and right."""
     judged: set[Digest] = set()
     for scope in place.scopes:
-        with opened(place, scope, 0) as store:
+        with opened(place, scope) as store:
             for image in store.list():
                 for digest in sorted(shared_images.content_of(image.reference) - judged):
                     judged.add(digest)
@@ -67,7 +67,7 @@ def _too_much(place: Place, gateway: Ceph) -> Iterator[str]:
     """Nothing is there that no record needs, and no object without a row."""
     needed: set[str] = set()
     for scope in place.scopes:
-        with opened(place, scope, 0) as store:
+        with opened(place, scope) as store:
             for image in store.list():
                 needed |= {str(digest) for digest in shared_images.content_of(image.reference)}
             there = set(store.content.names())

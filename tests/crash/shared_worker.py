@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: The longest nap in front of a statement or a request to the bucket, so that processes meet in the windows between.
 _NAP_SECONDS: Final = 0.01
 _NAP_CHANCE: Final = 0.3
+_MACHINES: Final = 3
 #: In per cent, as the figures of docs/decisions.
 _WORK: Final = {"pull": 40, "keep": 8, "read": 18, "remove": 18, "import": 4, "collect": 12}
 
@@ -83,14 +84,14 @@ def run(place: Place, number: int, seed: int) -> None:
     """
     from imagestore.errors import ImageStoreError
 
-    prepare(place)
+    prepare(place, machine=number % _MACHINES)
     chance = random.Random(seed)
     _take_naps(random.Random(seed + 1))
     scope = place.scopes[number % len(place.scopes)]
     report: Report | None = None
     while True:
         try:
-            with opened(place, scope, number) as store:
+            with opened(place, scope) as store:
                 report = report or Report(place.report(number))
                 _Worker(place, store, report, chance).work(20)
         except ImageStoreError as error:
@@ -104,9 +105,14 @@ def run(place: Place, number: int, seed: int) -> None:
             os._exit(1)
 
 
-def prepare(place: Place) -> None:
-    """Set up this process: credentials, short leases, the variant of the protocol."""
-    from imagestore.store import leases
+def prepare(place: Place, *, machine: int) -> None:
+    """Set up this process: credentials, short leases, the variant of the protocol.
+
+    Args:
+        place: where.
+        machine: the processes of one have a folder in common, for what they are writing.
+    """
+    from imagestore.store import adapters, leases
     from tests.crash import shared_variants
 
     for name in [name for name in os.environ if name.startswith(("AWS_", "PG"))]:
@@ -114,12 +120,13 @@ def prepare(place: Place) -> None:
     os.environ["AWS_ACCESS_KEY_ID"] = place.access_key
     os.environ["AWS_SECRET_ACCESS_KEY"] = place.secret_key
     os.environ["AWS_ENDPOINT_URL"] = place.endpoint
+    mock.patch.object(adapters, "machine_folder", lambda url: place.folder / f"machine-{machine}").start()
     mock.patch.object(leases, "LIFETIME_SECONDS", place.lease_seconds).start()
     shared_variants.leave_out(place.variant)
 
 
-def opened(place: Place, scope: str, number: int) -> contextlib.AbstractContextManager[ImageStore]:
-    """The shared store, for one scope; each process has a folder of its own."""
+def opened(place: Place, scope: str) -> ImageStore:
+    """The shared store, for one scope."""
     import imagestore
     from imagestore.testing import Registry
 
