@@ -130,14 +130,15 @@ def _open_shared(
 
 
 def machine_folder(url: str) -> Path:
-    """A shared store's folder on this machine: below the system's cache for root, else below the user's.
+    """A shared store's folder on this machine, below CACHE_DIRECTORY (systemd's), XDG_CACHE_HOME or the usual cache.
 
     Nothing in it is needed: what is lost is fetched again.
     """
-    if os.geteuid() == 0:
-        cache = _SYSTEM_CACHE
+    named = os.environ.get("CACHE_DIRECTORY") or os.environ.get("XDG_CACHE_HOME")
+    if named:
+        cache = Path(named.split(":")[0]).absolute()
     else:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+        cache = _SYSTEM_CACHE if os.geteuid() == 0 else Path.home() / ".cache"
     # An address may have a password, which a name must not tell.
     return cache / "imagestore" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
