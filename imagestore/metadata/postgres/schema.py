@@ -155,7 +155,9 @@ def refuse_moved_on(db: psycopg.Connection[Any], name: str) -> None:
 
 def _version(db: psycopg.Connection[Any]) -> int:
     # By the rows of pg_class: to_regclass() would go by what the session remembers, also after it waited for the lock.
-    query = "SELECT EXISTS (SELECT 1 FROM pg_class WHERE relname = %s AND relnamespace = current_schema()::regnamespace)"
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM pg_class WHERE relname = %s AND relnamespace = current_schema()::regnamespace)"
+    )
     (found,) = db.execute(query, (_VERSION,)).fetchone() or (False,)
     if not found:
         return 0
