@@ -44,6 +44,8 @@ _STATEMENT_SECONDS: Final = 20.0
 _WHOLE_STORE_SECONDS: Final = 600.0
 _LOCK_LIMIT: Final = "15s"
 _INTERVAL_SECONDS: Final = 0.1
+#: Compiling the question what is kept takes seconds, answering it milliseconds. A pooler takes no options.
+_NO_JIT: Final = "-c jit=off"
 #: The store's own lock.
 _STORE_LOCK: Final = 0x696D6773_00000002
 
@@ -129,7 +131,10 @@ class PostgresDatabase:
     def _arguments(self, *, is_pooled: bool | None = None) -> dict[str, Any]:
         is_prepared = not (self.is_pooled if is_pooled is None else is_pooled)
         # Behind a pooler the next transaction may meet a session without what was prepared in this one.
-        return {**self._parameters, "autocommit": True, "prepare_threshold": 5 if is_prepared else None}
+        found = {**self._parameters, "autocommit": True, "prepare_threshold": 5 if is_prepared else None}
+        if is_pooled is None and not self.is_pooled:
+            found["options"] = f"{found.get('options', '')} {_NO_JIT}".strip()
+        return found
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -260,7 +265,7 @@ class PostgresDatabase:
         lock = f"pg_advisory_xact_lock{'' if is_alone else '_shared'}({_STORE_LOCK})"
         if isolation:
             db.execute(isolation)
-        db.execute(f"SELECT set_config('lock_timeout', '{_LOCK_LIMIT}', true), {lock}")
+        db.execute(f"SELECT set_config('jit', 'off', true), set_config('lock_timeout', '{_LOCK_LIMIT}', true), {lock}")
 
     def deletable(self, texts: Sequence[str]) -> Sequence[str]:
         """Those contents that this thread may delete: in a sweep, those whose rows it has locked."""
