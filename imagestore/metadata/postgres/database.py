@@ -38,11 +38,11 @@ Result = TypeVar("Result")
 NOW: Final = "extract(epoch FROM statement_timestamp())::double precision"
 #: Of one process; each costs the server a process.
 _MOST_CONNECTIONS: Final = 16
-_CONNECT_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 10.0
 #: A statement, waiting for locks included; and one that reads the whole store.
-_STATEMENT_SECONDS: Final = 20.0
+STATEMENT_SECONDS: Final = 20.0
 _WHOLE_STORE_SECONDS: Final = 600.0
-_LOCK_LIMIT: Final = "15s"
+LOCK_LIMIT: Final = "15s"
 _INTERVAL_SECONDS: Final = 0.1
 #: Compiling the question what is kept takes seconds, answering it milliseconds. A pooler takes no options.
 _NO_JIT: Final = "-c jit=off"
@@ -53,12 +53,12 @@ _STORE_LOCK: Final = 0x696D6773_00000002
 class LimitedConnection(psycopg.Connection[Any]):
     """A connection that doesn't wait for ever for a server that stands still."""
 
-    #: Of the next statements.
-    limit_seconds = _STATEMENT_SECONDS
+    #: Of the next statements; None: as of any.
+    limit_seconds: float | None = None
 
     def wait(self, gen: PQGen[Result], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> Result:
         """As the library's; a connection whose answer didn't come in time is closed."""
-        limit = self.limit_seconds if timeout is None else timeout
+        limit = timeout or self.limit_seconds or STATEMENT_SECONDS
         began = time.monotonic()
         try:
             return super().wait(gen, interval, limit)
@@ -109,7 +109,6 @@ class PostgresDatabase:
             kwargs=self._arguments(),
             min_size=0,
             max_size=_MOST_CONNECTIONS,
-            timeout=_CONNECT_SECONDS,
             max_idle=60.0,
             num_workers=1,
             check=psycopg_pool.ConnectionPool.check_connection,
@@ -203,7 +202,7 @@ class PostgresDatabase:
             if self._current.connection is not None:
                 yield self._current.connection
                 return
-            with self._pool.connection() as db:
+            with self._pool.connection(CONNECT_SECONDS) as db:
                 yield db
 
     @contextlib.contextmanager
@@ -216,7 +215,7 @@ class PostgresDatabase:
                 db.limit_seconds = _WHOLE_STORE_SECONDS
                 yield db
             finally:
-                db.limit_seconds = _STATEMENT_SECONDS
+                db.limit_seconds = None
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[Connection]:
@@ -265,7 +264,7 @@ class PostgresDatabase:
         lock = f"pg_advisory_xact_lock{'' if is_alone else '_shared'}({_STORE_LOCK})"
         if isolation:
             db.execute(isolation)
-        db.execute(f"SELECT set_config('jit', 'off', true), set_config('lock_timeout', '{_LOCK_LIMIT}', true), {lock}")
+        db.execute(f"SELECT set_config('jit', 'off', true), set_config('lock_timeout', '{LOCK_LIMIT}', true), {lock}")
 
     def deletable(self, texts: Sequence[str]) -> Sequence[str]:
         """Those contents that this thread may delete: in a sweep, those whose rows it has locked."""
