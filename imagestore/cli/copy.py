@@ -62,6 +62,8 @@ def copy(
     digest, for --all-handlers and --all-platforms. Registries that want every manifest of an index refuse one that
     lacks some.
 
+    With --referrers, what refers to the image goes along: from and to every place but a docker-archive.
+
     \b
     imagestore copy python:3 registry.example/python:3 --all-platforms
     imagestore copy store:python:3 oci:layout --runtime-handler kata
