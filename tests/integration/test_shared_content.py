@@ -472,6 +472,19 @@ def test_a_bucket_that_is_away_keeps_no_collection_from_its_end(
     assert not index.doomed_keys
 
 
+def test_strays_are_swept(
+    content: SharedContentStore, gateway: Ceph, settings: BucketSettings, index: MemoryObjectIndex
+) -> None:
+    put(content, DATA)
+    stray = f"blobs/sha256/{DIGEST.encoded}/0123456789ab"
+    obstore.put(gateway.store(settings), stray, DATA)
+    assert content.sweep_strays(time.time() - 3600) == 0
+    assert stray in keys(settings)
+    assert content.sweep_strays(time.time() + 3600) == 1
+    assert keys(settings) == {key_of(index)}
+    assert content.delete_damaged(DIGEST)
+
+
 def test_small_blobs_wait_for_no_transaction_of_their_caller(
     content: SharedContentStore, index: MemoryObjectIndex
 ) -> None:
