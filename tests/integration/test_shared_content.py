@@ -95,6 +95,36 @@ class TestSharedContentOverPostgres(ContentContract):
         with contextlib.closing(PostgresMetadataStore(database_url)) as records:
             yield SharedContentStore(settings, tmp_path, records.objects, owner=records.id)
 
+    def test_an_upload_is_abandoned_after_it_was_given_up(self, database_url: str) -> None:
+        with contextlib.closing(PostgresMetadataStore(database_url)) as records:
+            index = records.objects
+            for key in ("a", "b"):
+                index.begin_upload(key)
+            index.abandon_upload("a")
+            index.forget_doomed(index.doomed(10))
+            # Its object came after others had deleted what there was of it.
+            index.abandon_upload("a")
+            assert index.doomed(10) == ["a"]
+            assert index.publish(DIGEST, len(DATA), "b")
+            index.abandon_upload("b")
+            assert index.doomed(10) == ["a"]
+
+    def test_what_a_transaction_removes_is_deleted_after_it(
+        self, settings: BucketSettings, database_url: str, tmp_path: Path
+    ) -> None:
+        with contextlib.closing(PostgresMetadataStore(database_url)) as records:
+            content = SharedContentStore(settings, tmp_path, records.objects, owner=records.id)
+            put(content, DATA)
+            with contextlib.suppress(ZeroDivisionError), records.exclusive():
+                assert content.delete(DIGEST) == len(DATA)
+                raise ZeroDivisionError
+            assert content.delete_damaged(DIGEST)
+            with records.exclusive():
+                content.delete(DIGEST)
+            assert keys(settings)
+            content.clear_locks()
+            assert not keys(settings)
+
 
 def keys(settings: BucketSettings) -> set[str]:
     """Of all objects that are blobs'."""
@@ -189,15 +219,17 @@ def test_signed_urls_lead_to_the_object(content: SharedContentStore) -> None:
             content.signed(absent, 60)
 
 
-def test_what_one_machine_brings_another_one_waits_for(content: SharedContentStore, other: SharedContentStore) -> None:
+def test_what_one_machine_brings_another_one_waits_for(
+    content: SharedContentStore, other: SharedContentStore, index: MemoryObjectIndex
+) -> None:
     with content.writer("ours", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
         follower = Follower(other)
-        follower.wait_until_it_waits()
+        wait_until(lambda: index.refused_flights > 2, "it never asked again")
         writer.write(DATA)
         writer.commit(DIGEST, len(DATA))
         follower.end()
     assert isinstance(follower.error, AlreadyExistsError)
-    assert follower.waits == 1
+    assert (follower.waits, follower.offset) == (1, -1)
     assert list(other.statuses()) == []
 
 
@@ -438,6 +470,19 @@ def test_a_bucket_that_is_away_keeps_no_collection_from_its_end(
     content.clear_locks()
     assert not keys(settings)
     assert not index.doomed_keys
+
+
+def test_strays_are_swept(
+    content: SharedContentStore, gateway: Ceph, settings: BucketSettings, index: MemoryObjectIndex
+) -> None:
+    put(content, DATA)
+    stray = f"blobs/sha256/{DIGEST.encoded}/0123456789ab"
+    obstore.put(gateway.store(settings), stray, DATA)
+    assert content.sweep_strays(time.time() - 3600) == 0
+    assert stray in keys(settings)
+    assert content.sweep_strays(time.time() + 3600) == 1
+    assert keys(settings) == {key_of(index)}
+    assert content.delete_damaged(DIGEST)
 
 
 def test_small_blobs_wait_for_no_transaction_of_their_caller(

@@ -44,6 +44,7 @@ class MemoryObjectIndex:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self.calls: list[str] = []
+        self.refused_flights = 0
         self.uploads: dict[str, float] = {}
         self.doomed_keys: dict[str, None] = {}
         self._clock = clock
@@ -149,6 +150,7 @@ class MemoryObjectIndex:
     def try_flight(self, digest: Digest) -> MemoryFlight | None:
         with self._changed:
             if digest in self._flights:
+                self.refused_flights += 1
                 return None
             self._flights[digest] = MemoryFlight(self._flights, digest)
             return self._flights[digest]

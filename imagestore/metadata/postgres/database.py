@@ -173,6 +173,11 @@ class PostgresDatabase:
         return False
 
     @property
+    def is_in_transaction(self) -> bool:
+        """Whether this thread is in a transaction."""
+        return self._current.connection is not None
+
+    @property
     def is_inherited(self) -> bool:
         """Whether this is a process that was forked after the database was opened."""
         return os.getpid() != self._process

@@ -88,12 +88,14 @@ class PostgresObjectIndex:
             return is_ours
 
     def abandon_upload(self, key: str) -> None:
-        """An upload failed; what there is of its object is to be deleted."""
+        """An upload failed, perhaps after it was given up; what there is of its object is to be deleted."""
         with self._database.writing() as db:
+            # Waits for a publish() whose answer was lost; the next statement sees what came of it.
+            db.execute("DELETE FROM upload WHERE object = %s", (key,))
             db.execute(
-                "WITH gone AS (DELETE FROM upload WHERE object = %s RETURNING object)"
-                " INSERT INTO doomed SELECT object FROM gone ON CONFLICT DO NOTHING",
-                (key,),
+                "INSERT INTO doomed SELECT %(key)s WHERE NOT EXISTS (SELECT FROM content WHERE object = %(key)s)"
+                " ON CONFLICT DO NOTHING",
+                {"key": key},
             )
 
     def remove(self, texts: Sequence[str]) -> dict[str, int]:
@@ -122,7 +124,9 @@ class PostgresObjectIndex:
             )
 
     def doomed(self, most: int) -> list[str]:
-        """Keys of objects to delete."""
+        """Keys of objects to delete; none in a transaction, which may have doomed some and still fail."""
+        if self._database.is_in_transaction:
+            return []
         with self._database.reading() as db:
             return [key for (key,) in db.execute("SELECT object FROM doomed ORDER BY object LIMIT %s", (most,))]
 
