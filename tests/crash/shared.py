@@ -3,8 +3,8 @@
     python -m tests.crash.shared --kills 200 [--restarts 10] [--seed 7] [--variant look-without-share]
 
 ends with ``N kills, M unexpected failures, L violations``; the exit status is 1 when there was one. Half of the
-restarts are PostgreSQL's, which is stopped as by a crash, the others the gateway's. A variant leaves out one rule of the
-protocol, and must be noticed.
+restarts are PostgreSQL's, which is stopped as by a crash, the others the gateway's. A variant leaves out one rule of
+the protocol, and must be noticed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 WORKERS: Final = 6
 #: What is left is judged after so many kills.
 ROUND_KILLS: Final = 50
+#: Between two kills so much time passes and so much work is done, however busy the machine is.
 KILL_SECONDS: Final = 0.25
+KILL_WORK: Final = 8
 LEASE_SECONDS: Final = 3.0
 _PATIENCE_SECONDS: Final = 120.0
 _BUCKET: Final = "shared"
@@ -109,6 +111,11 @@ class _Crew:
             process.start()
             self.running[self.begun] = process
 
+    def work(self) -> int:
+        """How many operations have ended in this round."""
+        reports = (self.place.folder / "reports").iterdir()
+        return sum(path.read_bytes().count(b"\n") for path in reports)
+
     def kill_one(self) -> bool:
         """Kill one that is at work; False when none is."""
         ready = [number for number in self.running if self.place.report(number).exists()]
@@ -179,13 +186,13 @@ def _prepared(gateway: Ceph, server: Postgres, variant: str) -> Iterator[Place]:
 
 def _round(crew: _Crew, until: int, due: set[int], gateway: Ceph, server: Postgres, outcome: Outcome) -> None:
     """Let workers work, and kill one after the other."""
-    last = time.monotonic()
+    last, work = time.monotonic(), 0
     while outcome.kills < until:
         crew.fill()
         time.sleep(KILL_SECONDS)
-        if crew.kill_one():
+        if crew.work() - work >= KILL_WORK and crew.kill_one():
             outcome.kills += 1
-            last = time.monotonic()
+            last, work = time.monotonic(), crew.work()
         assert time.monotonic() - last < _PATIENCE_SECONDS, "no worker comes to work"
         if outcome.kills in due:
             due.discard(outcome.kills)

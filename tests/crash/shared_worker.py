@@ -120,7 +120,7 @@ def prepare(place: Place, *, machine: int) -> None:
     os.environ["AWS_ACCESS_KEY_ID"] = place.access_key
     os.environ["AWS_SECRET_ACCESS_KEY"] = place.secret_key
     os.environ["AWS_ENDPOINT_URL"] = place.endpoint
-    mock.patch.object(adapters, "machine_folder", lambda url: place.folder / f"machine-{machine}").start()
+    mock.patch.object(adapters, "machine_folder", return_value=place.folder / f"machine-{machine}").start()
     mock.patch.object(leases, "LIFETIME_SECONDS", place.lease_seconds).start()
     shared_variants.leave_out(place.variant)
 
