@@ -64,11 +64,11 @@ def test_one_connection_too_many_is_closed(tmp_path: Path) -> None:
     with running_mirror(tmp_path, mirror_table({"r.example": ""}, max_connections="2")) as mirror:
         address = ("127.0.0.1", httpx.URL(mirror.url).port)
         with contextlib.ExitStack() as stack:
-            first = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(2)]
+            first = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(2)]
             for each in first:
                 each.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert each.recv(9) == b"HTTP/1.1 "
-            third = stack.enter_context(socket.create_connection(address, timeout=10))
+            third = stack.enter_context(socket.create_connection(address, timeout=60))
             assert third.recv(1) == b""
         assert mirror.get("/healthz").status_code == 200
 
@@ -79,7 +79,7 @@ def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: p
     with running_mirror(tmp_path, mirror_table({"r.example": ""})) as mirror:
         address = ("127.0.0.1", httpx.URL(mirror.url).port)
         for said in (b"", b"GET /v2/ HTT"):
-            with socket.create_connection(address, timeout=10) as silent:
+            with socket.create_connection(address, timeout=60) as silent:
                 silent.sendall(said)
                 assert silent.recv(1000) == b"" or said
 
@@ -89,7 +89,7 @@ def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: p
 )
 def test_what_is_no_request_harms_nobody(tmp_path: Path, said: bytes) -> None:
     with running_mirror(tmp_path, mirror_table({"r.example": ""})) as mirror:
-        with socket.create_connection(("127.0.0.1", httpx.URL(mirror.url).port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", httpx.URL(mirror.url).port), timeout=60) as client:
             client.sendall(said)
             client.recv(1000)
         assert mirror.get("/healthz").status_code == 200

@@ -198,7 +198,7 @@ def raw_server() -> Iterator[Callable[..., RawServer]]:
 
 def _wake(listener: socket.socket) -> None:
     # accept() can't be ended from outside on every system; one more connection ends it.
-    with contextlib.suppress(OSError), socket.create_connection(listener.getsockname(), timeout=1.0):
+    with contextlib.suppress(OSError), socket.create_connection(listener.getsockname(), timeout=60):
         pass
 
 
@@ -206,7 +206,7 @@ def _serve(listener: socket.socket, server: RawServer, stop: threading.Event) ->
     while not stop.is_set():
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(5.0)
+            connection.settimeout(60)
             head = b""
             while b"\r\n\r\n" not in head:
                 data = connection.recv(65536)

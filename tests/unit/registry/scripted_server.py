@@ -54,7 +54,7 @@ class Server:
 
     def _serve(self, accepted: socket.socket) -> None:
         with accepted, contextlib.suppress(OSError, IndexError):
-            accepted.settimeout(5.0)
+            accepted.settimeout(60)
             connection = accepted if self.context is None else self.context.wrap_socket(accepted, server_side=True)
             with connection:
                 while _read_head(connection):

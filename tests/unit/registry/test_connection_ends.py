@@ -105,7 +105,7 @@ def asking_over_tls(
         bound = sender.bound(origin, ConnectionSettings(ca_files=(path,)))
 
         def ask() -> bytes:
-            with bound.send(make_request("GET", f"{origin}/x"), cancel=CancelToken(6)) as response:
+            with bound.send(make_request("GET", f"{origin}/x"), cancel=CancelToken(60)) as response:
                 return drain(response)
 
         yield ask
@@ -269,5 +269,5 @@ def test_connections_that_were_idle_too_long_are_closed(serve: Serve) -> None:
         time.sleep(0.1)
         assert read(sender, other) == b"b"
         # Its server sees the end and is done.
-        one.threads[-1].join(2)
+        one.threads[-1].join(60)
         assert not one.threads[-1].is_alive()

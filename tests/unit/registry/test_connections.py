@@ -49,7 +49,7 @@ def test_a_chunked_body_that_was_not_read_to_its_end_ends_its_connection(sender:
 
     def parted(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello")
-        go.wait(5)
+        go.wait(60)
         with contextlib.suppress(OSError):
             connection.sendall(b"\r\n0\r\n\r\n")
 
@@ -224,7 +224,7 @@ def test_a_refusal_is_read_although_the_peer_reads_no_further(sender: HttpSender
 
     def refuse(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
-        go.wait(10)
+        go.wait(60)
 
     server = serve(refuse)
     size = 64 << 20

@@ -262,7 +262,7 @@ class TestSlowNames:
         release = threading.Event()
 
         def resolve(*args: Any, **more: Any) -> Any:
-            release.wait(5)
+            release.wait(60)
             raise socket.gaierror("too late")
 
         monkeypatch.setattr(socket, "getaddrinfo", resolve)

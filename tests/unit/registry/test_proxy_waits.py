@@ -39,7 +39,7 @@ def stopping(ended: threading.Event, said: bytes = b"") -> Script:
 
     def run(connection: socket.socket) -> None:
         connection.sendall(said)
-        ended.wait(10)
+        ended.wait(60)
 
     return run
 

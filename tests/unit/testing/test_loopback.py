@@ -40,7 +40,7 @@ IMAGES = {"registry.example/app:1": build_image()}
 
 def connect(address: str) -> socket.socket:
     host, _, port = address.partition(":")
-    return socket.create_connection((host, int(port)), timeout=5)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def running() -> list[threading.Thread]:

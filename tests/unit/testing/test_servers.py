@@ -240,7 +240,7 @@ def test_a_proxy_serves_logical_names_over_tls_and_plain(authority: Authority) -
 
 def talk(server: LoopbackServer, data: bytes) -> bytes:
     host, _, port = server.address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=2) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         received = b""

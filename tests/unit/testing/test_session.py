@@ -129,7 +129,7 @@ def test_recordings_of_one_tape_wait_for_each_other(tmp_path: Path, upstream: Se
         other.join(timeout=0.1)
         order.append("first")
         session.finish()
-    other.join(timeout=5)
+    other.join(timeout=60)
     assert order == ["first", "second"]
     assert recorded(tmp_path / "t") == ["/v2/", "/v2/app/tags/list"]
 
@@ -157,7 +157,7 @@ def test_a_recording_that_does_not_end_is_waited_for_only_so_long(
     with TapeSession(str(tmp_path / "t"), "once", upstream):
         other = threading.Thread(target=second)
         other.start()
-        other.join(timeout=5)
+        other.join(timeout=60)
     assert len(refused) == 1
     assert "another recording writes it already" in refused[0]
     run(tmp_path / "t", "once", upstream, PING)
