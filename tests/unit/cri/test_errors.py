@@ -237,7 +237,7 @@ def test_a_deadline_ends_the_download_and_the_next_pull_goes_on_there(tmp_path: 
     (part,) = image.layers
     slow = FaultRule(Drip(200_000.0), Where(reference=str(part.digest)), times=0)
     with (
-        node(tmp_path, {f"{HOST}/slow:1": image}, faults=[stall]) as here,
+        node(tmp_path, {f"{HOST}/slow:1": image}, faults=[slow]) as here,
         cri_server(here.store) as server,
         CriImageService(server.endpoint) as client,
     ):
