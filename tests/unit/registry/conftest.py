@@ -23,7 +23,7 @@ from imagestore.registry.retry import Timing
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.scripted_server import Server
-from tests.unit.registry.wire import SHORT
+from tests.unit.registry.wire import HASTY, PATIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -220,11 +220,17 @@ def _serve(listener: socket.socket, server: RawServer, stop: threading.Event) ->
 
 
 @pytest.fixture
-def sender(request: pytest.FixtureRequest) -> Iterator[HttpSender]:
-    """One for real sockets, which are given up soon; the TIMEOUTS of a module count for its tests."""
-    made = HttpSender(proxies=ProxyRules(), timeouts=getattr(request.module, "TIMEOUTS", SHORT))
-    yield made
-    made.close()
+def sender() -> Iterator[HttpSender]:
+    """One for real sockets."""
+    with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=PATIENT)) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty() -> Iterator[HttpSender]:
+    """One that soon gives up peers who never go on."""
+    with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=HASTY)) as made:
+        yield made
 
 
 @pytest.fixture

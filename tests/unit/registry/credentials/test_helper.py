@@ -124,8 +124,8 @@ def test_a_known_complaint_is_shown(helpers: Helpers) -> None:
 
 def test_a_hanging_helper_is_ended_with_everything_it_started(helpers: Helpers, tmp_path: Path) -> None:
     helpers.write("x", f"sleep 60 & echo $! > {tmp_path}/child; wait")
-    with pytest.raises(ConfigError, match=r"no answer within 3 seconds") as caught:
-        get(helpers.pool(seconds=3))
+    with pytest.raises(ConfigError, match=r"no answer within 2 seconds") as caught:
+        get(helpers.pool(seconds=2))
     assert "keyring" in caught.value.hint
     assert_gone(int((tmp_path / "child").read_text()))
 
