@@ -20,6 +20,7 @@ from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.distribution import StoredDocument
 from imagestore.testing.faults import Flip, SlowHead, Stall
 from tests.support.mirror import mirror_table, running_mirror
+from tests.support.plain_http import PLAIN
 from tests.unit.mirror.test_listener import certificates
 from tests.unit.mirror.test_replicas import free_ports
 
@@ -237,7 +238,7 @@ def test_what_one_upstream_sent_is_not_shown_before_it_is_verified(tmp_path: Pat
 def stream(url: str, *, stop_at: int) -> bytes:
     """What comes of a body until it is cut off, or is so long."""
     got = b""
-    with contextlib.suppress(httpx.TransportError), httpx.stream("GET", url, timeout=60) as answer:
+    with contextlib.suppress(httpx.TransportError), httpx.stream("GET", url, timeout=60, verify=PLAIN) as answer:
         for piece in answer.iter_raw():
             got += piece
             if len(got) >= stop_at:

@@ -31,6 +31,7 @@ from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.session import TapeSession
 from tests.support.patience import until
+from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +137,7 @@ def test_an_answer_that_can_not_be_made_is_told_to_client_and_test() -> None:
     large = synthetic_layer("large", 65 << 20, digest=Digest.of(b"not computed"))
     images = {"registry.example/app:1": build_image(layers=[large])}
     with RegistryServer(images, faults=[FaultRule(GzipCoding(), Where(kind="blob"))]) as server:
-        answer = httpx.get(f"{server.url}/v2/app/blobs/{large.digest}")
+        answer = httpx.get(f"{server.url}/v2/app/blobs/{large.digest}", verify=PLAIN)
     assert (answer.status_code, "expected at most" in answer.text) == (500, True)
     with pytest.raises(AssertionError, match=r"no answer to GET https://registry\.example/v2/app/blobs/"):
         server.ledger.assert_nothing_unexpected()

@@ -13,6 +13,7 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.testing import Registry, ReplayMismatchError, build_image, load_tape
 from imagestore.testing.faults import FaultRule, Refuse
 from imagestore.testing.tapes.session import SessionSettings, TapeSession
+from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +103,7 @@ def test_a_session_serves_on_loopback_and_as_a_proxy(tmp_path: Path, upstream: S
     for mode in ("once", "none"):
         with TapeSession(str(tmp_path / "t"), mode, upstream) as session:
             with session.serve() as server:
-                assert httpx.get(f"{server.url_of('registry.example')}/v2/").json() == {}
+                assert httpx.get(f"{server.url_of('registry.example')}/v2/", verify=PLAIN).json() == {}
             with session.proxy() as proxy, httpx.Client(proxy=proxy.proxy_url) as client:
                 assert client.get("http://registry.example/v2/").json() == {}
             session.finish()
