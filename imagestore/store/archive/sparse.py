@@ -156,9 +156,7 @@ def _paired(numbers: list[int]) -> list[tuple[int, int]]:
     return list(zip(numbers[::2], [*numbers[1::2], -1][: len(numbers[::2])], strict=True))
 
 
-def _checked(
-    offset: int, size: int, pieces: Sequence[tuple[int, int]], stored: int, is_aligned: bool
-) -> Span | None:
+def _checked(offset: int, size: int, pieces: Sequence[tuple[int, int]], stored: int, is_aligned: bool) -> Span | None:
     """The span, if the pieces are in order, inside the file, and as long as what is stored."""
     done = 0
     for at, length in pieces:

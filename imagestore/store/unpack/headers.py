@@ -71,7 +71,7 @@ def is_intact(block: bytes) -> bool:
     plain = (zlib.adler32(block[:_HALF]) & 0xFFFF) + (zlib.adler32(block[_HALF:]) & 0xFFFF) - 2
     found = plain - sum(field) + len(field) * ord(" ")
     # Old programs added bytes as signed numbers.
-    return stated == found or stated == found - 256 * sum(byte > 127 for byte in block[:148] + block[156:])  # noqa: PLR2004
+    return stated == found or stated == found - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
 
 
 def text(raw: bytes) -> bytes:

@@ -42,7 +42,9 @@ class LayerStream:
     def __init__(self, pieces: Iterator[bytes], algorithm: str, *, what: str, cancel: CancelToken) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="layer")
         self._pieces = pieces
+        self._hashing = ThreadPoolExecutor(1, thread_name_prefix="diff-id")
         self._hash = new_hash(algorithm)
+        self._hashed: Future[None] | None = None
         self._algorithm = algorithm
         self._what = what
         self._cancel = cancel
@@ -54,7 +56,7 @@ class LayerStream:
         self._next: deque[Future[bytes]] = deque(self._pool.submit(self._receive) for _ in range(_AHEAD))
 
     def _receive(self) -> bytes:
-        """The next piece, decompressed and hashed while others are unpacked; empty at the end."""
+        """The next piece, decompressed while others are hashed and unpacked; empty at the end."""
         found, size = [], 0
         for piece in self._pieces:
             found.append(piece)
@@ -62,7 +64,10 @@ class LayerStream:
             if size >= _PIECE_BYTES:
                 break
         joined = b"".join(found)
-        self._hash.update(joined)
+        if joined:
+            if self._hashed is not None:
+                self._hashed.result()  # so that no more than one waits
+            self._hashed = self._hashing.submit(self._hash.update, joined)
         return joined
 
     def _advance(self) -> bool:
@@ -128,11 +133,14 @@ class LayerStream:
         """Read what is left, and return the digest of all bytes."""
         while self._advance():
             pass
+        if self._hashed is not None:
+            self._hashed.result()
         return Digest(self._algorithm, self._hash.hexdigest())
 
     def close(self) -> None:
         """Wait for the piece that is being read, and give everything back."""
         self._pool.shutdown(cancel_futures=True)
+        self._hashing.shutdown()
 
     def __enter__(self) -> Self:
         return self
