@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 import psycopg_pool
 
+import imagestore.metadata.postgres.schema as schema
 from imagestore.errors import StoreCorruptError, StoreError
-from imagestore.metadata.postgres import schema
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.metadata.postgres.failures import Translated
 from imagestore.metadata.postgres.protocol import RULES
