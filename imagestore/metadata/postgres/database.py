@@ -49,8 +49,6 @@ _INTERVAL_SECONDS: Final = 0.1
 _OPTIONS: Final = "-c jit=off -c synchronous_commit=off"
 #: Locks of names, beside their hashes.
 _NAMES_LOCK: Final = 0x696D6773
-#: The store's own lock.
-_STORE_LOCK: Final = 0x696D6773_00000002
 
 
 class LimitedConnection(psycopg.Connection[Any]):
@@ -314,11 +312,15 @@ class PostgresDatabase:
     def _locked(self, db: Connection, *, is_alone: bool) -> Iterator[None]:
         """A transaction that holds the store's lock; begun in one round trip, as ``transaction()`` would not."""
         isolation = "READ COMMITTED" if RULES.read_committed else "REPEATABLE READ"
-        db.execute(
+        begun = db.execute(
             f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
-            f" SET LOCAL synchronous_commit = {self._commit_mode}; {_lock(is_alone=is_alone)}"
+            f" SET LOCAL synchronous_commit = {self._commit_mode}; {_lock(is_alone=is_alone)}; {schema.ASK_VERSION}"
         )
         try:
+            # The rows are those of the last of these statements.
+            while begun.nextset():
+                pass
+            schema.refuse_newer(begun.fetchone(), self.name)
             yield
         except BaseException:
             # What failed is told, whatever becomes of the rollback; the pool throws a broken connection away.
@@ -356,7 +358,7 @@ def _is_pooled(db: Connection) -> bool:
 
 
 def _lock(*, is_alone: bool) -> str:
-    return f"SELECT pg_advisory_xact_lock{'' if is_alone else '_shared'}({_STORE_LOCK})"
+    return f"SELECT pg_advisory_xact_lock{'' if is_alone else '_shared'}({schema.STORE_LOCK})"
 
 
 def _commit_mode(db: Connection) -> str:
