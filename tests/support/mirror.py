@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 
 from imagestore import ImageStore, config, platforms
+from imagestore.mirror.backing import open_backing
 from imagestore.mirror.listener import Listener
 from imagestore.mirror.service import Mirror
 from imagestore.store.workers import StoreWorkers
@@ -20,6 +21,8 @@ from tests.support.plain_http import PLAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
+
+    from imagestore.mirror.backing import Backing
 
 HOST: Final = platforms.parse("linux/amd64")
 #: A handler for containers, and one whose guests have another architecture.
@@ -76,8 +79,10 @@ def mirror_table(upstreams: dict[str, str], **settings: str) -> str:
 
 
 @contextlib.contextmanager
-def running_mirror(root: Path, text: str, *, port: int = 0) -> Iterator[RunningMirror]:
-    """Serve a configuration from a store."""
+def running_mirror(
+    root: Path, text: str, *, port: int = 0, opener: Callable[..., Backing] = open_backing
+) -> Iterator[RunningMirror]:
+    """Serve a configuration from a store, with what Mirror's ``opener`` opens."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -90,7 +95,7 @@ def running_mirror(root: Path, text: str, *, port: int = 0) -> Iterator[RunningM
         loaded = config.loads(text, filename="mirror.toml", host=HOST)
         workers = StoreWorkers(ImageStore(root, config=loaded, host=HOST))
         try:
-            mirror, listener = call(_start(workers, port))
+            mirror, listener = call(_start(workers, port, opener))
             try:
                 yield RunningMirror(f"http://127.0.0.1:{listener.port}", mirror, workers, call)
             finally:
@@ -104,8 +109,8 @@ def running_mirror(root: Path, text: str, *, port: int = 0) -> Iterator[RunningM
         loop.close()
 
 
-async def _start(workers: StoreWorkers, port: int) -> tuple[Mirror, Listener]:
-    mirror = Mirror(workers)
+async def _start(workers: StoreWorkers, port: int, opener: Callable[..., Backing]) -> tuple[Mirror, Listener]:
+    mirror = Mirror(workers, opener=opener)
     await mirror.start()
     listener = Listener(mirror, "127.0.0.1", port)
     await listener.start(drain_seconds=1.0)
