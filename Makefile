@@ -69,7 +69,7 @@ test: $(VENV)/ready
 	@$(MAKE) --no-print-directory -j 3 lint types unit
 
 unit: $(VENV)/ready $(VENV)/collected
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 # Once, by one process: else each of those that share the tests compiles all of them. What is wrong with them it says later.
 $(VENV)/collected: | $(VENV)/ready

@@ -26,6 +26,7 @@ _copying = all_of(
     click.option("--all-handlers", is_flag=True, help="The manifests of every handler, with their index."),
     click.option("--platform", metavar="P", default="", help="This platform's manifest, instead of a handler's."),
     click.option("--all-platforms", is_flag=True, help="Every manifest that the source has, with their index."),
+    click.option("--referrers", is_flag=True, help="Also what refers to the image: signatures, bills of materials."),
     click.option("--dry-run", "-n", is_flag=True, help="Only say what would be sent."),
     duration_option("--deadline", help="Give up after this time, for example 90s."),
     click.option("--quiet", "-q", is_flag=True, help="Print the digest alone, and no progress."),
@@ -39,7 +40,6 @@ _copying = all_of(
 @click.command()
 @click.argument("source", shell_complete=complete.images)
 @click.argument("destination")
-@click.option("--referrers", is_flag=True, help="Also what refers to the image: signatures, bills of materials.")
 @click.option("--image", metavar="NAME", default="", help="Which image of the source's archive.")
 @click.option("--name", metavar="REF", default="", help="What the image is called in the destination's archive.")
 @click.option("--replace", is_flag=True, help="Move a name of the store that leads to other content.")
@@ -48,7 +48,6 @@ def copy(
     app: App,
     source: str,
     destination: str,
-    referrers: bool,
     image: str,
     name: str,
     replace: bool,
@@ -63,6 +62,8 @@ def copy(
     digest, for --all-handlers and --all-platforms. Registries that want every manifest of an index refuse one that
     lacks some.
 
+    With --referrers, what refers to the image goes along: from and to every place but a docker-archive.
+
     \b
     imagestore copy python:3 registry.example/python:3 --all-platforms
     imagestore copy store:python:3 oci:layout --runtime-handler kata
@@ -73,7 +74,7 @@ def copy(
         source,
         destination,
         host=_host(source, destination),
-        more={"has_referrers": referrers, "image": image, "name": name, "may_replace": replace},
+        more={"image": image, "name": name, "may_replace": replace},
         **given,
     )
 
@@ -112,6 +113,7 @@ def _run(
     all_handlers: bool,
     platform: str,
     all_platforms: bool,
+    referrers: bool,
     dry_run: bool,
     deadline: float | None,
     quiet: bool,
@@ -127,7 +129,8 @@ def _run(
     if quiet and output == "json":
         raise click.UsageError("--quiet and --output json exclude each other")
     app.missing = "refuse" if source.startswith("store:") else "make" if destination.startswith("store:") else "empty"
-    options = CopyOptions(handlers, all_handlers, platform, all_platforms, is_dry_run=dry_run, **more)
+    what = (handlers, all_handlers, platform, all_platforms, referrers)
+    options = CopyOptions(*what, is_dry_run=dry_run, **more)
     credentials = lookup(host, creds_stdin=creds_stdin, anonymous=anonymous, has_others=True)
     with (
         cancelled_by_signals(deadline_seconds=deadline) as token,

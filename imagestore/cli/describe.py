@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import imagestore.platforms as platforms
+from imagestore.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
@@ -111,12 +113,13 @@ def image(value: Image, pins: Set[str]) -> dict[str, Any]:
 
 
 def image_in_full(value: Image, pins: Set[str]) -> dict[str, Any]:
-    """One record with its config and its layers' files."""
+    """One record with its config and its layers' files; where the content is in a bucket, layers have no files."""
     config = value.config_if_any
     diff_ids = config.diff_ids if config is not None else ()
-    layers = [
-        {**layer.members(), "path": str(path)} for layer, path in zip(value.layers, value.layer_paths, strict=True)
-    ]
+    layers: list[dict[str, Any]] = [layer.members() for layer in value.layers]
+    with contextlib.suppress(UnsupportedError):
+        for layer, path in zip(layers, value.layer_paths, strict=True):
+            layer["path"] = str(path)
     for layer, diff_id in zip(layers, diff_ids, strict=False):
         layer["diffId"] = str(diff_id)
     return {

@@ -9,7 +9,6 @@ collects holds the row first and asks then whether anything keeps it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -18,21 +17,24 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    """Content in the bucket.
+class StoredObject(Protocol):
+    """Content in the bucket."""
 
-    Attributes:
-        digest: of the content.
-        size: in bytes.
-        key: the object's key below the bucket's prefix.
-        stored_at: seconds since 1970.
-    """
+    @property
+    def digest(self) -> Digest:
+        """Of the content."""
 
-    digest: Digest
-    size: int
-    key: str
-    stored_at: float
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+    @property
+    def key(self) -> str:
+        """The object's, below the bucket's prefix."""
+
+    @property
+    def stored_at(self) -> float:
+        """Seconds since 1970."""
 
 
 class Flight(Protocol):
@@ -87,7 +89,10 @@ class ObjectIndex(Protocol):
         """
 
     def abandon_upload(self, key: str) -> None:
-        """An upload failed; what there is of its object is to be deleted."""
+        """An upload failed, perhaps after it was given up; what there is of its object is to be deleted.
+
+        An object that is content stays: publish() may have succeeded although its answer was lost.
+        """
 
     def remove(self, texts: Sequence[str]) -> dict[str, int]:
         """Forget content, given by digests in text form; its objects are to be deleted once that is committed.

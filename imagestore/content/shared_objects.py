@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.bucket import blob_key
-from imagestore.errors import AlreadyExistsError, PreconditionError, StoreError
+from imagestore.errors import AlreadyExistsError, ImageStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,14 +87,14 @@ class SharedObjects:
         """An upload failed, and its error is what the caller has to see."""
         try:
             self._index.abandon_upload(key)
-        except StoreError as error:
+        except ImageStoreError as error:
             # It is given up when nothing was heard of it for too long.
             log.warning("an upload can't be abandoned: %s", error, extra={"key": key})
 
     def _try_to(self, delete: Callable[[], None]) -> None:
         try:
             delete()
-        except (StoreError, PreconditionError) as error:
+        except ImageStoreError as error:
             log.warning("objects in the bucket aren't deleted now: %s", error)
 
 

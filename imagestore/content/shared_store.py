@@ -88,6 +88,26 @@ class SharedContentStore(BucketContent):
         self._index.expire_uploads()
         self._objects.delete_doomed()
 
+    def sweep_strays(self, before: float) -> int:
+        """List the bucket and delete objects that no row names, as a restored backup of the database leaves them.
+
+        Args:
+            before: only those that were stored before this time, in seconds since 1970; leave uploads a day at least.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            PreconditionError: the bucket refuses the credentials.
+            StoreError: the bucket or the index can't be asked.
+        """
+        named = {stored.key for stored in self._index.walk()}
+        strays = [key for key, info in self._bucket.objects() if info.modified_at < before and key not in named]
+        for key in strays:
+            self._index.abandon_upload(key)  # which spares what was published since
+        self._objects.delete_doomed()
+        return len(strays)
+
     def deleter(self) -> SharedDeleter:
         """For deleting many blobs in a transaction."""
         return SharedDeleter(self._index, self._objects)

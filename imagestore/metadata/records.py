@@ -133,6 +133,23 @@ def lease_key(namespace: str, name: str) -> str:
     return name if namespace == HOME else f"{namespace}/{name}"
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """Which object of a bucket holds some content.
+
+    Attributes:
+        digest: of the content.
+        size: in bytes.
+        key: the object's key below the bucket's prefix.
+        stored_at: seconds since 1970.
+    """
+
+    digest: Digest
+    size: int
+    key: str
+    stored_at: float
+
+
 class HolderKind(enum.Enum):
     """What may keep content alive by itself."""
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.config.model import MirrorSettings
-    from imagestore.mirror.catalogue import CachedTag, Catalogue
+    from imagestore.mirror.catalogue import Catalogue
+    from imagestore.mirror.catalogue_rows import CachedTag
     from imagestore.mirror.keeping import Keeper
     from imagestore.mirror.numbers import MirrorNumbers
     from imagestore.mirror.upstreams import Repository, Upstreams
@@ -165,11 +166,10 @@ class DocumentSource:
         return _parts(document.descriptor, document.raw)
 
     def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> CachedDocument | None:
-        known = self._catalogue.member(repository.name, digest)
-        if known is None or known.kind not in (Kind.INDEX, Kind.MANIFEST):
+        found = self._catalogue.known(repository.upstream.name, repository.name, digest)
+        if found is None or not found.is_earned or found.descriptor.kind not in (Kind.INDEX, Kind.MANIFEST):
             return None
-        if not self._catalogue.is_earned(repository.upstream.name, digest):
-            return None
+        known = found.descriptor
         raw = self._read(store, known)
         if raw is None:
             return None
@@ -179,10 +179,10 @@ class DocumentSource:
         return CachedDocument(ServedDocument(known, raw), is_fresh=True)
 
     def _note(self, store: ImageStore, repository: Repository, target: Descriptor, raw: bytes, *, tag: str) -> None:
-        """Hold a document and all that it names, and remember it."""
+        """Remember a document, and hold it and all that it names."""
         parts = _parts(target, raw)
-        self._keeper.hold(store, repository.upstream.name, [target.digest, *(part.digest for part in parts)])
         self._catalogue.put_document(repository.upstream.name, repository.name, target, parts, tag=tag)
+        self._keeper.hold(store, repository.upstream.name, [target.digest, *(part.digest for part in parts)])
 
     def _keep(self, store: ImageStore, target: Descriptor, raw: bytes, cancel: CancelToken) -> None:
         if store.content.exists(target.digest):
@@ -202,7 +202,7 @@ class DocumentSource:
             pass
         except IntegrityError:
             store.content.delete_damaged(document.digest)
-        self._catalogue.forget_content(document.digest)
+        self._catalogue.forget_content(document.digest, lambda: not store.content.exists(document.digest))
         return None
 
     def _is_fresh(self, repository: Repository, tag: str, cached: CachedTag) -> bool:

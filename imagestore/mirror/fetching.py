@@ -196,12 +196,11 @@ class BlobFetcher:
             return False
         if here.size == blob.size:
             # It is going to count, where another upstream has brought it.
-            self._keeper.reserve(store, upstream, blob, is_here=True)
-            self._keeper.give_back(upstream.name, blob)
+            self._keeper.give_back(self._keeper.reserve(store, upstream, blob, is_here=True))
             return True
         if store.content.delete_damaged(blob.digest):
             raise SizeMismatchError(str(blob.digest), expected=blob.size, actual=here.size)
-        self._catalogue.forget_content(blob.digest)
+        self._catalogue.forget_content(blob.digest, lambda: not store.content.exists(blob.digest))
         return False
 
     def _fetched_new(
@@ -219,13 +218,13 @@ class BlobFetcher:
         # that wait for each other's would wait for ever.
         ref = f"mirror/{upstream.name}/{'replica' if owner else 'upstream'}/{blob.size}/{blob.digest}"
         reference, sources = repository.reference(str(blob.digest)), self._sources(upstreams, upstream, owner, token)
-        self._keeper.reserve(store, upstream, blob)
+        reserved = self._keeper.reserve(store, upstream, blob)
         try:
             # Again: until it was reserved, an eviction might have let go of it.
             self._keeper.hold(store, upstream.name, [blob.digest])
             return fetch(fill, ref=ref, content=store.content, sources=sources, reference=reference, cancel=token)
         finally:
-            self._keeper.give_back(upstream.name, blob)
+            self._keeper.give_back(reserved)
 
     def _sources(self, upstreams: Upstreams, upstream: Upstream, owner: str, token: CancelToken) -> list[Source]:
         """Whom to ask for a blob: its owner first, where that is another replica."""

@@ -3,20 +3,22 @@
 Each upstream has one lease, which holds all that its documents name, whether it is here yet or not: who got a manifest
 here finds its blobs here too. A quota is counted from the catalogue's rows, and enforced before a fetch: the documents
 that weren't served for the longest time go first, and those served within some minutes never.
+
+Replicas may share the catalogue and the lease. So content is noted in the catalogue before it is held; and what was
+evicted is let go of first, and held again if the catalogue has it again by then.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, ImageStoreError, LeaseNotFoundError, StoreFullError
+from imagestore.mirror.catalogue_rows import Outcome
 from imagestore.store.garbage import sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from imagestore.config.model import Upstream
     from imagestore.mirror.catalogue import Catalogue
@@ -43,16 +45,11 @@ class Keeper:
     Args:
         catalogue: what is here.
         numbers: hears of evictions.
-        clock: seconds since 1970.
     """
 
-    def __init__(self, catalogue: Catalogue, numbers: MirrorNumbers, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, catalogue: Catalogue, numbers: MirrorNumbers) -> None:
         self._catalogue = catalogue
         self._numbers = numbers
-        self._clock = clock
-        self._lock = threading.Lock()
-        # What is on its way, which the catalogue doesn't count yet: bytes by upstream and digest, of each fetch.
-        self._reserved: dict[tuple[str, Digest], list[int]] = {}
 
     def let_go(self, store: ImageStore, served: Collection[str]) -> None:
         """Forget what is here of upstreams that aren't served any more; the next collection takes it.
@@ -61,7 +58,7 @@ class Keeper:
             store: has the leases.
             served: names of upstreams.
         """
-        for name in self._catalogue.upstreams():
+        for name in self._catalogue.used_bytes():
             if name not in served:
                 log.warning("an upstream isn't served any more, its content is let go", extra={"upstream": name})
                 self._catalogue.forget_upstream(name)
@@ -75,9 +72,10 @@ class Keeper:
 
         Only while nothing is fetched: what is on its way is under a lease before the catalogue knows it.
         """
-        for upstream in self._catalogue.upstreams():
+        for upstream in self._catalogue.used_bytes():
             self._catalogue.forget_unnamed(upstream)
             self.hold(store, upstream, self._catalogue.contents(upstream))
+            self.release(store, upstream)
         for lease in list(store.metadata.leases()):
             upstream = lease.id.removeprefix(lease_of(""))
             if upstream == lease.id:
@@ -91,7 +89,7 @@ class Keeper:
                 store.metadata.unlease_content(lease.id, surplus)
 
     def hold(self, store: ImageStore, upstream: str, digests: Collection[Digest]) -> None:
-        """Put content under the upstream's lease, before anybody looks whether it is there."""
+        """Put content under the upstream's lease: after it was noted, and before anybody looks whether it is there."""
         lease_id = lease_of(upstream)
         while True:
             try:
@@ -105,7 +103,7 @@ class Keeper:
             except AlreadyExistsError:  # made by another thread since then
                 continue
 
-    def reserve(self, store: ImageStore, upstream: Upstream, blob: Descriptor, *, is_here: bool = False) -> None:
+    def reserve(self, store: ImageStore, upstream: Upstream, blob: Descriptor, *, is_here: bool = False) -> str:
         """Make room for a blob that is going to be fetched; give_back() when it is here, or isn't coming.
 
         Args:
@@ -114,56 +112,60 @@ class Keeper:
             blob: which.
             is_here: it is on the disk, and only going to count.
 
+        Returns:
+            The reservation's id.
+
         Raises:
             StoreFullError: more than the quota or the disk has room for, whatever is evicted.
         """
-        with self._lock:
-            counted = self._catalogue.counted_bytes(upstream.name, blob.digest)
-            key, needed = (upstream.name, blob.digest), blob.size - counted
-            if upstream.quota_bytes is not None:
-                reserved = sum(max(sizes) for (name, _), sizes in self._reserved.items() if name == upstream.name)
-                more = max(0, needed - max(self._reserved.get(key, ()), default=0))
-                self._make_room(store, upstream, upstream.quota_bytes - reserved - more, blob.digest)
-            free = store.content.free_bytes()
-            if not is_here and blob.size > free:
-                raise StoreFullError(f"{blob.digest}: needs {blob.size} bytes, the disk has room for {free}")
-            self._reserved.setdefault(key, []).append(needed)
-
-    def give_back(self, upstream: str, blob: Descriptor) -> None:
-        """See reserve()."""
-        with self._lock:
-            sizes = self._reserved[upstream, blob.digest]
-            sizes.pop()
-            if not sizes:
-                del self._reserved[upstream, blob.digest]
-
-    def _make_room(self, store: ImageStore, upstream: Upstream, most: int, wanted: Digest) -> None:
-        """Evict until no more than so many bytes are here; what is on its way stays, with what names it."""
-        spared = [wanted, *(digest for name, digest in self._reserved if name == upstream.name)]
-        used = self._catalogue.used_bytes(upstream.name)
-        freed: list[Digest] = []
+        has_evicted = False
         try:
-            while used > most:
-                not_since = self._clock() - SPARED_SECONDS
-                some = self._catalogue.evict_one(upstream.name, not_since=not_since, spared=spared)
-                if some is None:
+            while True:
+                id_, tried = self._catalogue.try_to_reserve(
+                    upstream.name, blob, upstream.quota_bytes, spared_seconds=SPARED_SECONDS
+                )
+                has_evicted |= tried.has_evicted
+                if tried.outcome is Outcome.RESERVED:
+                    break
+                if tried.outcome is Outcome.REFUSED:
                     self._numbers.count_refused(upstream.name)
                     raise StoreFullError(
                         f"upstream {upstream.name}: its quota of {upstream.quota_bytes} bytes has no room; what is here"
                         " was served a moment ago",
                         hint="raise the quota",
                     )
-                freed.extend(some)
-                used = self._catalogue.used_bytes(upstream.name)
         finally:
-            self._release(store, upstream.name, freed)
+            if has_evicted:
+                self.release(store, upstream.name)
+        free = store.content.free_bytes()
+        if not is_here and blob.size > free:
+            self._catalogue.end_reservation(id_)
+            raise StoreFullError(f"{blob.digest}: needs {blob.size} bytes, the disk has room for {free}")
+        return id_
 
-    def _release(self, store: ImageStore, upstream: str, digests: Collection[Digest]) -> None:
-        if not digests:
+    def give_back(self, id_: str) -> None:
+        """See reserve()."""
+        self._catalogue.end_reservation(id_)
+
+    def renew(self) -> None:
+        """Say that what is reserved is on its way; see Catalogue.renew_reservations()."""
+        self._catalogue.renew_reservations()
+
+    def release(self, store: ImageStore, upstream: str) -> None:
+        """Let go of what was evicted, and delete it; what a killed replica left of that too."""
+        leaving = self._catalogue.leaving(upstream)
+        if not leaving:
             return
         try:
-            store.metadata.unlease_content(lease_of(upstream), digests)
-            swept = sweep(store.metadata, store.content, [str(digest) for digest in digests])
+            store.metadata.unlease_content(lease_of(upstream), [each.digest for each in leaving])
+            # Noted again since it was evicted: then it was held before it was let go of just now, or is in a moment.
+            wanted = {each.digest for each in self._catalogue.leaving(upstream) if each.is_wanted}
+            if wanted:
+                self.hold(store, upstream, wanted)
+            self._catalogue.forget_leaving(upstream, leaving)
+            swept = sweep(
+                store.metadata, store.content, [str(each.digest) for each in leaving if each.digest not in wanted]
+            )
         except ImageStoreError as error:
             # The next collection takes what nothing holds.
             log.warning("evicted content can't be deleted: %s", error, extra={"upstream": upstream})

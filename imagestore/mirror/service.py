@@ -23,7 +23,7 @@ from imagestore.errors import (
     StoreBusyError,
 )
 from imagestore.mirror.bodies import BlobSource, StoredBlob
-from imagestore.mirror.catalogue import Catalogue
+from imagestore.mirror.catalogue import RESERVED_SECONDS, Catalogue
 from imagestore.mirror.documents import DocumentSource
 from imagestore.mirror.fetching import BlobFetcher
 from imagestore.mirror.keeping import Keeper
@@ -32,6 +32,7 @@ from imagestore.mirror.numbers import MirrorNumbers
 from imagestore.mirror.prefetch import wanted_manifests
 from imagestore.mirror.second_tier import SecondTier
 from imagestore.mirror.sharing import SharedWork
+from imagestore.mirror.sqlite_rows import open_sqlite_rows
 from imagestore.mirror.upstreams import Upstreams
 from imagestore.oci.media_types import Kind
 
@@ -62,6 +63,8 @@ _MOST_RESTING: Final = 10_000
 #: How exactly it is known when a document was served last.
 _USE_SECONDS: Final = 60.0
 _MOST_USES: Final = 10_000
+#: Several times before other replicas take this one for dead.
+_RENEWAL_SECONDS: Final = RESERVED_SECONDS / 5
 
 
 class Mirror:
@@ -95,7 +98,7 @@ class Mirror:
                 raise StoreBusyError(
                     f"{store.root}: another mirror serves this store", hint="give this one a --root of its own"
                 )
-            self._catalogue = Catalogue(store.root / CATALOGUE)
+            self._catalogue = Catalogue(open_sqlite_rows(store.root / CATALOGUE))
             self._keeper = Keeper(self._catalogue, self.numbers)
             self._documents = DocumentSource(self._catalogue, self._keeper, self.numbers)
             self._lists = ListSource(self._workers, self._shared, self._catalogue)
@@ -110,6 +113,7 @@ class Mirror:
         except BaseException:
             self._lock.release()
             raise
+        self._spawn(self._renew())
         self._blobs = BlobFetcher(
             self._workers, self._shared, self._catalogue, self._keeper, self.numbers, self._second
         )
@@ -244,10 +248,8 @@ class Mirror:
             return ""
 
         def look(_: ImageStore) -> str:
-            known = self._catalogue.member(repository.name, digest)
-            if known is None or not self._catalogue.is_earned(repository.upstream.name, digest):
-                return ""
-            return second.location(known)
+            known = self._catalogue.known(repository.upstream.name, repository.name, digest)
+            return second.location(known.descriptor) if known is not None and known.is_earned else ""
 
         found = await self._workers.quick(look)
         if found:
@@ -287,10 +289,9 @@ class Mirror:
     def usage(self) -> dict[str, tuple[int, int | None]]:
         """What each upstream's content takes, and may take, in bytes; from any thread."""
         table = self.upstreams.settings.upstreams
-        names = {*table, *self._catalogue.upstreams()}
+        used = self._catalogue.used_bytes()
         return {
-            name: (self._catalogue.used_bytes(name), table[name].quota_bytes if name in table else None)
-            for name in names
+            name: (used.get(name, 0), table[name].quota_bytes if name in table else None) for name in {*table, *used}
         }
 
     async def close(self) -> None:
@@ -313,13 +314,14 @@ class Mirror:
         self, repository: Repository, digest: Digest, store: ImageStore
     ) -> tuple[Descriptor | None, StoredBlob | None]:
         """What is known of a blob, and the blob where it is here, whole, and its upstream has it."""
-        known = self._catalogue.member(repository.name, digest)
-        if known is None or not self._catalogue.is_earned(repository.upstream.name, digest):
-            return known, None
+        found = self._catalogue.known(repository.upstream.name, repository.name, digest)
+        if found is None or not found.is_earned:
+            return found.descriptor if found is not None else None, None
+        known = found.descriptor
         try:
             file = store.content.open(digest)
         except ContentNotFoundError:
-            self._catalogue.forget_content(digest)
+            self._catalogue.forget_content(digest, lambda: not store.content.exists(digest))
             return known, None
         if os.fstat(file.fileno()).st_size == known.size:
             return known, StoredBlob(file, known)
@@ -338,10 +340,11 @@ class Mirror:
                 return client.find_blob(reference, digest, cancel=part)
 
             found, _ = upstreams.ask(upstream, owner, find, cancel=token)
+            self._catalogue.put_document(upstream.name, repository.name, found, (), is_here=False)
             self._keeper.hold(store, upstream.name, [digest])
             here = store.content.find(digest)
-            is_here = here is not None and here.size == found.size
-            self._catalogue.put_document(upstream.name, repository.name, found, (), is_here=is_here)
+            if here is not None and here.size == found.size:
+                self._catalogue.put_document(upstream.name, repository.name, found, ())
             return found
 
         return await self._shared.once(("blob", repository.name, str(digest), owner), upstream, ask, owner=owner)
@@ -376,6 +379,15 @@ class Mirror:
         except ImageStoreError as error:
             # What is found is served all the same.
             log.warning("use isn't noted: %s", error, extra={"digest": str(digest)})
+
+    async def _renew(self) -> None:
+        """Keep what is reserved, for as long as this runs."""
+        while True:
+            await asyncio.sleep(_RENEWAL_SECONDS)
+            try:
+                await self._workers.quick(lambda _: self._keeper.renew())
+            except ImageStoreError as error:
+                log.warning("what is reserved can't be renewed: %s", error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

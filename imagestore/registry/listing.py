@@ -19,6 +19,7 @@ from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.oci.index import Index
 from imagestore.oci.reference import PATH, TAG
+from imagestore.oci.referrers import TAG_DIGITS, fallback_tag
 from imagestore.registry.content_coding import read_decoded
 from imagestore.registry.errors_body import failure
 from imagestore.registry.manifests import stated_type
@@ -45,8 +46,6 @@ _MAX_ITEMS: Final = 100_000
 _MAX_BYTES: Final = 64 * 1024 * 1024
 # A tag that several subjects share is compared entry by entry, with a request for each.
 _MAX_COMPARED: Final = 100
-_TAG_DIGITS: Final = 64
-_NOT_IN_TAGS: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _MAX_LINK_LENGTH: Final = 16 * 1024
 _MAX_LINKS: Final = 32
 _BETWEEN_LINKS: Final = re.compile(r"[ \t,]*")
@@ -153,16 +152,6 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
     return Referrers(tuple(found.values()))
 
 
-def fallback_tag(digest: Digest) -> str:
-    """The tag that stands for the referrers API where that is missing.
-
-    >>> from imagestore.oci.digest import Digest
-    >>> fallback_tag(Digest.of(b""))[:16]
-    'sha256-e3b0c4429'
-    """
-    return f"{_NOT_IN_TAGS.sub('-', digest.algorithm[:32])}-{_NOT_IN_TAGS.sub('-', digest.encoded[:_TAG_DIGITS])}"
-
-
 def _referring(body: bytes, what: str) -> tuple[Descriptor, ...]:
     # null is how registries written in Go say that there are none.
     if b"null" in body and decode(body, what).get("manifests", ()) is None:
@@ -186,7 +175,7 @@ def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_t
         return Referrers(is_from_tag=True, remarks=() if page is None else (f"{what} is no index and was ignored",))
     entries = Index.parse(page.body, media_type=stated_type(page.headers), what=what).manifests
     wanted = [entry for entry in entries if artifact_type in {"", entry.artifact_type}]
-    if len(digest.encoded) > _TAG_DIGITS:
+    if len(digest.encoded) > TAG_DIGITS:
         if len(wanted) > _MAX_COMPARED:
             raise ProtocolError(
                 f"{what}: may belong to several digests, and {len(wanted)} entries are too many to compare (at most"

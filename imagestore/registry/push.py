@@ -14,9 +14,9 @@ from imagestore.errors import AccessDeniedError, DigestMismatchError, Preconditi
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.oci.digest import Digest
+from imagestore.oci.referrers import fallback_tag
 from imagestore.registry.endpoints import PUSH
 from imagestore.registry.errors_body import failure
-from imagestore.registry.listing import fallback_tag
 from imagestore.registry.manifests import announced_digest
 from imagestore.registry.session import Call, Content
 from imagestore.registry.uploads import BlobUpload, is_there

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
 from tests.support.postgres import Postgres, postgres
+from tests.support.shared_place import SharedPlace
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +26,27 @@ def database_url(postgres_server: Postgres) -> Iterator[str]:
     name = postgres_server.create_database()
     yield postgres_server.url(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def shared_gateway() -> Iterator[Ceph]:
+    """A running object store; a test that kills its gateway starts it again."""
+    with ceph() as running:
+        yield running
+
+
+@pytest.fixture
+def shared_place(
+    shared_gateway: Ceph, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SharedPlace:
+    """An empty shared store of the test's own; this process is its first machine."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", shared_gateway.endpoint)
+    bucket = f"s{abs(hash(tmp_path)):x}"
+    assert shared_gateway.make_bucket(bucket)
+    place = SharedPlace(database_url, f"s3://{bucket}/images", shared_gateway, tmp_path, monkeypatch)
+    place.be_machine("one")
+    return place

@@ -71,7 +71,7 @@ def containerd(folder: Path) -> Iterator[Containerd]:
         yield running
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 def test_containerd_lists_and_serves_the_blobs_we_wrote(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_ingest_of_a_killed_containerd_is_continued_at_its_offset(tmp_path: P
                     break
                 time.sleep(0.05)
             peer.process.send_signal(signal.SIGKILL)
-            peer.process.wait(timeout=10)
+            peer.process.wait(timeout=60)
             sender.kill()
         (status,) = store.statuses()
         assert (status.ref, status.total) == ("default/1/half", len(raw))

@@ -117,7 +117,7 @@ def theirs(folder: Path, *, disabled: str = "", more: str = "") -> Iterator[Ctr]
         yield ctr
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -277,7 +277,7 @@ def test_a_killed_copy_sends_whole_blobs_once(two: DockerRegistry, tmp_path: Pat
         while process.poll() is None and not (uploads.is_dir() and len(list(uploads.iterdir())) >= 8):
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=10)
+        process.wait(timeout=60)
         there = len(list(uploads.iterdir()))
         assert there >= 8
         report = store.copy(source, destination)

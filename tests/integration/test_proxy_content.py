@@ -19,7 +19,8 @@ from imagestore.cri.model import ImageSpec
 from imagestore.errors import ImageStoreError
 from imagestore.testing import Image, RegistryServer, build_image, layer
 from tests.support.containerd_cri import containerd_cri
-from tests.support.server import Server, short_folder, until
+from tests.support.patience import until
+from tests.support.server import Server, short_folder
 
 pytestmark = pytest.mark.integration
 

@@ -32,8 +32,9 @@ from imagestore.testing.faults.bodies import Drip
 from tests.integration.test_server_reload import _HANDLER
 from tests.support.go_client import GoClient, build
 from tests.support.node import CONFIG
+from tests.support.patience import until
 from tests.support.peers import need
-from tests.support.server import Server, serving, short_folder, until
+from tests.support.server import Server, serving, short_folder
 from tests.support.slow_pulls import HERE, LARGE, MIB, SIZE, SMALL, pulling, received, registry
 
 pytestmark = pytest.mark.integration
@@ -217,7 +218,7 @@ def test_pulls_from_a_slow_registry_stop_no_other_registrys(tmp_path: Path) -> N
             pulls.enter_context(pulling(server, slow.server.reference(name), cancel))
         # It may take a further place only while at least as many are free as it holds.
         until(lambda: sum(each.kind == "manifest" for each in slow.ledger.entries) == 9, "nine pulls are at work")
-        client.pull(ImageSpec(source.server.reference(SMALL)), cancel=CancelToken(20))
+        client.pull(ImageSpec(source.server.reference(SMALL)), cancel=CancelToken(60))
         assert sum(each.kind == "manifest" for each in slow.ledger.entries) == 9
         cancel.cancel("enough")
 
@@ -295,7 +296,7 @@ def test_numbers_and_logs_tell_of_a_pull_and_no_secret(tmp_path: Path) -> None:
         auth = AuthConfig(username="user", password=Secret("hunter2-canary"))
         client.pull(ImageSpec(source.server.reference(SMALL), runtime_handler="extra"), auth=auth)
         (published,) = server.log("numbers published")
-        with urllib.request.urlopen(f"http://127.0.0.1:{published['port']}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{published['port']}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         assert float(numbers['imagestore_pulls_total{runtime_handler="extra",status="success"}']) == 1

@@ -24,7 +24,8 @@ from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.model import ImageSpec
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
 from imagestore.testing.faults.bodies import Drip
-from tests.support.server import Server, serving, until
+from tests.support.patience import until
+from tests.support.server import Server, serving
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +43,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def connect(server: Server) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    client.settimeout(20)
+    client.settimeout(60)
     client.connect(str(server.socket))
     return client
 
@@ -259,7 +260,7 @@ def _number(server: Server, name: str) -> float:
     import urllib.request
 
     (published,) = server.log("numbers published")
-    with urllib.request.urlopen(f"http://127.0.0.1:{published['port']}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{published['port']}/metrics", timeout=60) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])

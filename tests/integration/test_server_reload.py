@@ -16,7 +16,8 @@ from imagestore.cri.model import ImageSpec
 from imagestore.errors import UnknownRuntimeHandlerError
 from imagestore.store.maintenance.rebuild import rebuild
 from tests.support.node import CONFIG
-from tests.support.server import serving, until
+from tests.support.patience import until
+from tests.support.server import serving
 from tests.support.slow_pulls import LARGE, MIB, SMALL, pulling, received, registry
 from tests.unit.store.test_upkeep import damage_database
 

@@ -22,12 +22,14 @@ from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
     ContentUnavailableError,
+    ImageStoreError,
     IntegrityError,
     OperationCancelledError,
     PreconditionError,
     StoreError,
     UnsupportedError,
 )
+from imagestore.metadata.postgres import PostgresMetadataStore
 from tests.contracts.content import ContentContract, put
 from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
 from tests.support.memory_index import UPLOAD_SECONDS, MemoryObjectIndex
@@ -35,6 +37,8 @@ from tests.support.memory_index import UPLOAD_SECONDS, MemoryObjectIndex
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from imagestore.content.object_index import StoredObject
 
 pytestmark = pytest.mark.integration
 
@@ -85,6 +89,43 @@ class TestSharedContent(ContentContract):
     """Its fixture is the one above."""
 
 
+class TestSharedContentOverPostgres(ContentContract):
+    @pytest.fixture
+    def content(self, settings: BucketSettings, tmp_path: Path, database_url: str) -> Iterator[ContentStore]:
+        with contextlib.closing(PostgresMetadataStore(database_url)) as records:
+            yield SharedContentStore(settings, tmp_path, records.objects, owner=records.id)
+
+    def test_an_upload_is_abandoned_after_it_was_given_up(self, database_url: str) -> None:
+        with contextlib.closing(PostgresMetadataStore(database_url)) as records:
+            index = records.objects
+            for key in ("a", "b"):
+                index.begin_upload(key)
+            index.abandon_upload("a")
+            index.forget_doomed(index.doomed(10))
+            # Its object came after others had deleted what there was of it.
+            index.abandon_upload("a")
+            assert index.doomed(10) == ["a"]
+            assert index.publish(DIGEST, len(DATA), "b")
+            index.abandon_upload("b")
+            assert index.doomed(10) == ["a"]
+
+    def test_what_a_transaction_removes_is_deleted_after_it(
+        self, settings: BucketSettings, database_url: str, tmp_path: Path
+    ) -> None:
+        with contextlib.closing(PostgresMetadataStore(database_url)) as records:
+            content = SharedContentStore(settings, tmp_path, records.objects, owner=records.id)
+            put(content, DATA)
+            with contextlib.suppress(ZeroDivisionError), records.exclusive():
+                assert content.delete(DIGEST) == len(DATA)
+                raise ZeroDivisionError
+            assert content.delete_damaged(DIGEST)
+            with records.exclusive():
+                content.delete(DIGEST)
+            assert keys(settings)
+            content.clear_locks()
+            assert not keys(settings)
+
+
 def keys(settings: BucketSettings) -> set[str]:
     """Of all objects that are blobs'."""
     return {key for key, _ in Bucket(settings).objects()}
@@ -108,7 +149,7 @@ class Follower:
 
     def __init__(self, content: SharedContentStore, cancel: CancelToken | None = None) -> None:
         self.waits = 0
-        self.error: Exception | None = None
+        self.error: ImageStoreError | None = None
         self.offset = -1
         self._content = content
         self._cancel = cancel or CancelToken(PATIENCE)
@@ -126,7 +167,7 @@ class Follower:
                 self.offset = writer.offset
                 writer.write(DATA)
                 writer.commit(DIGEST, len(DATA))
-        except Exception as error:
+        except ImageStoreError as error:
             self.error = error
 
     def wait_until_it_waits(self) -> None:
@@ -178,15 +219,17 @@ def test_signed_urls_lead_to_the_object(content: SharedContentStore) -> None:
             content.signed(absent, 60)
 
 
-def test_what_one_machine_brings_another_one_waits_for(content: SharedContentStore, other: SharedContentStore) -> None:
+def test_what_one_machine_brings_another_one_waits_for(
+    content: SharedContentStore, other: SharedContentStore, index: MemoryObjectIndex
+) -> None:
     with content.writer("ours", expected=DIGEST, total=len(DATA), cancel=CancelToken()) as writer:
         follower = Follower(other)
-        follower.wait_until_it_waits()
+        wait_until(lambda: index.refused_flights > 2, "it never asked again")
         writer.write(DATA)
         writer.commit(DIGEST, len(DATA))
         follower.end()
     assert isinstance(follower.error, AlreadyExistsError)
-    assert follower.waits == 1
+    assert (follower.waits, follower.offset) == (1, -1)
     assert list(other.statuses()) == []
 
 
@@ -354,13 +397,17 @@ def test_what_was_replaced_is_found_by_its_new_row(
     old = index.find(DIGEST)
     other.delete(DIGEST)
     put(other, DATA)
-    current = index.find
-    for use in (lambda: content.read(DIGEST, limit_bytes=len(DATA)) == DATA, lambda: content.delete_damaged(DIGEST)):
-        answers = [old]
-        monkeypatch.setattr(index, "find", lambda digest: answers.pop() if answers else current(digest))  # noqa: B023
-        assert use()
-        assert not answers
-        monkeypatch.undo()
+    current, answers = index.find, [old]
+
+    def find(digest: Digest) -> StoredObject | None:
+        return answers.pop() if answers else current(digest)
+
+    monkeypatch.setattr(index, "find", find)
+    assert content.read(DIGEST, limit_bytes=len(DATA)) == DATA
+    assert not answers
+    answers.append(old)
+    assert content.delete_damaged(DIGEST)
+    assert not answers
 
 
 def test_a_reader_goes_on_in_the_new_object(content: SharedContentStore, other: SharedContentStore) -> None:
@@ -423,6 +470,19 @@ def test_a_bucket_that_is_away_keeps_no_collection_from_its_end(
     content.clear_locks()
     assert not keys(settings)
     assert not index.doomed_keys
+
+
+def test_strays_are_swept(
+    content: SharedContentStore, gateway: Ceph, settings: BucketSettings, index: MemoryObjectIndex
+) -> None:
+    put(content, DATA)
+    stray = f"blobs/sha256/{DIGEST.encoded}/0123456789ab"
+    obstore.put(gateway.store(settings), stray, DATA)
+    assert content.sweep_strays(time.time() - 3600) == 0
+    assert stray in keys(settings)
+    assert content.sweep_strays(time.time() + 3600) == 1
+    assert keys(settings) == {key_of(index)}
+    assert content.delete_damaged(DIGEST)
 
 
 def test_small_blobs_wait_for_no_transaction_of_their_caller(

@@ -102,7 +102,7 @@ def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(address)
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def containerd_cri(content: Path | None = None) -> Iterator[str]:
         assert own.exists() == (content is None), "its content is not where the configuration says"
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -92,7 +92,7 @@ def cri_server(
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="cri-server")
     thread.start()
     try:
-        assert ready.wait(10), "the server did not start"
+        assert ready.wait(60), "the server did not start"
         assert box.running is not None
         yield box.running
     finally:

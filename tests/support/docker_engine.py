@@ -215,4 +215,4 @@ def docker_engine(socket_path: Path, engine: Engine) -> Iterator[Engine]:
             yield engine
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(60)

@@ -52,4 +52,4 @@ class GoClient:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore.content.object_index import StoredObject
 from imagestore.errors import ContentUnavailableError
+from imagestore.metadata.records import ObjectRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,7 +24,7 @@ class _Transaction:
     """What one thread has removed and not committed yet."""
 
     thread: int
-    removed: dict[str, StoredObject] = field(default_factory=dict)
+    removed: dict[str, ObjectRow] = field(default_factory=dict)
 
 
 class MemoryFlight:
@@ -44,11 +44,12 @@ class MemoryObjectIndex:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self.calls: list[str] = []
+        self.refused_flights = 0
         self.uploads: dict[str, float] = {}
         self.doomed_keys: dict[str, None] = {}
         self._clock = clock
         self._changed = threading.Condition(threading.RLock())
-        self._content: dict[str, StoredObject] = {}
+        self._content: dict[str, ObjectRow] = {}
         self._flights: dict[Digest, MemoryFlight] = {}
         self._transaction: _Transaction | None = None
 
@@ -72,7 +73,7 @@ class MemoryObjectIndex:
                 self._transaction = None
                 self._changed.notify_all()
 
-    def find(self, digest: Digest) -> StoredObject | None:
+    def find(self, digest: Digest) -> ObjectRow | None:
         with self._changed:
             self._wait_for_decision([str(digest)])
             return self._content.get(str(digest))
@@ -81,7 +82,7 @@ class MemoryObjectIndex:
         with self._changed:
             return iter(list(self._content))
 
-    def walk(self) -> Iterator[StoredObject]:
+    def walk(self) -> Iterator[ObjectRow]:
         with self._changed:
             return iter(list(self._content.values()))
 
@@ -105,7 +106,7 @@ class MemoryObjectIndex:
             if str(digest) in self._content:
                 self.doomed_keys[key] = None
                 return False
-            self._content[str(digest)] = StoredObject(digest, size, key, self._clock())
+            self._content[str(digest)] = ObjectRow(digest, size, key, self._clock())
             return True
 
     def abandon_upload(self, key: str) -> None:
@@ -149,6 +150,7 @@ class MemoryObjectIndex:
     def try_flight(self, digest: Digest) -> MemoryFlight | None:
         with self._changed:
             if digest in self._flights:
+                self.refused_flights += 1
                 return None
             self._flights[digest] = MemoryFlight(self._flights, digest)
             return self._flights[digest]
@@ -171,7 +173,7 @@ class MemoryObjectIndex:
         if key not in self.uploads:
             raise ContentUnavailableError(f"upload {key}: was given up, since nothing was heard of it for too long")
 
-    def _doom(self, removed: dict[str, StoredObject]) -> None:
+    def _doom(self, removed: dict[str, ObjectRow]) -> None:
         own = self._transaction
         if own is not None and own.thread == threading.get_ident():
             own.removed.update(removed)

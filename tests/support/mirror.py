@@ -15,6 +15,7 @@ from imagestore import ImageStore, config, platforms
 from imagestore.mirror.listener import Listener
 from imagestore.mirror.service import Mirror
 from imagestore.store.workers import StoreWorkers
+from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -50,7 +51,7 @@ class RunningMirror:
 
     def get(self, path: str, method: str = "GET", **headers: str) -> httpx.Response:
         """Ask it."""
-        return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=60)
+        return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=60, verify=PLAIN)
 
     def results(self, kind: str) -> dict[str, int]:
         """How often clients were answered how."""

@@ -81,7 +81,7 @@ def docker_registry(folder: Path, *, more: str = "", data: Path | None = None) -
         yield DockerRegistry(f"127.0.0.1:{port}", data, process.pid)
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 def need(program: str) -> str:
@@ -94,7 +94,7 @@ def need(program: str) -> str:
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     for _ in range(200):
         assert process.poll() is None, "docker-registry ended at once"
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        with contextlib.suppress(OSError), socket.create_connection(("6027.0.0.60", port), timeout=60):
             return
         time.sleep(0.05)
     raise AssertionError("docker-registry did not start within 10 seconds")

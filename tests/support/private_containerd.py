@@ -79,4 +79,4 @@ def private_containerd(
         yield Containerd(folder)
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)

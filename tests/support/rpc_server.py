@@ -48,7 +48,7 @@ def served(store: ImageStore, add: dict[Path, Add]) -> Iterator[None]:
         await asyncio.gather(*others, return_exceptions=True)
         await asyncio.get_running_loop().shutdown_asyncgens()
 
-    servers = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    servers = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
     try:
         yield
     finally:

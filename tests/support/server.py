@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagestore.cri.client import CriImageService
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-SECONDS = 30.0
+    from collections.abc import Iterator, Mapping
 
 
 class Server:
@@ -64,7 +63,7 @@ class Server:
 
     def hear(self, word: str) -> str:
         """Wait for a message to the service manager that contains a word."""
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS
         self._manager.settimeout(0.1)
         while time.monotonic() < end:
             with contextlib.suppress(TimeoutError):
@@ -82,7 +81,7 @@ class Server:
 
     def client(self, endpoint: str = "") -> CriImageService:
         """A client of its CRI face."""
-        return CriImageService(endpoint or self.endpoint, timeout_seconds=SECONDS)
+        return CriImageService(endpoint or self.endpoint, timeout_seconds=PATIENCE_SECONDS)
 
     @property
     def memory_bytes(self) -> int:
@@ -96,7 +95,7 @@ class Server:
 
     def wait(self) -> int:
         """Wait for its end; its exit status."""
-        return self.process.wait(SECONDS)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def close(self) -> None:
         """End it, in order if it still runs."""
@@ -132,11 +131,3 @@ def serving(
     ):
         server.hear("READY=1")
         yield server
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for something to become true."""
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, f"never: {what}"
-        time.sleep(0.02)

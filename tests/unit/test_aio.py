@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -126,13 +125,11 @@ async def test_a_cancelled_pull_ends_and_gives_back_what_it_brought(
                     if isinstance(event, imagestore.BlobAdvanced):
                         has_begun.set()
 
-        began = time.monotonic()
         async with anyio.create_task_group() as group:
             group.start_soon(watched)
             await has_begun.wait()
             assert pools() > before
             group.cancel_scope.cancel()
-        assert time.monotonic() - began < 30
         assert pools() <= before
         assert await store.list() == []
         assert [lease for lease in store.store.metadata.leases() if lease.id.startswith("pull")] == []

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 import psycopg_pool
 
+import imagestore.metadata.postgres.schema as schema
 from imagestore.errors import StoreCorruptError, StoreError
-from imagestore.metadata.postgres import schema
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.metadata.postgres.failures import Translated
 from imagestore.metadata.postgres.protocol import RULES
@@ -38,14 +38,15 @@ Result = TypeVar("Result")
 NOW: Final = "extract(epoch FROM statement_timestamp())::double precision"
 #: Of one process; each costs the server a process.
 _MOST_CONNECTIONS: Final = 16
-_CONNECT_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 10.0
 #: A statement, waiting for locks included; and one that reads the whole store.
-_STATEMENT_SECONDS: Final = 20.0
+STATEMENT_SECONDS: Final = 20.0
 _WHOLE_STORE_SECONDS: Final = 600.0
-_LOCK_LIMIT: Final = "15s"
+LOCK_LIMIT: Final = "15s"
 _INTERVAL_SECONDS: Final = 0.1
-#: Compiling the question what is kept takes seconds, answering it milliseconds. A pooler takes no options.
-_NO_JIT: Final = "-c jit=off"
+#: Of connections; a pooler takes no options. Compiling the question what is kept takes seconds, answering it
+#: milliseconds. A look locks rows, and needn't wait for the disk; transactions have the server's own setting back.
+_OPTIONS: Final = "-c jit=off -c synchronous_commit=off"
 #: The store's own lock.
 _STORE_LOCK: Final = 0x696D6773_00000002
 
@@ -53,12 +54,12 @@ _STORE_LOCK: Final = 0x696D6773_00000002
 class LimitedConnection(psycopg.Connection[Any]):
     """A connection that doesn't wait for ever for a server that stands still."""
 
-    #: Of the next statements.
-    limit_seconds = _STATEMENT_SECONDS
+    #: Of the next statements; None: as of any.
+    limit_seconds: float | None = None
 
     def wait(self, gen: PQGen[Result], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> Result:
         """As the library's; a connection whose answer didn't come in time is closed."""
-        limit = self.limit_seconds if timeout is None else timeout
+        limit = timeout or self.limit_seconds or STATEMENT_SECONDS
         began = time.monotonic()
         try:
             return super().wait(gen, interval, limit)
@@ -104,15 +105,14 @@ class PostgresDatabase:
             self.id = schema.prepare(db, self.name, is_making=is_making)
             #: A pooler is between us and the server, which may give each transaction another session.
             self.is_pooled = _is_pooled(db)
+            self._commit_mode = _commit_mode(db)
         self._pool = psycopg_pool.ConnectionPool(
             connection_class=LimitedConnection,
             kwargs=self._arguments(),
             min_size=0,
             max_size=_MOST_CONNECTIONS,
-            timeout=_CONNECT_SECONDS,
             max_idle=60.0,
             num_workers=1,
-            check=psycopg_pool.ConnectionPool.check_connection,
             name="imagestore",
             open=True,
         )
@@ -133,7 +133,7 @@ class PostgresDatabase:
         # Behind a pooler the next transaction may meet a session without what was prepared in this one.
         found = {**self._parameters, "autocommit": True, "prepare_threshold": 5 if is_prepared else None}
         if is_pooled is None and not self.is_pooled:
-            found["options"] = f"{found.get('options', '')} {_NO_JIT}".strip()
+            found["options"] = f"{found.get('options', '')} {_OPTIONS}".strip()
         return found
 
     @contextlib.contextmanager
@@ -174,6 +174,11 @@ class PostgresDatabase:
         return False
 
     @property
+    def is_in_transaction(self) -> bool:
+        """Whether this thread is in a transaction."""
+        return self._current.connection is not None
+
+    @property
     def is_inherited(self) -> bool:
         """Whether this is a process that was forked after the database was opened."""
         return os.getpid() != self._process
@@ -203,7 +208,7 @@ class PostgresDatabase:
             if self._current.connection is not None:
                 yield self._current.connection
                 return
-            with self._pool.connection() as db:
+            with self._connected() as db:
                 yield db
 
     @contextlib.contextmanager
@@ -216,7 +221,7 @@ class PostgresDatabase:
                 db.limit_seconds = _WHOLE_STORE_SECONDS
                 yield db
             finally:
-                db.limit_seconds = _STATEMENT_SECONDS
+                db.limit_seconds = None
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[Connection]:
@@ -241,31 +246,71 @@ class PostgresDatabase:
         current = self._current
         if current.connection is not None:
             if is_alone:
-                self._lock(current.connection, is_alone=True)
+                current.connection.execute(_lock(is_alone=True))
             yield current.connection
             return
         after_commit: list[Callable[[], None]] = []
-        with Translated(self.name), self._pool.connection() as db:
+        with Translated(self.name), contextlib.ExitStack() as stack:
             reach("database-begin")
-            with db.transaction():
-                self._lock(db, is_alone=is_alone)
-                current.connection, current.after_commit = db, after_commit
-                try:
-                    reach("database-begun")
-                    yield db
-                    reach("database-commit")
-                finally:
-                    current.connection, current.after_commit = None, []
-            reach("database-committed")
+            db = self._begun(stack, is_alone=is_alone)
+            current.connection, current.after_commit = db, after_commit
+            try:
+                reach("database-begun")
+                yield db
+                reach("database-commit")
+            finally:
+                current.connection, current.after_commit = None, []
+        reach("database-committed")
         for work in after_commit:
             work()
 
-    def _lock(self, db: Connection, *, is_alone: bool) -> None:
-        isolation = "" if RULES.read_committed else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; "
-        lock = f"pg_advisory_xact_lock{'' if is_alone else '_shared'}({_STORE_LOCK})"
-        if isolation:
-            db.execute(isolation)
-        db.execute(f"SELECT set_config('jit', 'off', true), set_config('lock_timeout', '{_LOCK_LIMIT}', true), {lock}")
+    def _begun(self, stack: contextlib.ExitStack, *, is_alone: bool) -> Connection:
+        """A connection in a transaction that holds the store's lock, both until the stack ends.
+
+        A restarted server leaves dead connections in the pool. What was lost with one is nothing yet.
+        """
+        for _ in range(_MOST_CONNECTIONS):
+            db: LimitedConnection | None = None
+            try:
+                with contextlib.ExitStack() as trial:
+                    db = trial.enter_context(self._pool.connection(CONNECT_SECONDS))
+                    trial.enter_context(self._locked(db, is_alone=is_alone))
+                    stack.push(trial.pop_all())
+                    return db
+            except psycopg.OperationalError:
+                if db is None or not db.closed:
+                    raise
+        raise psycopg.OperationalError("connections are lost as soon as they are made")
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[LimitedConnection]:
+        """A living connection."""
+        for _ in range(_MOST_CONNECTIONS):
+            with self._pool.connection(CONNECT_SECONDS) as db:
+                try:
+                    psycopg_pool.ConnectionPool.check_connection(db)
+                except psycopg.OperationalError:
+                    continue
+                yield db
+                return
+        raise psycopg.OperationalError("connections are lost as soon as they are made")
+
+    @contextlib.contextmanager
+    def _locked(self, db: Connection, *, is_alone: bool) -> Iterator[None]:
+        """A transaction that holds the store's lock; begun in one round trip, as ``transaction()`` would not."""
+        isolation = "READ COMMITTED" if RULES.read_committed else "REPEATABLE READ"
+        db.execute(
+            f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
+            f" SET LOCAL synchronous_commit = {self._commit_mode}; {_lock(is_alone=is_alone)}"
+        )
+        try:
+            yield
+        except BaseException:
+            # What failed is told, whatever becomes of the rollback; the pool throws a broken connection away.
+            with contextlib.suppress(psycopg.Error):
+                db.rollback()
+            raise
+        db.commit()
 
     def deletable(self, texts: Sequence[str]) -> Sequence[str]:
         """Those contents that this thread may delete: in a sweep, those whose rows it has locked."""
@@ -293,6 +338,16 @@ def _is_pooled(db: Connection) -> bool:
     """Whether the session that answers isn't the one we were told of when we connected, as behind pgbouncer."""
     row = db.execute("SELECT pg_backend_pid()").fetchone()
     return row is None or row[0] != db.info.backend_pid
+
+
+def _lock(*, is_alone: bool) -> str:
+    return f"SELECT pg_advisory_xact_lock{'' if is_alone else '_shared'}({_STORE_LOCK})"
+
+
+def _commit_mode(db: Connection) -> str:
+    """What the server says of when a transaction is durable."""
+    row = db.execute("SHOW synchronous_commit").fetchone()
+    return str(row[0]) if row else "on"
 
 
 def _close(pool: psycopg_pool.ConnectionPool[Any], process: int) -> None:

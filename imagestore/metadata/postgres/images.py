@@ -61,29 +61,38 @@ class ImageTables(PostgresDatabase):
         with self.writing() as db:
             now = self._now(db)
             for record, edges in records:
-                stored.append(self._put(db, record, now, created_at))
-                insert_edges(db, edges)
+                stored.append(self._put(db, record, edges, now, created_at))
         return tuple(stored)
 
     def _now(self, db: Connection) -> float:
         row = db.execute(f"SELECT {NOW}").fetchone()
         return float(row[0]) if row else 0.0
 
-    def _put(self, db: Connection, record: ImageRecord, now: float, created_at: float | None) -> ImageRecord:
+    def _put(
+        self,
+        db: Connection,
+        record: ImageRecord,
+        edges: Mapping[Digest, Iterable[Digest]],
+        now: float,
+        created_at: float | None,
+    ) -> ImageRecord:
         first = (record.created_at or now) if created_at is None else created_at
         values = image_rows.from_record(record, created_at=first, updated_at=now)
-        row = db.execute(_PUT, (self._scope, *values)).fetchone()
+        key = (self._scope, record.reference, record.handler)
+        held = [*((str(digest), False) for digest in record.roots), *((str(each), True) for each in record.labelled)]
+        with db.pipeline():
+            put = db.execute(_PUT, (self._scope, *values))
+            db.execute("DELETE FROM image_root WHERE (scope, reference, handler) = (%s, %s, %s)", key)
+            db.execute(
+                "INSERT INTO image_root SELECT %s, %s, %s, number - 1, digest, by_label"
+                " FROM unnest(%s::text[], %s::boolean[]) WITH ORDINALITY AS given(digest, by_label, number)",
+                (*key, [text for text, _ in held], [by_label for _, by_label in held]),
+            )
+            insert_edges(db, edges)
+        row = put.fetchone()
         if row is None:
             raise ValueError("the database returned no row for a record that it took")
         created, updated, pinned, used = row
-        key = (self._scope, record.reference, record.handler)
-        db.execute("DELETE FROM image_root WHERE (scope, reference, handler) = (%s, %s, %s)", key)
-        held = [*((str(digest), False) for digest in record.roots), *((str(each), True) for each in record.labelled)]
-        db.execute(
-            "INSERT INTO image_root SELECT %s, %s, %s, number - 1, digest, by_label"
-            " FROM unnest(%s::text[], %s::boolean[]) WITH ORDINALITY AS given(digest, by_label, number)",
-            (*key, [text for text, _ in held], [by_label for _, by_label in held]),
-        )
         # As it reads back: descriptors in records have no platform and no annotations.
         return replace(
             record,

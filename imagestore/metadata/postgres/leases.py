@@ -46,16 +46,18 @@ class LeaseTables(PostgresDatabase):
             if namespace != HOME:
                 put_namespace(db, self._scope, namespace)
             values = (self._scope, lease_id, namespace, ends_at, lifetime_seconds, terms.is_flat, _text(kept))
-            row = db.execute(
-                "INSERT INTO lease (scope, id, namespace, created_at, expires_at, flat, labels)"  # noqa: S608
-                f" VALUES (%s, %s, %s, {NOW}, coalesce(%s::double precision, {NOW} + %s), %s, %s)"
-                f" ON CONFLICT DO NOTHING RETURNING {_COLUMNS}",
-                values,
-            ).fetchone()
+            with db.pipeline():
+                made = db.execute(
+                    "INSERT INTO lease (scope, id, namespace, created_at, expires_at, flat, labels)"  # noqa: S608
+                    f" VALUES (%s, %s, %s, {NOW}, coalesce(%s::double precision, {NOW} + %s), %s, %s)"
+                    f" ON CONFLICT DO NOTHING RETURNING {_COLUMNS}",
+                    values,
+                )
+                self._list(db, lease_id, content)
+            row = made.fetchone()
             if row is None:
                 name = Lease(lease_id, 0.0, 0.0, namespace=namespace).name
                 raise AlreadyExistsError(f"lease {name!r} exists already")
-            self._list(db, lease_id, content)
         return _lease(row)
 
     def renew_lease(self, lease_id: str, *, lifetime_seconds: float) -> None:

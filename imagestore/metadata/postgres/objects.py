@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.object_index import StoredObject
 from imagestore.errors import ContentUnavailableError
 from imagestore.metadata.postgres.database import NOW, PostgresDatabase
 from imagestore.metadata.postgres.protocol import RULES
+from imagestore.metadata.records import ObjectRow
 from imagestore.oci.digest import Digest, as_written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from imagestore.content.object_index import Flight
-    from imagestore.metadata.postgres.flights import Flights
+    from imagestore.metadata.postgres.flights import Flights, OwnFlight
 
 #: An upload of which nothing was heard for so long is given up; its owner says something every minute.
 UPLOAD_SECONDS: Final = 1800.0
@@ -23,7 +22,7 @@ _COLUMNS: Final = "digest, size, object, stored_at"
 
 
 class PostgresObjectIndex:
-    """An ObjectIndex in the tables of a shared store.
+    """The content room's ``ObjectIndex`` in the tables of a shared store.
 
     Args:
         database: joined where its thread is in a transaction.
@@ -34,19 +33,19 @@ class PostgresObjectIndex:
         self._database = database
         self._flights = flights
 
-    def find(self, digest: Digest) -> StoredObject | None:
+    def find(self, digest: Digest) -> ObjectRow | None:
         """Where content is, or None; see the port."""
         lock = " FOR SHARE" if RULES.look_for_share else ""
         with self._database.reading() as db:
             query = f"SELECT {_COLUMNS} FROM content WHERE digest = %s{lock}"  # noqa: S608 - constants
             row = db.execute(query, (str(digest),)).fetchone()
-        return StoredObject(digest, row[1], row[2], row[3]) if row else None
+        return ObjectRow(digest, row[1], row[2], row[3]) if row else None
 
     def names(self) -> Iterator[str]:
         """Every content's digest in text form, in no particular order."""
         return (str(each.digest) for each in self.walk())
 
-    def walk(self) -> Iterator[StoredObject]:
+    def walk(self) -> Iterator[ObjectRow]:
         """Everything that is here, a page at a time."""
         last = ""
         while True:
@@ -54,7 +53,7 @@ class PostgresObjectIndex:
                 query = f"SELECT {_COLUMNS} FROM content WHERE digest > %s ORDER BY digest LIMIT {_PAGE}"  # noqa: S608
                 rows = db.execute(query, (last,)).fetchall()
             for text, size, key, stored_at in rows:
-                yield StoredObject(as_written(text), size, key, stored_at)
+                yield ObjectRow(as_written(text), size, key, stored_at)
             if len(rows) < _PAGE:
                 return
             last = rows[-1][0]
@@ -88,12 +87,14 @@ class PostgresObjectIndex:
             return is_ours
 
     def abandon_upload(self, key: str) -> None:
-        """An upload failed; what there is of its object is to be deleted."""
+        """An upload failed, perhaps after it was given up; what there is of its object is to be deleted."""
         with self._database.writing() as db:
+            # Waits for a publish() whose answer was lost; the next statement sees what came of it.
+            db.execute("DELETE FROM upload WHERE object = %s", (key,))
             db.execute(
-                "WITH gone AS (DELETE FROM upload WHERE object = %s RETURNING object)"
-                " INSERT INTO doomed SELECT object FROM gone ON CONFLICT DO NOTHING",
-                (key,),
+                "INSERT INTO doomed SELECT %(key)s WHERE NOT EXISTS (SELECT FROM content WHERE object = %(key)s)"
+                " ON CONFLICT DO NOTHING",
+                {"key": key},
             )
 
     def remove(self, texts: Sequence[str]) -> dict[str, int]:
@@ -122,7 +123,9 @@ class PostgresObjectIndex:
             )
 
     def doomed(self, most: int) -> list[str]:
-        """Keys of objects to delete."""
+        """Keys of objects to delete; none in a transaction, which may have doomed some and still fail."""
+        if self._database.is_in_transaction:
+            return []
         with self._database.reading() as db:
             return [key for (key,) in db.execute("SELECT object FROM doomed ORDER BY object LIMIT %s", (most,))]
 
@@ -140,7 +143,7 @@ class PostgresObjectIndex:
                 " INSERT INTO doomed SELECT object FROM gone ON CONFLICT DO NOTHING"
             ).rowcount
 
-    def try_flight(self, digest: Digest) -> Flight | None:
+    def try_flight(self, digest: Digest) -> OwnFlight | None:
         """Be the only one, of all machines, who brings a digest; None while another one does."""
         return self._flights.try_begin(str(digest))
 

@@ -154,12 +154,9 @@ def refuse_moved_on(db: psycopg.Connection[Any], name: str) -> None:
 
 
 def _version(db: psycopg.Connection[Any]) -> int:
-    # By the rows of pg_class: to_regclass() would go by what the session remembers, also after it waited for the lock.
-    query = (
-        "SELECT EXISTS (SELECT 1 FROM pg_class WHERE relname = %s AND relnamespace = current_schema()::regnamespace)"
-    )
-    (found,) = db.execute(query, (_VERSION,)).fetchone() or (False,)
-    if not found:
+    # Not to_regclass(), which doesn't see at once what another session has just made.
+    query = "SELECT 1 FROM pg_class WHERE relname = %s AND relnamespace = current_schema()::regnamespace"
+    if db.execute(query, (_VERSION,)).fetchone() is None:
         return 0
     row = db.execute(f"SELECT version FROM {_VERSION}").fetchone()  # noqa: S608 - a constant
     return int(row[0]) if row else 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import verify
+from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import decompressed
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
-    from imagestore.oci.reference import Reference
     from imagestore.store.archive.source import Source
     from imagestore.util.cancel import CancelToken
 
 #: Characters of a label in messages.
 _MAX_SHOWN: Final = 200
+#: For images of archives that say no name; it appears in messages only.
+NAMELESS: Final = Reference.parse("archive.invalid/image")
 _INCOMPLETE: Final = "the archive is incomplete, or was exported for other platforms"
 
 
@@ -169,8 +171,10 @@ class ArchiveContents:
         images: in the order of the archive.
         origin: gives the bytes.
         notes: what was left out, for people.
+        listed: the entries of a layout's ``index.json``, referrers included; None for a docker-archive.
     """
 
     images: tuple[ArchiveImage, ...]
     origin: ArchiveOrigin
     notes: tuple[str, ...] = ()
+    listed: tuple[Descriptor, ...] | None = None

@@ -34,6 +34,7 @@ class ExportedImage:
         manifests: the manifests that are in it.
         platforms: theirs, in text form.
         left_out: platforms that the image has, but not in this archive.
+        referrers: manifests that refer to it and go along.
     """
 
     reference: Reference
@@ -41,6 +42,7 @@ class ExportedImage:
     manifests: tuple[SurveyedManifest, ...]
     platforms: tuple[str, ...]
     left_out: tuple[str, ...]
+    referrers: tuple[SurveyedManifest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ DOCKER_MANIFEST: Final = "manifest.json"
 VERSION: Final = "1.0.0"
 NAME_KEY: Final = "io.containerd.image.name"
 REF_KEY: Final = "org.opencontainers.image.ref.name"
+#: The annotations that name an image.
+NAME_KEYS: Final = frozenset({NAME_KEY, REF_KEY})
 #: Ours, on an index of which only some manifests are in the archive: their platforms.
 PRESENT_KEY: Final = "imagestore.present-platforms"
 

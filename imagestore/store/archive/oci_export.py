@@ -1,4 +1,7 @@
-"""The members of an OCI layout, as containerd's export arranges them, with ``manifest.json`` for Docker next to it."""
+"""The members of an OCI layout, as containerd's export arranges them, with ``manifest.json`` for Docker next to it.
+
+A referrer is an entry of ``index.json`` without a name, as oras writes it. Its ``subject`` says what it refers to.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,12 @@ def members(images: Sequence[ExportedImage], read: Read) -> list[Member]:
         for found in image.manifests:
             chain = found.chain if image.target.kind is Kind.INDEX else ()
             blobs.update((each.digest, each) for each in (*chain, *found.descriptors))
+        for found in image.referrers:
+            blobs.update((each.digest, each) for each in found.descriptors)
     files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
     entries = sorted((_entry(image) for image in images), key=lambda entry: entry.annotations[layout.NAME_KEY])
+    referrers = {found.descriptor.digest: found.descriptor for image in images for found in image.referrers}
+    entries += [referrers[digest] for digest in sorted(referrers)]
     files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, layout.render_index(entries))]
     saved = _saved(images)
     if saved:

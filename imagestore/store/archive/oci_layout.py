@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DocumentError, InvalidDigestError, InvalidReferenceError
+from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError, InvalidReferenceError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
+from imagestore.oci.referrers import fallback_tag, subject_of
 from imagestore.store.archive import docker_archive, layout
-from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
+from imagestore.store.archive.contents import NAMELESS, ArchiveContents, ArchiveImage, ArchiveOrigin
 from imagestore.store.archive.other_formats import of_names
 from imagestore.store.archive.source import read, size_of
+from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.store.archive.source import Source
     from imagestore.util.cancel import CancelToken
@@ -57,7 +59,7 @@ def descriptions(source: Source) -> list[Callable[[Source, CancelToken], Archive
     raise DocumentError(source.what, [f"{fault}; {known}" if known else fault])
 
 
-def _layout(source: Source, _cancel: CancelToken) -> ArchiveContents:
+def _layout(source: Source, cancel: CancelToken) -> ArchiveContents:
     mark = decode(read(source, layout.MARK, limit_bytes=_MAX_MARK_BYTES), f"{source.what}: {layout.MARK}")
     if mark.get("imageLayoutVersion") != layout.VERSION:
         found = str(mark.get("imageLayoutVersion"))[:40]
@@ -72,8 +74,42 @@ def _layout(source: Source, _cancel: CancelToken) -> ArchiveContents:
         for entry in index.manifests
         if entry.kind not in _IMAGES
     )
-    images = grouped((*_name(entry), entry) for entry in usable)
-    return ArchiveContents(images, ArchiveOrigin(source, dict(_places(source))), notes)
+    origin = ArchiveOrigin(source, dict(_places(source)))
+    referring = set(_referring(usable, origin, cancel))
+    if referring:
+        also = (
+            f"{what}: {counted(len(referring), 'entry', 'entries')} that refer to its images are no images themselves"
+        )
+        notes = (*notes, also)
+    images = grouped((*_name(entry), entry) for entry in usable if entry.digest not in referring)
+    return ArchiveContents(images, origin, notes, index.manifests)
+
+
+def _referring(entries: Sequence[Descriptor], origin: ArchiveOrigin, cancel: CancelToken) -> Iterator[Digest]:
+    """Entries that are there for other documents of the layout: referrers without a name, and lists of referrers."""
+    if len(entries) < 2:
+        return
+    tags: set[str] | None = None
+    for entry in entries:
+        name, label = _name(entry)
+        if name is not None:
+            continue
+        if label and entry.kind is Kind.INDEX:
+            tags = {fallback_tag(digest) for digest in origin.places} if tags is None else tags
+            if label in tags:
+                yield entry.digest
+        elif not label and entry.kind is Kind.MANIFEST and origin.has(entry.digest):
+            subject = _subject(entry, origin, cancel)
+            if subject is not None and origin.has(subject):
+                yield entry.digest
+
+
+def _subject(entry: Descriptor, origin: ArchiveOrigin, cancel: CancelToken) -> Digest | None:
+    try:
+        raw = origin.document(NAMELESS, entry, cancel=cancel)
+        return subject_of(raw, f"{origin.source.what}: manifest {entry.digest}")
+    except (DocumentError, IntegrityError):
+        return None  # the error comes when the manifest is needed
 
 
 def _called(entry: Descriptor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,7 @@ from imagestore.errors import InvalidInputError
 from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.events import Observer
     from imagestore.store.archive.exporting import ExportOptions, ExportReport
-    from imagestore.store.archive.importing import ImportOptions, ImportReport
+    from imagestore.store.archive.importing import ImportOptions, ImportReport, ImportWork
     from imagestore.store.copy.locations import ImageLocation
     from imagestore.store.copy.options import CopyOptions, CopyReport
     from imagestore.store.pull.pull_work import PullWork
@@ -102,6 +103,18 @@ class Archives(abc.ABC):
         Raises:
             ImageStoreError: as :meth:`imagestore.store.archive.importing.ImportWork.run`; the store stays as it was.
         """
+        with self._importing(archive, options, observer or self.observer, cancel) as work:
+            return work.run()
+
+    @contextlib.contextmanager
+    def _importing(
+        self,
+        archive: str | os.PathLike[str],
+        options: ImportOptions | None,
+        observer: Observer,
+        cancel: CancelToken | None,
+    ) -> Iterator[ImportWork]:
+        """An import that is about to run; the archive is open until the end of the block."""
         with translated("load what imports into it", self.content.name):
             from imagestore.store.archive import importing, source
 
@@ -115,8 +128,8 @@ class Archives(abc.ABC):
             self._operation(cancel) as token,
             source.opened(_path(archive), scratch=self.content.scratch, limit_bytes=room, cancel=token) as files,
         ):
-            parts = (self.content, self.metadata, observer or self.observer, token, self.verifier)
-            return importing.ImportWork(files, handlers, chosen, *parts).run()
+            parts = (self.content, self.metadata, observer, token, self.verifier)
+            yield importing.ImportWork(files, handlers, chosen, *parts)
 
     def export_images(
         self,
@@ -257,7 +270,7 @@ class Archives(abc.ABC):
             from imagestore.store.maintenance.tags import further_reference
 
         into_store.refuse(origin, options)
-        further = further_reference(name)
+        further, referrers = further_reference(name), 0
         if origin.kind is LocationKind.REGISTRY:
             reference = Reference.parse(origin.name)
             handlers = list(self.config.handlers) if options.has_all_handlers else options.runtime_handlers or ("",)
@@ -268,12 +281,19 @@ class Archives(abc.ABC):
                 ]
                 named = [replace(each, recorded_as=further, may_move=options.may_replace) for each in works]
                 records = into_store.pull_each(named, is_lenient=options.has_all_handlers, observer=observer)
+                if options.has_referrers:
+                    asked = into_store.ReferrerSource.of_registry(named[0].client, reference, token)
+                    referrers = asked.bring(records, self.content, self.metadata, observer, token)
         else:
             wanted = into_store.import_options(options, name)
-            report = self.import_images(origin.name, options=wanted, observer=observer, cancel=cancel)
-            records = [image.record for image in report.images]
+            with self._importing(_path(origin.name), wanted, observer, cancel) as work:
+                where = (work.source, work.cancel)
+                there = into_store.ReferrerSource.of_archive(*where) if options.has_referrers else None
+                records = [image.record for image in work.run().images]
+                if there is not None:
+                    referrers = there.bring(records, self.content, self.metadata, observer, work.cancel)
         platforms = tuple(dict.fromkeys(str(record.platform) for record in records))
-        return CopyReport(f"store:{further}", records[0].target, platforms, ())
+        return CopyReport(f"store:{further}", records[0].target, platforms, (), referrers=referrers)
 
     def _refuse_own_files(self, path: str) -> None:
         """An archive that replaces the store's database or a blob would destroy the images it is made from."""

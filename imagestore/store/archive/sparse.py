@@ -2,8 +2,8 @@
 
 Forms are those that tar programs write: GNU's old one (type ``S``, the map in the header and in blocks behind it), and
 GNU's three in extended headers (GNU tar manual, "Storing Sparse Files"): 0.0 with a pair of records for each piece, 0.1
-with one record, 1.0 with the map in front of the contents. Pieces but the last are whole blocks: readers disagree where
-the next one begins after any other.
+with one record, 1.0 with the map in front of the contents. Pieces but the last are whole blocks, unless the caller
+allows others: readers disagree where the next one begins after any other.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Span:
             done = at + length
 
 
-def read_gnu(header: bytes, read: Read, start: int, stored: int) -> Span | None:
+def read_gnu(header: bytes, read: Read, start: int, stored: int, *, is_aligned: bool = True) -> Span | None:
     """A member of type ``S``; None when its map can't be read.
 
     Args:
@@ -77,6 +77,7 @@ def read_gnu(header: bytes, read: Read, start: int, stored: int) -> Span | None:
         read: gives so many bytes (second argument) at an offset (first).
         start: where the first block after the header is.
         stored: the size that the header states: of what is stored.
+        is_aligned: refuse pieces in front of the last one that aren't whole blocks.
     """
     if header[257:264] != b"ustar  ":
         return None
@@ -94,10 +95,12 @@ def read_gnu(header: bytes, read: Read, start: int, stored: int) -> Span | None:
         if len(block) < _BLOCK or len(pieces) > MAX_PIECES:
             return None
         start, goes_on = start + _BLOCK, block[504]
-    return _checked(start, _number(header[483:495]), pieces, stored)
+    return _checked(start, _number(header[483:495]), pieces, stored, is_aligned)
 
 
-def read_pax(records: Sequence[tuple[str, bytes]], read: Read, start: int, stored: int) -> Span | None:
+def read_pax(
+    records: Sequence[tuple[str, bytes]], read: Read, start: int, stored: int, *, is_aligned: bool = True
+) -> Span | None:
     """A member whose extended header describes a sparse file; None when its map can't be read.
 
     Args:
@@ -105,12 +108,15 @@ def read_pax(records: Sequence[tuple[str, bytes]], read: Read, start: int, store
         read: gives so many bytes (second argument) at an offset (first).
         start: where the member's contents begin.
         stored: how many bytes they have, in form 1.0 with the map.
+        is_aligned: as for read_gnu().
     """
     named = dict(records)
     size = _decimal(named.get("realsize", named.get("size", b"")))
     if named.get("major", b"0") == b"1":
         found = _map_in_front(read, start, stored)
-        return None if found is None else _checked(start + found[1], size, found[0], stored - found[1])
+        if found is None:
+            return None
+        return _checked(start + found[1], size, found[0], stored - found[1], is_aligned)
     if "map" in named:
         numbers = [_decimal(each) for each in named["map"].split(b",")] if named["map"] else []
     else:
@@ -119,7 +125,7 @@ def read_pax(records: Sequence[tuple[str, bytes]], read: Read, start: int, store
         if [key for key, _ in listed] != ["offset", "numbytes"] * (len(listed) // 2):
             return None
         numbers = [_decimal(value) for _, value in listed]
-    return _checked(start, size, _paired(numbers), stored)
+    return _checked(start, size, _paired(numbers), stored, is_aligned)
 
 
 def _map_in_front(read: Read, start: int, stored: int) -> tuple[list[tuple[int, int]], int] | None:
@@ -150,7 +156,7 @@ def _paired(numbers: list[int]) -> list[tuple[int, int]]:
     return list(zip(numbers[::2], [*numbers[1::2], -1][: len(numbers[::2])], strict=True))
 
 
-def _checked(offset: int, size: int, pieces: Sequence[tuple[int, int]], stored: int) -> Span | None:
+def _checked(offset: int, size: int, pieces: Sequence[tuple[int, int]], stored: int, is_aligned: bool) -> Span | None:
     """The span, if the pieces are in order, inside the file, and as long as what is stored."""
     done = 0
     for at, length in pieces:
@@ -158,7 +164,7 @@ def _checked(offset: int, size: int, pieces: Sequence[tuple[int, int]], stored: 
             return None
         done = at + length
     kept = tuple((at, length) for at, length in pieces if length)
-    is_whole = all(length % _BLOCK == 0 for _, length in kept[:-1])
+    is_whole = not is_aligned or all(length % _BLOCK == 0 for _, length in kept[:-1])
     if size < done or not is_whole or sum(length for _, length in kept) != stored:
         return None
     return Span(offset, size, kept)

@@ -11,12 +11,15 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.store import leases
 from imagestore.store.archive import exporting, importing, source
+from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.import_names import picked
 from imagestore.store.archive.oci_layout import descriptions
 from imagestore.store.copy.locations import ImageLocation, LocationKind
 from imagestore.store.copy.options import CopiedBlob, CopyReport
+from imagestore.store.copy.referrers import no_referrers, referrers_of
 from imagestore.store.copy.registry_target import RegistryTarget
 from imagestore.store.copy.sources import Chooser, CopySource, StoreOrigin
+from imagestore.store.copy.stored_referrers import StoredReferrers
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
@@ -34,9 +37,6 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.store.copy.options import CopyOptions
     from imagestore.util.cancel import CancelToken
-
-#: For images of archives that say no name; it appears in messages only.
-_NAMELESS = "archive.invalid/image"
 
 
 def find_stored(
@@ -141,7 +141,8 @@ class CopyWork:
             )
             image = work.images(held)[0]
             documents = Documents(self.content, None, None, self.cancel)
-            yield CopySource(image, documents, StoreOrigin(self.content))
+            kept = StoredReferrers(self.metadata, self.content, image.reference)
+            yield CopySource(image, documents, StoreOrigin(self.content), referrers=kept)
 
     @contextlib.contextmanager
     def _of_archive(self, origin: ImageLocation) -> Iterator[CopySource]:
@@ -149,6 +150,9 @@ class CopyWork:
         with source.opened(origin.name, scratch=self.scratch, limit_bytes=room, cancel=self.cancel) as files:
             contents = descriptions(files)[0](files, self.cancel)
             found = picked(contents.images, [self.options.image] if self.options.image else [], files.what)
+            # As in an import, what has no name is left out where something has one.
+            named = [each for each in found if each.name is not None or each.label]
+            found = named if named and not self.options.image else found
             if len(found) != 1:
                 names = ", ".join(str(each) for each in found[:10])
                 raise ImageNotFoundError(
@@ -156,7 +160,7 @@ class CopyWork:
                 )
             image = found[0]
             entry = self._entry(image.entries)
-            yield self._chooser().from_archive(contents, image.name or Reference.parse(_NAMELESS), entry)
+            yield self._chooser().from_archive(contents, image.name or NAMELESS, entry)
 
     def _entry(self, entries: tuple[Descriptor, ...]) -> Descriptor:
         if len(entries) > 1:
@@ -169,13 +173,15 @@ class CopyWork:
 
     def _write_archive(self, opened: CopySource, destination: ImageLocation) -> CopyReport:
         image = opened.image
-        if self.options.has_referrers:
-            raise InvalidInputError(f"{destination}: referrers are copied between registries only")
+        if self.options.has_referrers and destination.kind is LocationKind.DOCKER_ARCHIVE:
+            raise no_referrers(str(destination))
         name = Reference.parse(self.options.name) if self.options.name else image.reference
-        if name.host == Reference.parse(_NAMELESS).host:
+        if name.host == NAMELESS.host:
             raise InvalidInputError(f"{destination}: the image needs a name there", hint="give it one with --name")
-        image = replace(image, reference=name)
-        wanted = {child.digest: child for found in image.manifests for child in found.descriptors[1:]}
+        found = referrers_of(opened, observer=self.observer) if self.options.has_referrers else ()
+        image = replace(image, reference=name, referrers=tuple(each.surveyed for each in found))
+        written = (*image.manifests, *image.referrers)
+        wanted = {child.digest: child for each in written for child in each.descriptors[1:]}
         if not self.options.is_dry_run:
 
             def read(descriptor: Descriptor) -> Generator[bytes]:
@@ -189,5 +195,6 @@ class CopyWork:
             image.platforms,
             image.left_out,
             tuple(CopiedBlob(each, each.size) for each in wanted.values()),
+            len(found),
             is_dry_run=self.options.is_dry_run,
         )

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError, NoMatchingManifestError
 from imagestore.registry.events import Noticed
+from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.importing import ImportOptions
+from imagestore.store.archive.oci_layout import descriptions
+from imagestore.store.copy.layout_referrers import LayoutReferrers
 from imagestore.store.copy.locations import LocationKind
+from imagestore.store.copy.referrers import find_referrers, no_referrers
+from imagestore.store.copy.stored_referrers import keep_referrers
+from imagestore.store.pull.sources import Documents, remove_damaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from typing import Self
 
+    from imagestore.content.api import ContentStore
+    from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
+    from imagestore.oci.descriptor import Descriptor
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
+    from imagestore.registry.client import RegistryClient
     from imagestore.registry.events import Observer
+    from imagestore.store.archive.source import Source
     from imagestore.store.copy.locations import ImageLocation
     from imagestore.store.copy.options import CopyOptions
+    from imagestore.store.copy.sources import ReferrerList
+    from imagestore.store.pull.origin import Origin
     from imagestore.store.pull.pull_work import PullWork
+    from imagestore.util.cancel import CancelToken
 
 
 def refuse(origin: ImageLocation, options: CopyOptions) -> None:
@@ -31,8 +49,8 @@ def refuse(origin: ImageLocation, options: CopyOptions) -> None:
         )
     if options.is_dry_run:
         raise InvalidInputError("a copy into the store has no dry run", hint="imagestore pull --dry-run has")
-    if options.has_referrers:
-        raise InvalidInputError("the store keeps no referrers", hint="copy them to a registry")
+    if options.has_referrers and origin.kind is LocationKind.DOCKER_ARCHIVE:
+        raise no_referrers(str(origin))
     if options.has_all_platforms and origin.kind is LocationKind.REGISTRY:
         raise InvalidInputError(
             "the store keeps what handlers run, not all platforms of a registry's image",
@@ -78,3 +96,80 @@ def pull_each(works: Iterable[PullWork], *, is_lenient: bool, observer: Observer
     if not records:
         raise refusals[0]
     return records
+
+
+@dataclass(frozen=True, slots=True)
+class ReferrerSource:
+    """Where referrers of images that were just recorded come from.
+
+    Attributes:
+        listed: lists what refers to a document.
+        origin: gives manifests and blobs.
+        reference: names the image there.
+    """
+
+    listed: ReferrerList
+    origin: Origin
+    reference: Reference
+
+    @classmethod
+    def of_registry(cls, client: RegistryClient, reference: Reference, cancel: CancelToken) -> Self:
+        """A registry."""
+
+        def listed(subject: Digest) -> Sequence[Descriptor]:
+            return client.referrers(reference, subject, cancel=cancel).entries
+
+        return cls(listed, client, reference)
+
+    @classmethod
+    def of_archive(cls, files: Source, cancel: CancelToken) -> Self:
+        """A layout or an archive.
+
+        Raises:
+            InvalidInputError: it is a docker-archive.
+            DocumentError: it breaks its format.
+        """
+        contents = descriptions(files)[0](files, cancel)
+        if contents.listed is None:
+            raise no_referrers(files.what)
+        origin = contents.origin
+        return cls(LayoutReferrers(contents.listed, origin, NAMELESS, cancel), origin, NAMELESS)
+
+    def bring(
+        self,
+        records: Iterable[ImageRecord],
+        content: ContentStore,
+        metadata: MetadataStore,
+        observer: Observer,
+        cancel: CancelToken,
+    ) -> int:
+        """Bring what refers to images into the store.
+
+        Args:
+            records: of the images.
+            content: where it goes.
+            metadata: where its labels go.
+            observer: hears of progress, and what is left out.
+            cancel: ends the work.
+
+        Returns:
+            How many referrers there are.
+
+        Raises:
+            ImageStoreError: as find_referrers() and keep_referrers(); the images stay, without what is missing.
+        """
+        subjects = dict.fromkeys(digest for record in records for digest in (record.target.digest, *record.roots))
+        documents = Documents(content, self.origin, self.reference, cancel)
+        found = tuple(find_referrers(self.listed, str(self.reference), subjects, documents, observer=observer))
+        remove_damaged(content, documents.take_damaged())
+        keep_referrers(
+            subjects,
+            found,
+            self.origin,
+            self.reference,
+            content=content,
+            metadata=metadata,
+            observer=observer,
+            cancel=cancel,
+        )
+        return len(found)

@@ -19,7 +19,8 @@ class CopyOptions:
         has_all_handlers: the manifests of every handler that the image has something for, with their index.
         platform: this platform's manifest alone, in text form; empty means the handlers'.
         has_all_platforms: every manifest that the source has, with their index.
-        has_referrers: also what refers to them: signatures, bills of materials.
+        has_referrers: also what refers to them: signatures, bills of materials. A docker-archive can't carry it, and
+            the store has it only where it was copied there with this option.
         image: which image of an archive; empty for its only one.
         name: what it is called in an archive; empty for the source's name.
         may_replace: move a name of the store that leads to other content.

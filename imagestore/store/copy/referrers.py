@@ -1,4 +1,9 @@
-"""What refers to an image (signatures, bills of materials): found in its registry, and written as an OCI layout."""
+"""What refers to an image (signatures, bills of materials): found where the image is, and written as an OCI layout.
+
+A referrer is a manifest whose ``subject`` is the image's index or manifest, or another referrer (OCI image-spec 1.1,
+manifest.md, and distribution-spec 1.1, "Listing Referrers"). A registry lists them; ``layout_referrers`` finds those of
+a layout, ``stored_referrers`` those of the store.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,20 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DocumentError
+from imagestore.errors import DocumentError, InvalidInputError
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.media_types import Kind
+from imagestore.oci.referrers import subject_of
 from imagestore.registry.events import Noticed
 from imagestore.store.archive import layout
-from imagestore.store.archive.index_survey import ExportedImage
+from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest
 from imagestore.store.archive.oci_export import blob_member
 from imagestore.store.archive.writing import Member, write_folder
 from imagestore.store.copy.sources import CopySource
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
@@ -36,52 +42,103 @@ class Referrer:
     """A manifest that refers to an image, or to another referrer.
 
     Attributes:
-        descriptor: of it, as the registry lists it.
+        descriptor: of it, with artifact type and annotations, as lists have it.
         raw: its bytes.
         manifest: what is in it.
+        subject: digest of what it refers to.
     """
 
     descriptor: Descriptor
     raw: bytes
     manifest: Manifest
+    subject: Digest
+
+    @property
+    def bare(self) -> Descriptor:
+        """Its descriptor without what lists say of it."""
+        return _bare(self.descriptor)
+
+    @property
+    def surveyed(self) -> SurveyedManifest:
+        """As an archive has it."""
+        return SurveyedManifest(self.descriptor, (), self.manifest, None, ())
+
+
+def referrers_of(source: CopySource, *, observer: Observer) -> tuple[Referrer, ...]:
+    """What refers to an image that is about to be copied: to its target, and to each of its manifests.
+
+    Args:
+        source: the image.
+        observer: hears what is left out.
+
+    Raises:
+        InvalidInputError: it comes from a docker-archive, or from the store, which doesn't have them.
+        ImageStoreError: as find_referrers().
+    """
+    image = source.image
+    if source.referrers is None:
+        raise no_referrers(str(image.reference))
+    subjects = (image.target.digest, *(found.descriptor.digest for found in image.manifests))
+    found = find_referrers(source.referrers, str(image.reference), subjects, source.documents, observer=observer)
+    return tuple(found)
+
+
+def no_referrers(what: str) -> InvalidInputError:
+    """The error for a docker-archive on either side of a copy.
+
+    Args:
+        what: names the image or the archive.
+    """
+    return InvalidInputError(
+        f"{what}: a docker-archive can't carry referrers, since it has no manifests that they could refer to",
+        hint="use an OCI layout (oci:) or an OCI archive (oci-archive:), or leave out --referrers",
+    )
 
 
 def find_referrers(
-    client: RegistryClient,
-    reference: Reference,
+    listed: Callable[[Digest], Sequence[Descriptor]],
+    what: str,
     subjects: Iterable[Digest],
     documents: Documents,
     *,
     observer: Observer,
-    cancel: CancelToken,
 ) -> Iterator[Referrer]:
     """What refers to some documents, and to what refers to them, each once, subjects first.
 
     Args:
-        client: of registries.
-        reference: names the repository.
+        listed: lists what refers to one document.
+        what: names the image in errors.
         subjects: digests of the documents.
         documents: reads manifests.
         observer: hears what is left out.
-        cancel: ends the search.
 
     Raises:
-        RegistryError, IntegrityError, DocumentError: a list or a manifest can't be had, or there are too many.
+        InvalidInputError: the store doesn't have them.
+        RegistryError, IntegrityError, DocumentError, NotFoundError: a list or a manifest can't be had, or there are too
+            many.
     """
     pending = deque(dict.fromkeys(subjects))
     seen = set(pending)
     while pending:
-        for entry in client.referrers(reference, pending.popleft(), cancel=cancel).entries:
+        subject = pending.popleft()
+        for entry in listed(subject):
             if entry.digest in seen:
                 continue
             seen.add(entry.digest)
-            pending.append(entry.digest)
             if len(seen) > _MAX_REFERRERS:
-                raise DocumentError(str(reference), [f"more than {_MAX_REFERRERS} documents refer to it"])
+                raise DocumentError(what, [f"more than {_MAX_REFERRERS} documents refer to it"])
             if entry.kind is not Kind.MANIFEST:
                 observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
                 continue
-            yield _read(entry, documents)
+            bare = _bare(entry)
+            raw, manifest = documents.raw(bare), documents.manifest(bare)
+            if subject_of(raw, f"manifest {entry.digest}") != subject:
+                observer(
+                    Noticed(f"{entry.digest} is listed as a referrer of {subject}, does not name it and is left out")
+                )
+                continue
+            pending.append(entry.digest)
+            yield Referrer(_described(bare, manifest), raw, manifest, subject)
 
 
 def fetch_referrers(
@@ -111,25 +168,30 @@ def fetch_referrers(
         RegistryError, IntegrityError, DocumentError, OperationCancelledError: something can't be fetched.
     """
     documents = Documents(None, client, reference, cancel)
-    left_out = [entry for entry in entries if entry.kind is not Kind.MANIFEST]
-    for entry in left_out:
-        observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
-    found = [_read(entry, documents) for entry in entries if entry not in left_out]
+    for entry in entries:
+        if entry.kind is not Kind.MANIFEST:
+            observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
+    manifests = [(bare, documents.manifest(bare)) for bare in map(_bare, entries) if bare.kind is Kind.MANIFEST]
     source = CopySource(ExportedImage(reference, entries[0], (), (), ()), documents, client)
 
     def read(descriptor: Descriptor) -> Generator[bytes]:
         return source.pieces(descriptor, cancel=cancel)
 
-    blobs = {each.digest: each for one in found for each in (_bare(one.descriptor), *one.manifest.children)}
+    blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
     files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
-    index = layout.render_index(one.descriptor for one in found)
+    index = layout.render_index(_described(bare, manifest) for bare, manifest in manifests)
     files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, index)]
     return write_folder(folder, files, observer=observer, cancel=cancel)
 
 
-def _read(entry: Descriptor, documents: Documents) -> Referrer:
-    bare = _bare(entry)
-    return Referrer(replace(entry, data=None, urls=()), documents.raw(bare), documents.manifest(bare))
+def _described(bare: Descriptor, manifest: Manifest) -> Descriptor:
+    """With what lists say of a referrer."""
+    return replace(
+        bare,
+        # A name among its own annotations would make it an image of that name in a layout.
+        annotations={key: value for key, value in manifest.annotations.items() if key not in layout.NAME_KEYS},
+        artifact_type=manifest.artifact_type or manifest.config.media_type,
+    )
 
 
 def _bare(entry: Descriptor) -> Descriptor:

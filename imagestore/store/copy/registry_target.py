@@ -10,17 +10,16 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DigestMismatchError, InvalidDigestError, InvalidInputError, RegistryError
-from imagestore.oci.decode import decode
+from imagestore.errors import DigestMismatchError, InvalidInputError, RegistryError
 from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
+from imagestore.oci.referrers import subject_of
 from imagestore.registry.events import Noticed
 from imagestore.store.copy.options import CopiedBlob, CopyReport
-from imagestore.store.copy.referrers import find_referrers
+from imagestore.store.copy.referrers import referrers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from imagestore.oci.manifest import Manifest
     from imagestore.oci.reference import Reference
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.registry.push import RepositoryWriter
     from imagestore.store.copy.options import CopyOptions
-    from imagestore.store.copy.referrers import Referrer
     from imagestore.store.copy.sources import CopySource
     from imagestore.util.cancel import CancelToken
 
@@ -68,7 +66,7 @@ class RegistryTarget:
         wanted = self.reference.digest
         if wanted is not None and wanted != image.target.digest:
             raise DigestMismatchError(str(self.reference), expected=str(wanted), actual=str(image.target.digest))
-        referrers = tuple(self._referrers(source)) if self.options.has_referrers else ()
+        referrers = referrers_of(source, observer=self.observer) if self.options.has_referrers else ()
         manifests = [found.manifest for found in image.manifests if found.manifest is not None]
         with self.cancel.child() as token:
             writer = self.client.writer(self.reference, cancel=token)
@@ -77,7 +75,7 @@ class RegistryTarget:
             if not self.options.is_dry_run:
                 self._write_documents(source, writer)
                 for each in referrers:
-                    writer.manifest(each.descriptor, each.raw, subject=_subject(each.raw, each.descriptor))
+                    writer.manifest(each.descriptor, each.raw, subject=each.subject)
         return CopyReport(
             str(self.reference),
             image.target,
@@ -138,7 +136,8 @@ class RegistryTarget:
     def _write(self, source: CopySource, writer: RepositoryWriter, descriptor: Descriptor, tag: str) -> None:
         raw = source.documents.raw(descriptor)
         try:
-            writer.manifest(descriptor, raw, tag=tag, subject=_subject(raw, descriptor))
+            subject = subject_of(raw, f"{descriptor.kind.value} {descriptor.digest}")
+            writer.manifest(descriptor, raw, tag=tag, subject=subject)
         except RegistryError as error:
             left_out = source.image.left_out
             if descriptor.kind is not Kind.INDEX or not left_out or error.status not in _REFUSALS:
@@ -148,27 +147,3 @@ class RegistryTarget:
                 f"left out: {', '.join(left_out[:10])} ({error})",
                 hint="copy all of them with --all-platforms, or one manifest alone with --platform or one handler",
             ) from error
-
-    def _referrers(self, source: CopySource) -> Iterator[Referrer]:
-        """What refers to the image's documents."""
-        image, client = source.image, source.registry
-        if client is None:
-            raise InvalidInputError(
-                f"{image.reference}: only a registry says what refers to an image",
-                hint="copy it from its registry, or leave out --referrers",
-            )
-        subjects = (image.target.digest, *(found.descriptor.digest for found in image.manifests))
-        return find_referrers(
-            client, image.reference, subjects, source.documents, observer=self.observer, cancel=self.cancel
-        )
-
-
-def _subject(raw: bytes, descriptor: Descriptor) -> Digest | None:
-    """What a document says that it refers to; None if it is nothing that can be read."""
-    subject = decode(raw, f"{descriptor.kind.value} {descriptor.digest}").get("subject")
-    if not isinstance(subject, dict):
-        return None
-    try:
-        return Digest.parse(str(subject.get("digest", "")))
-    except InvalidDigestError:
-        return None

@@ -16,11 +16,12 @@ from imagestore.oci.media_types import Kind
 from imagestore.platforms import format_all
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest, survey
+from imagestore.store.copy.layout_referrers import LayoutReferrers
 from imagestore.store.pull.decision import Decider
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import BinaryIO, Self
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from imagestore.store.pull.origin import Origin
     from imagestore.util.cancel import CancelToken
 
+    #: Lists what refers to a document.
+    ReferrerList = Callable[[Digest], Sequence[Descriptor]]
+
 _PIECE_BYTES: Final = 1024 * 1024
 
 
@@ -49,13 +53,15 @@ class CopySource:
         image: what was chosen of it.
         documents: reads its indexes, manifests and configs.
         origin: gives their bytes.
-        registry: asked for what refers to it; None where it doesn't come from a registry.
+        registry: where it comes from; None where that is no registry.
+        referrers: lists what refers to a document; None for a docker-archive, which can't have any.
     """
 
     image: ExportedImage
     documents: Documents
     origin: Origin
     registry: RegistryClient | None = None
+    referrers: ReferrerList | None = None
 
     def open(self, descriptor: Descriptor, offset: int, *, cancel: CancelToken) -> Transfer:
         """A blob's bytes from an offset on, or from its beginning; the caller verifies them."""
@@ -158,7 +164,11 @@ class Chooser:
         if raw is not None:
             documents.remember(target, raw)
         image = self._image(reference, target, documents, lambda wanted: [each.digest for each in wanted])
-        return CopySource(image, documents, client, client)
+
+        def referrers(digest: Digest) -> Sequence[Descriptor]:
+            return client.referrers(reference, digest, cancel=self.cancel).entries
+
+        return CopySource(image, documents, client, client, referrers)
 
     def from_archive(self, contents: ArchiveContents, reference: Reference, entry: Descriptor) -> CopySource:
         """An image of an archive or a layout.
@@ -172,7 +182,10 @@ class Chooser:
         image = self._image(
             reference, entry, documents, lambda wanted: [each.digest for each in wanted if origin.has(each.digest)]
         )
-        return CopySource(image, documents, origin)
+        referrers = None
+        if contents.listed is not None:
+            referrers = LayoutReferrers(contents.listed, origin, reference, self.cancel)
+        return CopySource(image, documents, origin, referrers=referrers)
 
     def _image(
         self,

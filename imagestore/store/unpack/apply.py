@@ -6,20 +6,22 @@ import contextlib
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.judge import NODES, WHITEOUT, shown, sparse_map
-from imagestore.store.unpack.layer import entries
+from imagestore.store.unpack.entry import BLOCK_DEVICE, CHARACTER_DEVICE, DEVICES, FIFO, FILE, FOLDER, HARD_LINK, LINK
+from imagestore.store.unpack.judge import WHITEOUT, shown
 from imagestore.store.unpack.metadata import FileMetadata, clear_xattrs, set_on_name, set_on_open, set_xattrs
 from imagestore.store.unpack.paths import PathNode, parts_of
+from imagestore.store.unpack.reader import entries
 
 if TYPE_CHECKING:
-    import tarfile
+    from collections.abc import Iterable
 
+    from imagestore.store.unpack.entry import Entry
     from imagestore.store.unpack.layer import LayerStream
     from imagestore.store.unpack.paths import Parts
-    from imagestore.store.unpack.tree import Tree
+    from imagestore.store.unpack.tree import Folder, Tree
 
 OPAQUE: Final = ".wh..wh..opq"
 #: Names that aufs kept for itself, which some layers still have.
@@ -31,6 +33,10 @@ _MOST_NAME: Final = 4096
 #: What headers and padding take of a layer, at most: on average for one entry, and in any case.
 _ENTRY_BYTES: Final = 4096
 _LEAST_BYTES: Final = 16 * 1024 * 1024
+#: What becomes a device or a FIFO, and its kind (stat(2)).
+_NODES: Final = {CHARACTER_DEVICE: stat.S_IFCHR, BLOCK_DEVICE: stat.S_IFBLK, FIFO: stat.S_IFIFO}
+#: Last parts of a path that name nothing in the folder above.
+_NO_NAMES: Final = ("", ".", "..")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,25 @@ class Unpacked:
             self.left_out.append(f"{name[:_MOST_NAME]}: {reason}")
 
 
+@dataclass(slots=True)
+class _Spot:
+    """The folder that entries go into: most have the folder of the entry before.
+
+    Attributes:
+        text: the path in front of the last slash, as the archive has it; None when there is none.
+        named: its names.
+        folder: where that leads.
+        own: what this layer has in it.
+        known: the folders that have metadata and are in it, where there is one.
+    """
+
+    text: str | None
+    named: Parts
+    folder: Folder
+    own: PathNode
+    known: PathNode | None
+
+
 class LayerApplier:
     """Applies layers, the lowest first.
 
@@ -96,6 +121,9 @@ class LayerApplier:
         self._folders = PathNode()
         # The root's, when no layer has an entry of it: as umoci leaves it.
         self._folders.metadata = FileMetadata(os.geteuid(), os.getegid(), 0o755, (0, 0), ())
+        #: Whiteouts are about the layers below: they spare what this layer brought.
+        self._own = PathNode()
+        self._spot: _Spot | None = None
 
     def apply(self, stream: LayerStream, *, what: str) -> None:
         """Apply one layer.
@@ -105,123 +133,156 @@ class LayerApplier:
             OSError: the file system refuses something; its ``filename`` is the entry's.
         """
         self._tree.what = what
-        # Whiteouts are about the layers below: they spare what this layer brought.
-        own = PathNode()
+        self._own, self._spot = PathNode(), None
         for entry in entries(stream, what=what):
             try:
-                self._apply_entry(entry, own, stream, what)
+                self._apply_entry(entry, stream, what)
             except NotADirectoryError as error:
                 raise DocumentError(what, [f"has an entry {shown(entry.name)} below a file"]) from error
             except OSError as error:
                 error.filename, error.filename2 = entry.name, None
                 raise
 
-    def _apply_entry(self, entry: tarfile.TarInfo, own: PathNode, stream: LayerStream, what: str) -> None:
+    def _apply_entry(self, entry: Entry, stream: LayerStream, what: str) -> None:
+        above, _, name = entry.name.rpartition("/")
+        spot = self._spot
+        if (
+            entry.kind == FILE
+            and spot is not None
+            and spot.text == above
+            and spot.folder.descriptor >= 0
+            and name not in _NO_NAMES
+            and not name.startswith(WHITEOUT)
+        ):
+            # As below, without asking again what was asked for the entry before.
+            self._count(entry, len(spot.named) + 1, what)
+            self._make(entry, spot, name, stream, what)
+            return
         named = parts_of(entry.name)
-        self._count(entry, named, what)
+        self._count(entry, len(named), what)
         if any(part.startswith(_AUFS) for part in named[:-1]):
             return
-        if named and named[-1].startswith(WHITEOUT):
-            if named[-1].removeprefix(WHITEOUT) in ("", ".", ".."):
-                raise DocumentError(what, [f"has a whiteout {shown(entry.name)} that names nothing"])
-            # Below what isn't there, or is no folder, nothing is to be hidden.
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                self._remove(self._tree.place(named, is_making=False), own)
-            return
-        if self._is_rootless and (entry.ischr() or entry.isblk()):
+        if not named:
+            self._set_on_root(entry, what)
+        elif named[-1].startswith(WHITEOUT):
+            self._hide(entry, named, what)
+        elif self._is_rootless and entry.kind in DEVICES:
             self._leave_out_device(named)
-            return
-        parts = self._tree.place(named)
-        own.add(parts)
-        if not entry.isdir():
-            self._folders.remove(parts)
-        self._make(entry, parts, stream, what)
+        else:
+            self._spot = spot = self._reached(above if name not in _NO_NAMES else None, named[:-1])
+            self._make(entry, spot, named[-1], stream, what)
 
-    def _count(self, entry: tarfile.TarInfo, parts: Parts, what: str) -> None:
-        self.unpacked.entries += 1
-        self.unpacked.size += entry.size if entry.isreg() else 0
-        for name, found, most in (
-            ("entries", self.unpacked.entries + self._tree.implied, self._limits.entries),
-            ("bytes", self.unpacked.size, self._limits.size),
-            ("folders above an entry", len(parts), self._limits.depth),
-        ):
-            if found > most:
-                raise DocumentError(what, [f"has more than {most} {name}, the limit of this unpacking"])
+    def _count(self, entry: Entry, depth: int, what: str) -> None:
+        unpacked, limits = self.unpacked, self._limits
+        unpacked.entries += 1
+        if entry.kind == FILE:
+            unpacked.size += entry.size
+        if unpacked.entries + self._tree.implied > limits.entries:
+            self._refuse_excess(limits.entries, "entries", what)
+        if unpacked.size > limits.size:
+            self._refuse_excess(limits.size, "bytes", what)
+        if depth > limits.depth:
+            self._refuse_excess(limits.depth, "folders above an entry", what)
 
-    def _remove(self, parts: Parts, own: PathNode) -> None:
+    def _refuse_excess(self, most: int, name: str, what: str) -> NoReturn:
+        raise DocumentError(what, [f"has more than {most} {name}, the limit of this unpacking"])
+
+    def _reached(self, text: str | None, named: Parts) -> _Spot:
+        folder = self._tree.reached(named)
+        return _Spot(text, named, folder, self._own.add(folder.parts), self._folders.find(folder.parts))
+
+    def _hide(self, entry: Entry, named: Parts, what: str) -> None:
+        if named[-1].removeprefix(WHITEOUT) in _NO_NAMES:
+            raise DocumentError(what, [f"has a whiteout {shown(entry.name)} that names nothing"])
+        # Below what isn't there, or is no folder, nothing is to be hidden.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            self._remove(self._tree.place(named, is_making=False))
+        self._spot = None
+
+    def _remove(self, parts: Parts) -> None:
         above, name = parts[:-1], parts[-1]
         if name == OPAQUE:
-            self._remove_others(above, own)
+            self._remove_others(above)
         elif not name.startswith(_AUFS):
             target = (*above, name.removeprefix(WHITEOUT))
-            if own.find(target) is not None:
-                self._remove_others(target, own)
+            if self._own.find(target) is not None:
+                self._remove_others(target)
             else:
                 self._tree.remove(target)
                 self._folders.remove(target)
 
-    def _remove_others(self, parts: Parts, own: PathNode) -> None:
-        kept = own.find(parts)
+    def _remove_others(self, parts: Parts) -> None:
+        kept = self._own.find(parts)
         self._tree.remove_others(parts, kept)
         known = self._folders.find(parts)
         if known is not None:
             known.keep(kept)
 
-    def _make(self, entry: tarfile.TarInfo, parts: Parts, stream: LayerStream, what: str) -> None:
-        if not parts and not entry.isdir():
-            raise DocumentError(what, [f"has an entry {shown(entry.name)} in the place of the root folder"])
-        if entry.isdir():
-            self._make_folder(entry, parts)
-        elif entry.isreg():
-            self._make_file(entry, parts, stream)
-        elif entry.issym():
-            self._tree.make_link(parts, entry.linkname)
-            self._set_on_name(entry, parts, is_link=True)
-        elif entry.islnk():
+    def _make(self, entry: Entry, spot: _Spot, name: str, stream: LayerStream, what: str) -> None:
+        if name not in spot.own.inner:
+            spot.own.add_name(name)
+        if entry.kind == FOLDER:
+            self._make_folder(entry, spot.folder, name)
+            self._spot = None  # its folders with metadata are others now
+            return
+        if spot.known is not None:
+            spot.known.inner.pop(name, None)
+        if entry.kind == FILE:
+            self._make_file(entry, spot.folder, name, stream)
+        elif entry.kind == LINK:
+            above = self._tree.make_link(spot.folder, name, entry.link)
+            self._set_on_name(entry, above, spot, name, is_link=True)
+        elif entry.kind == HARD_LINK:
             # The name that came first has brought owner, mode and times.
-            self._make_hard_link(entry, parts, what)
-        elif entry.type in NODES:
-            self._make_node(entry, parts)
+            self._make_hard_link(entry, spot.folder, name, what)
+        elif entry.kind in _NODES:
+            kind = _NODES[entry.kind]
+            device = os.makedev(entry.major, entry.minor) if kind != stat.S_IFIFO else 0
+            above = self._tree.make_node(spot.folder, name, kind, device)
+            self._set_on_name(entry, above, spot, name, is_link=False)
         else:
             raise DocumentError(
-                what, [f"has an entry {shown(entry.name)} of type {entry.type!r}, which layers don't have"]
+                what, [f"has an entry {shown(entry.name)} of type {entry.kind!r}, which layers don't have"]
             )
 
-    def _make_hard_link(self, entry: tarfile.TarInfo, parts: Parts, what: str) -> None:
-        target = parts_of(entry.linkname)
+    def _make_hard_link(self, entry: Entry, folder: Folder, name: str, what: str) -> None:
+        # To reach the target may close the folder.
+        above, target = folder.parts, parts_of(entry.link)
         try:
             target = self._tree.place(target, is_making=False)
         except (FileNotFoundError, NotADirectoryError) as error:
-            text = f"has a hard link {shown(entry.name)} to {shown(entry.linkname)}, which isn't there"
+            text = f"has a hard link {shown(entry.name)} to {shown(entry.link)}, which isn't there"
             raise DocumentError(what, [text]) from error
-        self._tree.make_hard_link(parts, target)
+        self._tree.make_hard_link((*above, name), target)
 
-    def _make_folder(self, entry: tarfile.TarInfo, parts: Parts) -> None:
-        metadata = self._folders.add(parts).metadata = FileMetadata.of(entry)
-        descriptor = self._tree.make_folder(parts)
-        if parts:  # the root stays closed to others until all is done
-            # Without root a folder that its owner may not write takes no files.
-            mode = metadata.mode | stat.S_IRWXU if self._is_rootless else metadata.mode
-            set_on_open(descriptor, metadata, has_owner=not self._is_rootless, mode=mode)
+    def _set_on_root(self, entry: Entry, what: str) -> None:
+        if entry.kind != FOLDER:
+            raise DocumentError(what, [f"has an entry {shown(entry.name)} in the place of the root folder"])
+        # It stays closed to others until all is done.
+        self._folders.metadata = FileMetadata.of(entry)
 
-    def _make_file(self, entry: tarfile.TarInfo, parts: Parts, stream: LayerStream) -> None:
+    def _make_folder(self, entry: Entry, above: Folder, name: str) -> None:
+        metadata = self._folders.add((*above.parts, name)).metadata = FileMetadata.of(entry)
+        descriptor = self._tree.make_folder(above, name)
+        # Without root a folder that its owner may not write takes no files.
+        mode = metadata.mode | stat.S_IRWXU if self._is_rootless else metadata.mode
+        set_on_open(descriptor, metadata, has_owner=not self._is_rootless, mode=mode)
+
+    def _make_file(self, entry: Entry, folder: Folder, name: str, stream: LayerStream) -> None:
         metadata = FileMetadata.of(entry)
-        with self._tree.new_file(parts) as descriptor:
-            if entry.issparse():
-                _write_sparse(descriptor, entry, stream)
+        descriptor = self._tree.make_file(folder, name)
+        try:
+            if entry.pieces is None:
+                _write(descriptor, entry.stored, stream)
             else:
-                for chunk in stream.chunks(entry.size):
-                    _write(descriptor, chunk)
+                _write_sparse(descriptor, entry, stream)
             set_on_open(descriptor, metadata, has_owner=not self._is_rootless)
-            refused = set_xattrs(descriptor, metadata)
+            refused = set_xattrs(descriptor, metadata) if metadata.xattrs else ()
             os.utime(descriptor, ns=metadata.times_ns)
-        self._leave_out_xattrs(parts, refused)
-
-    def _make_node(self, entry: tarfile.TarInfo, parts: Parts) -> None:
-        kind = NODES[entry.type]
-        device = os.makedev(entry.devmajor, entry.devminor) if kind != stat.S_IFIFO else 0
-        self._tree.make_node(parts, kind, device)
-        self._set_on_name(entry, parts, is_link=False)
+        finally:
+            os.close(descriptor)
+        if refused:
+            self._leave_out_xattrs((*folder.parts, name), refused)
 
     def _leave_out_device(self, named: Parts) -> None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -230,14 +291,12 @@ class LayerApplier:
             self._folders.remove(parts)
         self.unpacked.leave_out("/".join(named), "a device, which only root can make")
 
-    def _set_on_name(self, entry: tarfile.TarInfo, parts: Parts, *, is_link: bool) -> None:
+    def _set_on_name(self, entry: Entry, above: int, spot: _Spot, name: str, *, is_link: bool) -> None:
         metadata = FileMetadata.of(entry)
-        above = self._tree.folder(parts[:-1])
-        has_owner = not self._is_rootless
-        refused = set_on_name(above, parts[-1], metadata, has_owner=has_owner, is_link=is_link)
-        self._leave_out_xattrs(parts, refused)
+        refused = set_on_name(above, name, metadata, has_owner=not self._is_rootless, is_link=is_link)
+        self._leave_out_xattrs((*spot.folder.parts, name), refused)
 
-    def _leave_out_xattrs(self, parts: Parts, refused: list[str]) -> None:
+    def _leave_out_xattrs(self, parts: Parts, refused: Iterable[str]) -> None:
         for name in refused:
             self.unpacked.leave_out("/".join(parts) or "/", f"the extended attribute {name}")
 
@@ -264,16 +323,19 @@ class LayerApplier:
         os.utime(descriptor, ns=metadata.times_ns)
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def _write(descriptor: int, size: int, stream: LayerStream) -> None:
+    """Write the next bytes of a layer to a file."""
+    while size:
+        data = stream.some(size)
+        size -= len(data)
+        done = os.write(descriptor, data)
+        while done < len(data):
+            done += os.write(descriptor, memoryview(data)[done:])
 
 
-def _write_sparse(descriptor: int, entry: tarfile.TarInfo, stream: LayerStream) -> None:
+def _write_sparse(descriptor: int, entry: Entry, stream: LayerStream) -> None:
     """Write what a sparse file has, and leave holes for the rest."""
-    for offset, size in sparse_map(entry):
+    for offset, size in entry.pieces or ():
         os.lseek(descriptor, offset, os.SEEK_SET)
-        for chunk in stream.chunks(size):
-            _write(descriptor, chunk)
+        _write(descriptor, size, stream)
     os.ftruncate(descriptor, entry.size)

@@ -1,26 +1,23 @@
 """Whether an entry of a layer can be what it says: judged before anything of it is written.
 
-Numbers outside of what Linux has, names that no file can have, maps of sparse files that make no sense. ``tarfile``
-passes them on, or takes 0 for what it can't read, which would make a file root's.
+Numbers outside of what Linux has, and names that no file can have.
 """
 
 from __future__ import annotations
 
 import re
-import stat
-import tarfile
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
+from imagestore.store.unpack.entry import DEVICES, HARD_LINK, LINK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from imagestore.store.unpack.entry import Entry
 
 XATTR: Final = "SCHILY.xattr."
 WHITEOUT: Final = ".wh."
-#: What becomes a device or a FIFO, and its kind (stat(2)).
-NODES: Final = {tarfile.CHRTYPE: stat.S_IFCHR, tarfile.BLKTYPE: stat.S_IFBLK, tarfile.FIFOTYPE: stat.S_IFIFO}
-_BLOCK: Final = tarfile.BLOCKSIZE
 #: Of users and groups: 2**32 - 1 is -1 for chown(2), which then changes nothing.
 MOST_ID: Final = 2**32 - 2
 # Of the kernel's device numbers (linux/kdev_t.h).
@@ -34,8 +31,8 @@ _XATTR_BYTES: Final = 65536
 _MOST_SECONDS: Final = 2**63 - 1
 _MOST_SHOWN: Final = 200
 # PAX records as POSIX has them (pax(1), "pax Extended Header Keywords"): decimal numbers, times with a fraction.
-_NUMBER: Final = re.compile(r"[0-9]{1,19}")
-_TIME: Final = re.compile(r"-?[0-9]{1,18}(\.[0-9]*)?")
+_NUMBER: Final = re.compile(rb"[0-9]{1,19}")
+_TIME: Final = re.compile(rb"-?[0-9]{1,18}(\.[0-9]*)?")
 _RECORDS: Final = {"uid": _NUMBER, "gid": _NUMBER, "size": _NUMBER, "mtime": _TIME, "atime": _TIME, "ctime": _TIME}
 
 
@@ -48,49 +45,49 @@ def shown(name: str) -> str:
     return repr(name) if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]!r}…"
 
 
-def judge(entry: tarfile.TarInfo, stored_bytes: int, *, what: str) -> None:
-    """Refuse an entry that can't be.
+def judge(entry: Entry, *, what: str) -> None:
+    """Refuse an entry that can't be; its records are judged before (see record_faults()).
 
     Args:
-        entry: as ``tarfile`` read it.
-        stored_bytes: of its data in the archive, with what fills the last block.
+        entry: as its headers say.
         what: names the layer in errors.
 
     Raises:
         DocumentError: names the entry, and what is wrong with it.
     """
-    for fault in _faults(entry, stored_bytes):
+    for fault in _faults(entry):
         raise DocumentError(what, [f"has an entry {shown(entry.name)} {fault}"])
 
 
-def _faults(entry: tarfile.TarInfo, stored_bytes: int) -> Iterator[str]:
-    # First, since tarfile has read other numbers out of damaged records.
-    for keyword, text in entry.pax_headers.items():
+def record_faults(records: Mapping[str, bytes]) -> Iterator[str]:
+    """What is wrong with an entry's PAX records that a file's owner, size, times and attributes come from."""
+    for keyword, value in records.items():
         form = _RECORDS.get(keyword)
-        if form is not None and not form.fullmatch(text):
-            yield f"whose {keyword} is {shown(text)}, which is no number that a file can have"
+        if form is not None and not form.fullmatch(value):
+            given = shown(value.decode("utf-8", "surrogateescape"))
+            yield f"whose {keyword} is {given}, which is no number that a file can have"
         elif keyword.startswith(XATTR):
-            yield from _xattr_faults(keyword.removeprefix(XATTR), text)
-    yield from _number_faults(entry)
+            yield from _xattr_faults(keyword.removeprefix(XATTR), value)
+
+
+def _faults(entry: Entry) -> Iterator[str]:
+    is_usual = 0 <= entry.uid <= MOST_ID and 0 <= entry.gid <= MOST_ID and 0 <= entry.size <= _MOST_SECONDS
+    if not is_usual or not -_MOST_SECONDS <= entry.mtime <= _MOST_SECONDS or entry.kind in DEVICES:
+        yield from _number_faults(entry)
     yield from _name_faults(entry.name, "name")
-    if entry.issym() or entry.islnk():
+    if entry.kind in (LINK, HARD_LINK):
         yield from _link_faults(entry)
-    if entry.issparse():
-        yield from _sparse_faults(entry, stored_bytes)
 
 
-def _number_faults(entry: tarfile.TarInfo) -> Iterator[str]:
+def _number_faults(entry: Entry) -> Iterator[str]:
     numbers = [
         ("uid", entry.uid, 0, MOST_ID),
         ("gid", entry.gid, 0, MOST_ID),
         ("size", entry.size, 0, _MOST_SECONDS),
         ("mtime", entry.mtime, -_MOST_SECONDS, _MOST_SECONDS),
     ]
-    if entry.isblk() or entry.ischr():
-        numbers += [
-            ("device major", entry.devmajor, 0, _MOST_MAJOR),
-            ("device minor", entry.devminor, 0, _MOST_MINOR),
-        ]
+    if entry.kind in DEVICES:
+        numbers += [("device major", entry.major, 0, _MOST_MAJOR), ("device minor", entry.minor, 0, _MOST_MINOR)]
     for name, found, least, most in numbers:
         if not least <= found <= most:
             yield f"whose {name} is {found}; a file has one from {least} to {most}"
@@ -108,9 +105,9 @@ def _name_faults(path: str, kind: str) -> Iterator[str]:
             yield f"with a part {shown(part)} in its {kind} that is longer than {_NAME_BYTES} bytes"
 
 
-def _link_faults(entry: tarfile.TarInfo) -> Iterator[str]:
-    target = entry.linkname
-    if entry.islnk():
+def _link_faults(entry: Entry) -> Iterator[str]:
+    target = entry.link
+    if entry.kind == HARD_LINK:
         yield from _name_faults(target, "link target")
         return
     if "\0" in target:
@@ -121,25 +118,9 @@ def _link_faults(entry: tarfile.TarInfo) -> Iterator[str]:
         yield f"that is a symbolic link to more than {_TARGET_BYTES} bytes"
 
 
-def _xattr_faults(name: str, value: str) -> Iterator[str]:
+def _xattr_faults(name: str, value: bytes) -> Iterator[str]:
     size = len(name.encode("utf-8", "surrogateescape"))
     if "\0" in name or not 0 < size <= _XATTR_NAME_BYTES:
         yield f"with an extended attribute {shown(name)}: no name of 1 to {_XATTR_NAME_BYTES} bytes without NUL"
-    if len(value) * 4 > _XATTR_BYTES and len(value.encode("utf-8", "surrogateescape")) > _XATTR_BYTES:
+    if len(value) > _XATTR_BYTES:
         yield f"with an extended attribute {shown(name)} of more than {_XATTR_BYTES} bytes"
-
-
-def _sparse_faults(entry: tarfile.TarInfo, stored_bytes: int) -> Iterator[str]:
-    end = found = 0
-    for offset, size in sparse_map(entry):
-        if size < 0 or offset < end or offset + size > entry.size:
-            yield f"whose map of a sparse file has a piece of {size} bytes at {offset}, behind or outside of its place"
-        end, found = offset + size, found + size
-    if -(-found // _BLOCK) * _BLOCK != stored_bytes:
-        yield f"whose map of a sparse file names {found} bytes, but the archive has {stored_bytes}"
-
-
-def sparse_map(entry: tarfile.TarInfo) -> list[tuple[int, int]]:
-    """Offset and size of each piece that the archive has of a sparse file."""
-    # The type stubs say otherwise. Headers have unused places for pieces, and some maps end with an empty one.
-    return [(offset, size) for offset, size in cast("list[tuple[int, int]]", entry.sparse or []) if size]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from imagestore.store.unpack.judge import XATTR
 
 if TYPE_CHECKING:
-    import tarfile
     from collections.abc import Callable
+
+    from imagestore.store.unpack.entry import Entry
 
 _NANOSECONDS: Final = 1_000_000_000
 #: Times that every file system takes; others become the nearest of them.
@@ -26,8 +25,7 @@ _OF_THE_HOST: Final = ("security.selinux", "trusted.overlay.")
 _SELINUX: Final = "security.selinux"
 
 
-@dataclass(frozen=True, slots=True)
-class FileMetadata:
+class FileMetadata(NamedTuple):
     """What a file gets besides its content.
 
     Attributes:
@@ -45,22 +43,28 @@ class FileMetadata:
     xattrs: tuple[tuple[str, bytes], ...]
 
     @classmethod
-    def of(cls, entry: tarfile.TarInfo) -> FileMetadata:
-        """What the header of an entry says that has been judged; PAX records come before the plain fields."""
-        modified = _nanoseconds(entry.pax_headers.get("mtime") or str(int(entry.mtime)))
-        accessed = entry.pax_headers.get("atime")
-        xattrs = tuple(
-            (name.removeprefix(XATTR), value.encode("utf-8", "surrogateescape"))
-            for name, value in entry.pax_headers.items()
-            if name.startswith(XATTR)
-        )
-        times = (_nanoseconds(accessed) if accessed else modified, modified)
-        return cls(entry.uid, entry.gid, entry.mode & 0o7777, times, xattrs)
+    def of(cls, entry: Entry) -> FileMetadata:
+        """What the headers of an entry say that has been judged; PAX records come before the plain fields."""
+        modified = _bounded(entry.mtime * _NANOSECONDS)
+        if not entry.records:
+            return cls(entry.uid, entry.gid, entry.mode & 0o7777, (modified, modified), ())
+        records = entry.records
+        if text := records.get("mtime"):
+            modified = _nanoseconds(text)
+        accessed = _nanoseconds(text) if (text := records.get("atime")) else modified
+        xattrs = tuple((name.removeprefix(XATTR), value) for name, value in records.items() if name.startswith(XATTR))
+        return cls(entry.uid, entry.gid, entry.mode & 0o7777, (accessed, modified), xattrs)
 
 
-def _nanoseconds(text: str) -> int:
+def _nanoseconds(text: bytes) -> int:
     """PAX writes fractions of seconds, which a float can't hold."""
-    return min(max(int(Decimal(text[:64]) * _NANOSECONDS), _FIRST_NS), _LAST_NS)
+    seconds, _, fraction = text.removeprefix(b"-").partition(b".")
+    found = int(seconds) * _NANOSECONDS + int(fraction[:9].ljust(9, b"0"))
+    return _bounded(-found if text.startswith(b"-") else found)
+
+
+def _bounded(nanoseconds: int) -> int:
+    return min(max(nanoseconds, _FIRST_NS), _LAST_NS)
 
 
 def set_on_open(descriptor: int, metadata: FileMetadata, *, has_owner: bool, mode: int | None = None) -> None:

@@ -34,7 +34,7 @@ class PathNode:
     """A path and those below it.
 
     Attributes:
-        inner: by their names; only add() puts any in.
+        inner: by their names; only add() and add_name() put any in.
         metadata: what the path gets, where something has said so.
     """
 
@@ -48,13 +48,15 @@ class PathNode:
         """The node of a path, made with those above it when missing."""
         node = self
         for part in parts:
-            found = node.inner.get(part)
-            if found is None:
-                if node.inner is _NOTHING:
-                    node.inner = {}
-                found = node.inner[part] = PathNode()
-            node = found
+            node = node.inner.get(part) or node.add_name(part)
         return node
+
+    def add_name(self, name: str) -> PathNode:
+        """A new node directly below this one, in the place of any other."""
+        if self.inner is _NOTHING:
+            self.inner = {}
+        made = self.inner[name] = PathNode()
+        return made
 
     def find(self, parts: Parts) -> PathNode | None:
         """The node of a path, where there is one."""

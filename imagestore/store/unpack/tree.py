@@ -14,14 +14,14 @@ import os
 import shutil
 import stat
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import DocumentError
 from imagestore.store.unpack.judge import shown
 from imagestore.store.unpack.paths import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from imagestore.store.unpack.paths import Parts, PathNode
 
@@ -34,6 +34,28 @@ _MOST_LINKS: Final = 40
 MOST_DEEP: Final = 512
 _MOST_OPEN: Final = 64
 _PARENT_MODE: Final = 0o755
+_T = TypeVar("_T")
+
+
+class Folder:
+    """A folder of a tree that is open until the tree closes it.
+
+    Attributes:
+        descriptor: negative once it is closed.
+        parts: where it is: names that aren't links.
+    """
+
+    __slots__ = ("descriptor", "parts")
+
+    def __init__(self, descriptor: int, parts: Parts) -> None:
+        self.descriptor = descriptor
+        self.parts = parts
+
+    def close(self) -> None:
+        """Close it; once is enough."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class Tree:
@@ -46,24 +68,36 @@ class Tree:
 
     def __init__(self, path: str, *, what: str) -> None:
         self.what = what
-        self._root = os.open(path, _FOLDER)
-        #: Folders that were used last, open, by the names that led there; and where they are.
-        self._open: OrderedDict[Parts, tuple[int, Parts]] = OrderedDict()
+        self._root = Folder(os.open(path, _FOLDER), ())
+        #: Folders that were used last, by the names that led there.
+        self._open: OrderedDict[Parts, Folder] = OrderedDict()
         #: Folders made on the way to a name.
         self.implied = 0
 
     def close(self) -> None:
         """Close all folders."""
         self._forget()
-        os.close(self._root)
+        self._root.close()
 
     def _forget(self) -> None:
         """Names may lead elsewhere from now on."""
-        for descriptor, _ in self._open.values():
-            os.close(descriptor)
+        for folder in self._open.values():
+            folder.close()
         self._open.clear()
 
     def folder(self, parts: Parts, *, is_making: bool = True) -> int:
+        """The descriptor of a folder; see reached()."""
+        return self.reached(parts, is_making=is_making).descriptor
+
+    def place(self, parts: Parts, *, is_making: bool = True) -> Parts:
+        """The names of a path without links on the way to the last one, which may be one.
+
+        Raises:
+            As reached(), for the folder that has the last name.
+        """
+        return (*self.reached(parts[:-1], is_making=is_making).parts, *parts[-1:])
+
+    def reached(self, parts: Parts, *, is_making: bool = True) -> Folder:
         """An open folder, made with those above it when missing; the tree closes it, sooner or later.
 
         Raises:
@@ -71,43 +105,31 @@ class Tree:
             NotADirectoryError: something on the way is neither a folder nor a link to one.
             FileNotFoundError: it is missing, and nothing is to be made.
         """
-        return self._reached(parts, is_making=is_making)[0]
-
-    def place(self, parts: Parts, *, is_making: bool = True) -> Parts:
-        """The names of a path without links on the way to the last one, which may be one.
-
-        Raises:
-            As folder(), for the folder that has the last name.
-        """
-        return (*self._reached(parts[:-1], is_making=is_making)[1], *parts[-1:])
-
-    def _reached(self, parts: Parts, *, is_making: bool) -> tuple[int, Parts]:
         if not parts:
-            return self._root, ()
+            return self._root
         found = self._open.get(parts)
         if found is not None:
             self._open.move_to_end(parts)
             return found
         found = self._open[parts] = self._stepped(parts) or self._walked(parts, is_making=is_making)
         if len(self._open) > _MOST_OPEN:
-            _, (oldest, _) = self._open.popitem(last=False)
-            os.close(oldest)
+            _, oldest = self._open.popitem(last=False)
+            oldest.close()
         return found
 
-    def _stepped(self, parts: Parts) -> tuple[int, Parts] | None:
+    def _stepped(self, parts: Parts) -> Folder | None:
         """One step from a folder that is open; None when it takes more."""
-        found = self._open.get(parts[:-1]) if len(parts) > 1 else (self._root, ())
-        if found is None or len(found[1]) >= MOST_DEEP:
+        above = self._open.get(parts[:-1]) if len(parts) > 1 else self._root
+        if above is None or len(above.parts) >= MOST_DEEP:
             return None
-        above, place = found
         try:
-            return os.open(parts[-1], _FOLDER, dir_fd=above), (*place, parts[-1])
+            return Folder(os.open(parts[-1], _FOLDER, dir_fd=above.descriptor), (*above.parts, parts[-1]))
         except OSError:  # missing, or a link
             return None
 
-    def _walked(self, parts: Parts, *, is_making: bool) -> tuple[int, Parts]:
+    def _walked(self, parts: Parts, *, is_making: bool) -> Folder:
         # Folders from the root to where the walk is, so that ".." in a link leads to the one above.
-        way: list[tuple[int, str]] = [(os.dup(self._root), "")]
+        way: list[tuple[int, str]] = [(os.dup(self._root.descriptor), "")]
         pending, links = list(reversed(parts)), 0
         try:
             while pending:
@@ -130,7 +152,7 @@ class Tree:
                         os.close(way.pop()[0])
                 pending += [part for part in reversed(target.split("/")) if part not in ("", ".")]
             place = tuple(name for _, name in way[1:])
-            return way.pop()[0], place
+            return Folder(way.pop()[0], place)
         finally:
             for each, _ in way:
                 os.close(each)
@@ -160,14 +182,16 @@ class Tree:
         """Remove whatever has this name; nothing there is fine."""
         try:
             above = self.folder(parts[:-1], is_making=False)
-            os.unlink(parts[-1], dir_fd=above)
+            kind = os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return
-        except (IsADirectoryError, PermissionError):
-            # What is not a folder fails here again, with its true reason.
+        if stat.S_ISDIR(kind):
             shutil.rmtree(parts[-1], dir_fd=above)
-        # Names may lead elsewhere now: a folder or a link is gone.
-        self._forget()
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(parts[-1], dir_fd=above)
+        if stat.S_ISDIR(kind) or stat.S_ISLNK(kind):
+            self._forget()
 
     def remove_others(self, parts: Parts, kept: PathNode | None) -> None:
         """Remove what is below a folder, but for some paths and what is above them; no folder there is fine."""
@@ -190,34 +214,59 @@ class Tree:
             return stat.S_ISDIR(status.st_mode)
         return False
 
-    def make_folder(self, parts: Parts) -> int:
-        """A folder of this name, in the place of anything else; what is in it stays."""
-        if parts and not self.is_folder(parts):
-            self.remove(parts)
-            os.mkdir(parts[-1], 0o700, dir_fd=self.folder(parts[:-1]))
+    def _replacing(self, folder: Folder, name: str, make: Callable[[Folder], _T]) -> _T:
+        """Make something in a folder, in the place of anything else that has the name."""
+        try:
+            return make(folder)
+        except FileExistsError:
+            parts = folder.parts
+            self.remove((*parts, name))
+            return make(self.reached(parts))
+
+    def make_folder(self, folder: Folder, name: str) -> int:
+        """A folder in a folder, in the place of anything else; what is in it stays."""
+        parts = (*folder.parts, name)
+        try:
+            os.mkdir(name, 0o700, dir_fd=folder.descriptor)
+        except FileExistsError:
+            if not self.is_folder(parts):
+                self._replacing(folder, name, lambda above: os.mkdir(name, 0o700, dir_fd=above.descriptor))
         return self.folder(parts)
 
-    @contextlib.contextmanager
-    def new_file(self, parts: Parts) -> Iterator[int]:
-        """A new, empty file in the place of anything else, open for writing."""
-        above, name = self.folder(parts[:-1]), parts[-1]
-        try:
-            descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=above)
-        except FileExistsError:
-            self.remove(parts)
-            descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=self.folder(parts[:-1]))
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def make_file(self, folder: Folder, name: str) -> int:
+        """A new, empty file in the place of anything else, open for writing; the caller closes it."""
+        return self._replacing(folder, name, lambda above: os.open(name, _NEW_FILE, 0o600, dir_fd=above.descriptor))
 
-    def make_link(self, parts: Parts, target: str) -> None:
-        """A symbolic link in the place of anything else."""
-        self.remove(parts)
-        os.symlink(target, parts[-1], dir_fd=self.folder(parts[:-1]))
+    def make_link(self, folder: Folder, name: str, target: str) -> int:
+        """A symbolic link in the place of anything else; returns the descriptor of the folder that has it."""
+
+        def make(above: Folder) -> int:
+            os.symlink(target, name, dir_fd=above.descriptor)
+            return above.descriptor
+
+        return self._replacing(folder, name, make)
+
+    def make_node(self, folder: Folder, name: str, kind: int, device: int) -> int:
+        """A device or a FIFO in the place of anything else.
+
+        Args:
+            folder: gets it.
+            name: in the folder.
+            kind: ``stat.S_IFCHR``, ``S_IFBLK`` or ``S_IFIFO``.
+            device: its number.
+
+        Returns:
+            The descriptor of the folder that has it.
+        """
+
+        def make(above: Folder) -> int:
+            os.mknod(name, kind | 0o600, device, dir_fd=above.descriptor)
+            return above.descriptor
+
+        return self._replacing(folder, name, make)
 
     def make_hard_link(self, parts: Parts, target: Parts) -> None:
-        """A second name for a file of the tree.
+        """A second name for a file of the tree, in the place of anything else.
 
         Raises:
             DocumentError: no file has the first one.
@@ -225,32 +274,24 @@ class Tree:
         text = f"has a hard link {shown('/'.join(parts))} to {shown('/'.join(target))}"
         if not target or parts == target:
             raise DocumentError(self.what, [f"{text}: itself, or the root"])
-        self.remove(parts)
-        source = -1
-        try:
+
+        def make(_: Folder) -> None:
+            # To reach one folder may close the other one.
             source = os.dup(self.folder(target[:-1], is_making=False))
-            above = self.folder(parts[:-1])
-            os.link(target[-1], parts[-1], src_dir_fd=source, dst_dir_fd=above, follow_symlinks=False)
+            try:
+                above = self.folder(parts[:-1])
+                os.link(target[-1], parts[-1], src_dir_fd=source, dst_dir_fd=above, follow_symlinks=False)
+            finally:
+                os.close(source)
+
+        try:
+            self._replacing(self.reached(parts[:-1]), parts[-1], make)
         except (FileNotFoundError, NotADirectoryError):
             raise DocumentError(self.what, [f"{text}, which isn't there"]) from None
         except PermissionError:
             if not self.is_folder(target):
                 raise
             raise DocumentError(self.what, [f"{text}, which is a folder"]) from None
-        finally:
-            if source >= 0:
-                os.close(source)
-
-    def make_node(self, parts: Parts, kind: int, device: int) -> None:
-        """A device or a FIFO in the place of anything else.
-
-        Args:
-            parts: its path.
-            kind: ``stat.S_IFCHR``, ``S_IFBLK`` or ``S_IFIFO``.
-            device: its number.
-        """
-        self.remove(parts)
-        os.mknod(parts[-1], kind | 0o600, device, dir_fd=self.folder(parts[:-1]))
 
     def read(self, parts: Parts, limit_bytes: int) -> bytes:
         """The content of a small regular file, links resolved within the tree; empty where there is none.

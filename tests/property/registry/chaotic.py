@@ -30,6 +30,7 @@ from imagestore.testing.faults import (
     WrongRange,
     chaos,
 )
+from tests.support.patience import PATIENCE_SECONDS
 from tests.unit.registry.pitfall_bench import PASSWORD, REFERENCE, Bench
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _pull(bench: Bench, seed: int) -> str:
         assert "tape-token" not in text, f"seed {seed}: {text}"
         return type(error).__name__
     finally:
-        assert time.monotonic() - started < DEADLINE_SECONDS + 1, f"seed {seed}: past the deadline"
+        assert time.monotonic() - started < DEADLINE_SECONDS + PATIENCE_SECONDS, f"seed {seed}: past the deadline"
     expected = IMAGE.manifests[0]
     assert (image.target.digest, image.id) == (IMAGE.target.digest, expected.config.digest), f"seed {seed}"
     assert [Digest.of(path.read_bytes()) for path in image.layer_paths] == [part.digest for part in expected.layers]

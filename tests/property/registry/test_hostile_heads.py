@@ -135,15 +135,15 @@ def test_any_fields_give_a_result_or_a_typed_printable_error(script: list[Callab
     )
 
     def read_blob(offset: int) -> None:
-        with client.blob(REFERENCE, LAYER, offset=offset, cancel=CancelToken(10)) as stream:
+        with client.blob(REFERENCE, LAYER, offset=offset, cancel=CancelToken(60)) as stream:
             drain(stream)
 
     with client:
         for work in (
-            lambda: client.resolve(REFERENCE, cancel=CancelToken(10)),
-            lambda: client.document(REFERENCE, INDEX, cancel=CancelToken(10)),
-            lambda: client.tags(REFERENCE, cancel=CancelToken(10)),
-            lambda: client.referrers(REFERENCE, Digest("sha512", "a" * 128), cancel=CancelToken(10)),
+            lambda: client.resolve(REFERENCE, cancel=CancelToken(60)),
+            lambda: client.document(REFERENCE, INDEX, cancel=CancelToken(60)),
+            lambda: client.tags(REFERENCE, cancel=CancelToken(60)),
+            lambda: client.referrers(REFERENCE, Digest("sha512", "a" * 128), cancel=CancelToken(60)),
             lambda: read_blob(0),
             lambda: read_blob(1),
         ):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore.node.eviction import DiskUsage
 from imagestore.testing import RegistryServer, build_index, layer
 from tests.support.linux_node import APP, CONFIG
 from tests.support.node import PYTHON, python_image
@@ -28,6 +29,8 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
     monkeypatch.setenv("IMAGESTORE_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    # A collection that is due on the disk of this machine would be none of the test's.
+    monkeypatch.setattr("imagestore.node.image_gc.disk_of_images", lambda _service: DiskUsage(10**12, 10**12 // 2))
     index = build_index(("linux/amd64", "linux/arm64"), seed="app", shared=[layer("shared")])
     with RegistryServer({APP: index}) as running:
         yield running.server.reference(APP)

@@ -304,7 +304,7 @@ def test_a_signal_ends_a_report_that_waits_for_a_reader(pulled: Line, tmp_path: 
         try:
             assert select.select([reader], [], [], 60)[0]
             running.send_signal(signal.SIGINT)
-            assert running.wait(timeout=20) == 130
+            assert running.wait(timeout=60) == 130
         finally:
             running.kill()
             os.close(reader)

@@ -64,11 +64,11 @@ def about_to_end(caller: Client, ref: str) -> Iterator[None]:
     def messages() -> Iterator[object]:
         yield message(WRITE, ref, data=b"hel")
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
 
     call = caller.content.Write(messages(), metadata=caller.headers)  # type: ignore[arg-type]
     assert next(call).offset == 3
-    assert entered.wait(10)
+    assert entered.wait(60)
     timer = threading.Timer(0.06, leave.set)
     timer.start()
     try:

@@ -11,6 +11,7 @@ import pytest
 from imagestore.containerd.collector import Collector
 from imagestore.errors import StoreError, StoreFullError, UndeletableError
 from imagestore.store.workers import StoreWorkers
+from tests.support.patience import until_in_loop
 
 UNDELETABLE = UndeletableError({"sha256:0": "content sha256:0: can't delete"})
 FULL = StoreFullError("metadata.db: no space")
@@ -21,26 +22,29 @@ class Failing:
 
     def __init__(self, failure: StoreError) -> None:
         self.runs = 0
+        self.began: list[float] = []
         self.collections = 0
         self.failure = failure
 
     async def transfer(self, _work: Callable[..., object]) -> None:
         self.runs += 1
-        await asyncio.sleep(0.03)
+        self.began.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.02)
         raise self.failure
 
 
 @pytest.mark.parametrize("failure", [UNDELETABLE, FULL])
 def test_one_that_fails_each_time_is_not_run_more_often_than_one_that_ends_well(failure: StoreError) -> None:
-    async def remove_twice() -> int:
+    async def remove_twice() -> list[float]:
         workers = Failing(failure)
         collector = Collector(cast("StoreWorkers", workers))
-        for _ in range(2):
+        for count in (1, 2):
             collector.note_removal()
-            await asyncio.sleep(0.4)
-        return workers.runs
+            await until_in_loop(lambda count=count: workers.collections == count, "a collection")
+        return workers.began
 
-    assert asyncio.run(remove_twice()) == 1, "the second is due a second and a half after the first"
+    first, second = asyncio.run(remove_twice())
+    assert second - first > 0.9, "the pause is as long as many runs"
 
 
 def wait_together(failure: StoreError) -> tuple[int, list[BaseException | None]]:

@@ -9,7 +9,6 @@ import hashlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +36,7 @@ from tests.support.containerd_client import (
     offsets,
     refused,
 )
+from tests.support.patience import until
 from tests.support.rpc_server import containerd_face
 
 NOT_FOUND, INVALID = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
@@ -157,14 +157,14 @@ def test_a_second_writer_is_refused_while_the_first_goes_on(client: Client) -> N
         def messages() -> Iterator[content_pb2.WriteContentRequest]:
             yield message(WRITE, "r", data=b"hel")
             entered.set()
-            leave.wait(10)
+            leave.wait(60)
 
         list(client.content.Write(messages(), metadata=client.headers))
 
     thread = threading.Thread(target=first)
     thread.start()
     try:
-        assert entered.wait(10)
+        assert entered.wait(60)
         while not client.statuses():
             pass
         with refused(grpc.StatusCode.UNAVAILABLE, "locked"):
@@ -183,7 +183,7 @@ def test_a_client_that_goes_away_lets_go_of_its_ingest(client: Client) -> None:
 
     def messages() -> Iterator[content_pb2.WriteContentRequest]:
         yield message(WRITE, "r", data=b"hel")
-        leave.wait(10)
+        leave.wait(60)
 
     stream = client.content.Write(messages(), metadata=client.headers)
     assert next(iter(stream)).offset == 3
@@ -320,11 +320,7 @@ def test_a_refused_write_leaves_no_message_to_the_garbage_collector(client: Clie
                 client.ingest(b"hello")
             with refused(PRECONDITION):
                 client.write(message(COMMIT, "r2", data=b"hello", total=3))
-        for _ in range(100):
-            if not any(isinstance(each, UploadPart) for each in gc.get_objects()):
-                return
-            time.sleep(0.02)
-        raise AssertionError("messages are still there")
+        until(lambda: not any(isinstance(each, UploadPart) for each in gc.get_objects()), "the messages are gone")
 
 
 def test_a_piece_that_waits_for_its_reader_is_held_by_nobody_else(store: ImageStore) -> None:

@@ -91,10 +91,10 @@ def test_a_long_search_keeps_no_quick_call_waiting_and_ends_with_its_caller(
     client.write(message(content_pb2.WRITE, "open", data=b"b"))
     LeasesStub(client.channel).Create(leases_pb2.CreateRequest(id="l"), metadata=client.headers)
     calls = [LISTS[what](client) for _ in range(QUICK_THREADS)]
-    assert all(search.begun.acquire(timeout=10) for _ in calls)
+    assert all(search.begun.acquire(timeout=60) for _ in calls)
     # Every quick thread would be taken.
     request = namespaces_pb2.GetNamespaceRequest(name="default")
-    assert NamespacesStub(client.channel).Get(request, timeout=10).namespace.name == "default"
+    assert NamespacesStub(client.channel).Get(request, timeout=60).namespace.name == "default"
     for call in calls:
         call.cancel()
-    assert all(search.left.acquire(timeout=10) for _ in calls)
+    assert all(search.left.acquire(timeout=60) for _ in calls)

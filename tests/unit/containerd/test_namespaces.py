@@ -88,7 +88,7 @@ def test_shared_content_that_was_collected_meanwhile_is_not_found_and_can_be_wri
 
     def messages() -> Iterator[content_pb2.WriteContentRequest]:
         yield message(STAT, "r", expected=HELLO)
-        collected.wait(10)
+        collected.wait(60)
         yield message(COMMIT, offset=5)
 
     stream = other.content.Write(messages(), metadata=other.headers)

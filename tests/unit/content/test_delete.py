@@ -111,7 +111,7 @@ def test_an_interrupt_leaves_no_thread_that_still_deletes(blobs: Path, monkeypat
         unlink(name, dir_fd=dir_fd)
 
     def interrupt() -> None:
-        begun.wait(5)
+        begun.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
         due.set()
 

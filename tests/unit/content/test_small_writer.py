@@ -202,10 +202,10 @@ def test_one_fetches_and_the_others_find(store: LocalContentStore, small_blobs: 
     with opened(store, small_blobs, b"x") as writer:
         thread = threading.Thread(target=second)
         thread.start()
-        assert waited.wait(5)
+        assert waited.wait(60)
         writer.write(b"x")
         writer.commit(Digest.of(b"x"), 1)
-    thread.join(5)
+    thread.join(60)
     assert len(found) == 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,6 +44,7 @@ from imagestore.testing.faults import Drip, Stall
 from imagestore.util.rpc import MOST_TEXT_BYTES, text_of
 from tests.support.cri_server import cri_server
 from tests.support.node import HYPERV, PROCESS, Node, node
+from tests.support.patience import until
 from tests.unit.cri.image_calls import CANARY, HOST, WINDOWS, spec
 
 
@@ -235,22 +235,25 @@ def test_a_deadline_ends_the_download_and_the_next_pull_goes_on_there(tmp_path: 
     size = 512 * 400
     image = build_image(WINDOWS, layers=[large_layer("slow", size)])
     (part,) = image.layers
-    slow = FaultRule(Drip(100_000.0), Where(reference=str(part.digest)), times=1)
+    slow = FaultRule(Drip(200_000.0), Where(reference=str(part.digest)), times=0)
     with (
         node(tmp_path, {f"{HOST}/slow:1": image}, faults=[slow]) as here,
         cri_server(here.store) as server,
         CriImageService(server.endpoint) as client,
     ):
-        with pytest.raises(DeadlineExceededError):
-            client.pull(spec(f"{HOST}/slow:1"), cancel=CancelToken(0.5))
-        wait_until(lambda: not server.pulls.in_progress)
+        # On a busy machine the deadline may come before the bytes.
+        for _ in range(100):
+            with pytest.raises(DeadlineExceededError):
+                client.pull(spec(f"{HOST}/slow:1"), cancel=CancelToken(0.5))
+            until(lambda: not server.pulls.in_progress, "the pull has ended")
+            if any(ingest.offset for ingest in here.store.content.statuses()):
+                break
         (ingest,) = here.store.content.statuses()
         assert 0 < ingest.offset < size
         assert client.status(spec(f"{HOST}/slow:1")) is None
         client.pull(spec(f"{HOST}/slow:1"))
-        assert [entry.range for entry in here.registry.ledger.select(digest=part.digest)][1:] == [
-            f"bytes={ingest.offset}-"
-        ]
+        *_, last = here.registry.ledger.select(digest=part.digest)
+        assert last.range == f"bytes={ingest.offset}-"
 
 
 def test_a_second_identical_pull_joins_the_first_and_survives_its_caller(tmp_path: Path) -> None:
@@ -264,7 +267,7 @@ def test_a_second_identical_pull_joins_the_first_and_survives_its_caller(tmp_pat
         ThreadPoolExecutor(2) as pool,
     ):
         first = pool.submit(client.pull, spec(f"{HOST}/slow:1"), cancel=first_token)
-        wait_until(lambda: here.registry.ledger.count(kind="blob") > 1)
+        until(lambda: here.registry.ledger.count(kind="blob") > 1, "the first pull asks for blobs")
         second = pool.submit(client.pull, spec("registry.example/slow:1", PROCESS))
         threading.Timer(0.1, first_token.cancel, ["enough"]).start()
         with pytest.raises(OperationCancelledError, match="enough"):
@@ -285,7 +288,7 @@ def test_a_pull_with_other_credentials_joins_nobody(tmp_path: Path) -> None:
     ):
         right = AuthConfig(username="alice", password=Secret(CANARY))
         first = pool.submit(client.pull, spec(f"{HOST}/slow:1"), auth=right)
-        wait_until(lambda: here.registry.ledger.count(kind="blob") > 1)
+        until(lambda: here.registry.ledger.count(kind="blob") > 1, "the first pull asks for blobs")
         for auth in (None, AuthConfig(username="alice", password=Secret("wrong"))):
             with pytest.raises(AuthenticationError):
                 client.pull(spec(f"{HOST}/slow:1"), auth=auth)
@@ -297,16 +300,6 @@ def test_a_passed_deadline_starts_nothing(here: Node, client: CriImageService) -
     with pytest.raises(DeadlineExceededError):
         client.pull(spec(f"{HOST}/user:uid"), cancel=CancelToken(0.0))
     assert not here.registry.ledger.entries
-
-
-def wait_until(condition: object) -> None:
-    """Wait for something another thread does."""
-    assert callable(condition)
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.005)
-    raise AssertionError("the condition did not come true within 5 seconds")
 
 
 @pytest.mark.parametrize("size", [64 * 1024, 4 * 1024 * 1024], ids=["small", "large"])

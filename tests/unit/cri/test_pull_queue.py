@@ -10,6 +10,7 @@ import pytest
 from imagestore import BlobAdvanced, BlobDone, BlobStarted, CancelToken, Descriptor, Digest, Event, Observer
 from imagestore.cri.pull_queue import FairSlots, PullKey, PullOutcome, PullQueue
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError, StoreBusyError
+from tests.support.patience import until_in_loop
 
 KEY = PullKey(1, "registry.example/app:1", "runc", "")
 LAYER = Descriptor("application/vnd.oci.image.layer.v1.tar", Digest.of(b"layer"), 5)
@@ -62,11 +63,7 @@ class Job:
 async def soon(condition: object) -> None:
     """Let the loop run until a condition holds."""
     assert callable(condition)
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("the condition did not come true")
+    await until_in_loop(condition, "the condition")
 
 
 def test_identical_pulls_are_one_and_share_its_outcome() -> None:
@@ -214,6 +211,9 @@ def test_a_slow_registry_leaves_places_for_others(slow_hosts: int) -> None:
         stuck = [(f"slow{host}.example/app:{at}", Job()) for host in range(slow_hosts) for at in range(20)]
         callers = [asyncio.create_task(queue.pull(replace(KEY, reference=name), job)) for name, job in stuck]
         await soon(lambda: queue.in_progress == len(stuck))
+        await soon(
+            lambda: all(any(job.runs for name, job in stuck if f"slow{at}." in name) for at in range(slow_hosts))
+        )
         await asyncio.sleep(0.01)
         # Each of them works, and none of them holds all slots.
         for host in range(slow_hosts):
@@ -243,7 +243,7 @@ def test_places_are_handed_out_in_turn_and_never_lost() -> None:
         # The last one leaves the line in the moment in which a place becomes free for another.
         waits[0].cancel()
         slots.release("a.example")
-        await asyncio.wait(waits, timeout=0.05)
+        await soon(waits[1].done)
         assert [wait.cancelled() for wait in waits[:1]] == [True]
         assert waits[1].done()
         assert not waits[2].done()

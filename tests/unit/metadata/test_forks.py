@@ -89,7 +89,7 @@ def test_a_child_forked_in_an_exchange_does_not_hold_up_who_appends(
         monkeypatch.setattr(journal_module, "reach", reach)
         with contextlib.suppress(OSError):
             journal.exchange(prepared, journal.size())
-    appending.join(3)
+    appending.join(60)
     assert not appending.is_alive()
 
 
@@ -105,7 +105,7 @@ def test_a_child_forked_while_a_journal_is_prepared_does_not_lock_the_new_one(
     monkeypatch.undo()
     appending = threading.Thread(target=lambda: journal.release(2, "lease"), daemon=True)
     appending.start()
-    appending.join(3)
+    appending.join(60)
     assert not appending.is_alive()
 
 
@@ -314,7 +314,7 @@ def test_a_child_that_ends_closes_nothing_of_its_parents(tmp_path: Path) -> None
         assert parent.stdout is not None
         parent.stdout.readline()
         commit_in_another_process(path, "of one that was killed", is_killed=True)
-        parent.communicate(b"\n", timeout=20)
+        parent.communicate(b"\n", timeout=60)
     assert parent.returncode == 0
     assert leases(path) == ["of one that was killed"]
 
@@ -331,7 +331,7 @@ def working_thread(store: SqliteMetadataStore) -> Iterator[None]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    begun.wait(5)
+    begun.wait(60)
     try:
         yield
     finally:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 import httpx
@@ -14,6 +12,8 @@ from imagestore import Digest
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
 from imagestore.testing.faults import Drip, Flip, Refuse, SlowHead, Truncate
 from tests.support.mirror import mirror_table, running_mirror
+from tests.support.patience import until
+from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ def test_who_asks_later_reads_along_from_the_start(tmp_path: Path) -> None:
 
         first = threading.Thread(target=ask)
         first.start()
-        with httpx.stream("GET", f"{mirror.url}{layer_path(upstream)}") as answer:
+        with httpx.stream("GET", f"{mirror.url}{layer_path(upstream)}", verify=PLAIN) as answer:
             pieces = answer.iter_raw()
             next(pieces)
             # The first client is not through yet, and this one has bytes.
@@ -57,7 +57,7 @@ def test_who_asks_later_reads_along_from_the_start(tmp_path: Path) -> None:
 def test_a_client_that_goes_away_ends_nothing(tmp_path: Path) -> None:
     slow = FaultRule(Drip(bytes_per_second=LAYER_BYTES), Where(reference=str(LAYER.digest), method="GET"))
     with serving(slow) as upstream, running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror:
-        with httpx.stream("GET", f"{mirror.url}{layer_path(upstream)}") as answer:
+        with httpx.stream("GET", f"{mirror.url}{layer_path(upstream)}", verify=PLAIN) as answer:
             next(answer.iter_raw())
         assert Digest.of(mirror.get(layer_path(upstream)).content) == LAYER.digest
         upstream.ledger.assert_single_flight(LAYER.digest)
@@ -80,9 +80,15 @@ def test_an_upstream_that_lies_serves_nobody(tmp_path: Path) -> None:
     ):
         with pytest.raises(httpx.RemoteProtocolError):
             mirror.get(layer_path(upstream))
+
+        def is_refused() -> bool:
+            try:
+                return mirror.get(layer_path(upstream)).status_code == 404
+            except httpx.RemoteProtocolError:
+                return False
+
         # It is tried once more, in vain; and then not again for every client that comes.
-        with contextlib.suppress(httpx.RemoteProtocolError):
-            assert mirror.get(layer_path(upstream)).status_code == 404
+        until(is_refused, "the layer is taken for missing")
         asked = upstream.ledger.count(kind="blob", method="GET")
         assert mirror.get(layer_path(upstream)).status_code == 404
         assert upstream.ledger.count(kind="blob", method="GET") == asked
@@ -98,12 +104,10 @@ def test_a_transfer_that_breaks_is_resumed(tmp_path: Path) -> None:
 
 
 def test_an_answer_in_time_is_no(tmp_path: Path) -> None:
-    late = FaultRule(SlowHead(seconds=3.0), Where(kind="blob"), times=0)
+    late = FaultRule(SlowHead(seconds=60.0), Where(kind="blob"), times=0)
     settings = mirror_table({"PLACE": ""}, answer_timeout='"300ms"')
     with serving(late) as upstream, running_mirror(tmp_path, settings.replace("PLACE", upstream.address)) as mirror:
-        started = time.monotonic()
         assert mirror.get(layer_path(upstream)).status_code == 404
-        assert time.monotonic() - started < 2.5
 
 
 @pytest.mark.parametrize(
@@ -147,7 +151,7 @@ def test_a_mirror_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         table = mirror_table({upstream.address: ""})
         with (
             running_mirror(tmp_path, table) as first,
-            httpx.stream("GET", f"{first.url}{layer_path(upstream)}") as answer,
+            httpx.stream("GET", f"{first.url}{layer_path(upstream)}", verify=PLAIN) as answer,
         ):
             pieces = answer.iter_raw()
             next(pieces)

@@ -11,8 +11,9 @@ import pytest
 from imagestore import Digest
 from imagestore.errors import StoreFullError
 from imagestore.mirror.catalogue import Catalogue
-from imagestore.mirror.keeping import SPARED_SECONDS, Keeper, lease_of
+from imagestore.mirror.keeping import Keeper, lease_of
 from imagestore.mirror.numbers import MirrorNumbers
+from imagestore.mirror.sqlite_rows import open_sqlite_rows
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
 from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.distribution import StoredDocument
@@ -123,25 +124,6 @@ def test_leases_follow_the_catalogue_at_the_start(tmp_path: Path) -> None:
             assert layer_of(0) in held
 
 
-def test_a_shared_blob_stays_while_one_of_its_images_does(tmp_path: Path) -> None:
-    now = 1000.0
-    catalogue = Catalogue(tmp_path / "mirror.db", clock=lambda: now)
-    one, two = image_of(0), image_of(1)
-    shared, own = one.manifests[0].layers[0], one.manifests[0].config
-    catalogue.put_document("r.example", "r.example/app", one.target, [own, shared], tag="1")
-    now += SPARED_SECONDS
-    catalogue.put_document("r.example", "r.example/other", two.target, [shared], tag="1")
-    for blob in (own, shared):
-        catalogue.put_blob("r.example", "r.example/app", blob)
-    freed = catalogue.evict_one("r.example", not_since=now - 1)
-    assert set(freed or ()) == {one.target.digest, own.digest}
-    assert catalogue.tag("r.example/app", "1") is None
-    assert catalogue.evict_one("r.example", not_since=now - 1) is None
-    assert catalogue.used_bytes("r.example") == two.target.size + shared.size
-    Keeper(catalogue, MirrorNumbers())
-    catalogue.close()
-
-
 def test_a_manifest_with_a_wrong_size_uncounts_nothing(tmp_path: Path) -> None:
     """Nor does it keep the blob from those whose manifests are right."""
     image = image_of(0)
@@ -179,7 +161,9 @@ def test_what_is_here_is_served_though_its_use_cannot_be_noted(tmp_path: Path) -
             pull(mirror, upstream, 0)
         with running_mirror(tmp_path, table) as mirror:
             full = sqlite3.connect(tmp_path / "mirror.db")
-            full.execute("CREATE TRIGGER full BEFORE UPDATE ON document BEGIN SELECT raise(FAIL, 'no space'); END")
+            full.execute(
+                "CREATE TRIGGER full BEFORE UPDATE ON mirror_document BEGIN SELECT raise(FAIL, 'no space'); END"
+            )
             full.close()
             assert pull(mirror, upstream, 0) == 200
 
@@ -204,15 +188,14 @@ def test_two_fetches_of_one_blob_reserve_it_once(tmp_path: Path) -> None:
         running_mirror(tmp_path, mirror_table({upstream.address: 'quota = "1536Ki"'})) as mirror,
         mirror.workers.lend() as store,
     ):
-        catalogue = Catalogue(tmp_path / "other.db")
+        catalogue = Catalogue(open_sqlite_rows(tmp_path / "other.db"))
         keeper, settings = Keeper(catalogue, MirrorNumbers()), mirror.mirror.upstreams.settings.upstreams
         blob, other = (image_of(number).manifests[0].layers[0] for number in (0, 1))
-        for _ in range(2):
-            keeper.reserve(store, settings[upstream.address], blob)
-        keeper.give_back(upstream.address, blob)
+        first, second = (keeper.reserve(store, settings[upstream.address], blob) for _ in range(2))
+        keeper.give_back(first)
         # The second one is still on its way.
         with pytest.raises(StoreFullError):
             keeper.reserve(store, settings[upstream.address], other)
-        keeper.give_back(upstream.address, blob)
+        keeper.give_back(second)
         keeper.reserve(store, settings[upstream.address], other)
         catalogue.close()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from imagestore.testing import RegistryServer, build_index, synthetic_layer
 from tests.support.mirror import mirror_table, running_mirror
+from tests.support.patience import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,12 +37,12 @@ def test_the_manifests_that_are_chosen(tmp_path: Path, members: str, wanted: set
             if platform in wanted
             for part in (manifest.descriptor, manifest.config, *manifest.layers)
         }
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
+
+        def is_whole() -> bool:
             with mirror.workers.lend() as store:
-                if all(store.content.exists(digest) for digest in expected):
-                    break
-            time.sleep(0.02)
+                return all(store.content.exists(digest) for digest in expected)
+
+        until(is_whole, "what is wanted is here")
         with mirror.workers.lend() as store:
             here = {info.digest for info in store.content.walk()}
         assert here == expected | {IMAGE.target.digest}

@@ -12,6 +12,7 @@ import pytest
 from imagestore import Digest
 from imagestore.testing import RegistryServer, build_artifact, build_index, synthetic_layer
 from tests.support.mirror import RunningMirror, mirror_table, running_mirror
+from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +114,7 @@ def test_the_size_of_a_blob_of_which_nothing_is_known(mirror: RunningMirror, ups
 def test_lists(mirror: RunningMirror, upstream: RegistryServer) -> None:
     answer = mirror.get(path(upstream, "tags/list") + "&n=1")
     assert answer.json() == {"name": "team/app", "tags": ["1"]}
-    rest = httpx.get(f"{mirror.url}{answer.headers['Link'].partition('<')[2].partition('>')[0]}")
+    rest = httpx.get(f"{mirror.url}{answer.headers['Link'].partition('<')[2].partition('>')[0]}", verify=PLAIN)
     assert rest.json()["tags"] == ["signed"]
     referrers = mirror.get(path(upstream, f"referrers/{IMAGE.target.digest}")).json()
     assert [each["digest"] for each in referrers["manifests"]] == [str(SIGNATURE.target.digest)]

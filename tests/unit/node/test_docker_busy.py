@@ -32,7 +32,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[socket.sock
 def answer(listener: socket.socket) -> None:
     time.sleep(0.1)
     listener.listen(16)
-    listener.settimeout(5)
+    listener.settimeout(60)
     with contextlib.suppress(TimeoutError):
         listener.accept()[0].close()
         while True:
@@ -49,7 +49,7 @@ def test_a_full_line_is_waited_for(full: tuple[socket.socket, str]) -> None:
     listener, path = full
     thread = threading.Thread(target=answer, args=(listener,))
     thread.start()
-    connection = EngineConnection(path, timeout_seconds=10)
+    connection = EngineConnection(path, timeout_seconds=60)
     try:
         assert connection.request("GET", "/info") == b"OK"
     finally:
@@ -64,7 +64,7 @@ def test_a_line_that_stays_full_ends_with_the_time_or_the_token(full: tuple[sock
         connection.request("GET", "/info")
     token = CancelToken()
     token.cancel()
-    patient = EngineConnection(path, timeout_seconds=10)
+    patient = EngineConnection(path, timeout_seconds=60)
     with (
         pytest.raises(OperationCancelledError),
         patient.stream("/p", "pull", query={}, headers={}, stall_seconds=1, cancel=token),

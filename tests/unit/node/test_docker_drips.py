@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,17 +68,14 @@ def dripping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Ite
 
 
 @contextlib.contextmanager
-def connected(path: str, seconds: float = 5.0) -> Iterator[EngineConnection]:
-    """A connection, for less time than a test that hangs would take."""
-    connection, began = EngineConnection(path, timeout_seconds=seconds), time.monotonic()
-    yield connection
-    assert time.monotonic() - began < 4
-    connection.close()
+def connected(path: str, seconds: float = 60.0) -> Iterator[EngineConnection]:
+    with contextlib.closing(EngineConnection(path, timeout_seconds=seconds)) as connection:
+        yield connection
 
 
 def drip(start: bytes, piece: bytes) -> Iterable[bytes]:
-    # So many that a limit of the test doesn't depend on them, and not for ever.
-    return itertools.chain([start], itertools.repeat(piece, 400))
+    # Far longer than any limit here, and not for ever.
+    return itertools.chain([start], itertools.repeat(piece, 3000))
 
 
 @pytest.mark.parametrize(
@@ -110,13 +106,13 @@ def test_a_deadline_ends_a_read_that_began_behind_drips(dripping: Callable[[Iter
     def pieces() -> Iterator[bytes]:
         yield UNTIL_THE_END
         yield from itertools.repeat(b" ", 5)
-        time.sleep(0.6)
+        assert is_given_up.wait(60)
 
+    is_given_up = threading.Event()
     with connected(dripping(pieces())) as connection:
-        began = time.monotonic()
         with pytest.raises(DeadlineExceededError):
-            pull(connection, APP, None, stall_limit=Duration.of_seconds(60), cancel=CancelToken(0.3))
-        assert time.monotonic() - began < 0.55
+            pull(connection, APP, None, stall_limit=Duration.of_seconds(120), cancel=CancelToken(0.3))
+        is_given_up.set()
 
 
 def test_a_stream_without_whole_objects_stands_still(dripping: Callable[[Iterable[bytes]], str]) -> None:
@@ -128,9 +124,9 @@ def test_a_stream_without_whole_objects_stands_still(dripping: Callable[[Iterabl
 
 
 def test_a_stream_of_objects_does_not_stand_still(dripping: Callable[[Iterable[bytes]], str]) -> None:
-    pieces = itertools.chain([UNTIL_THE_END], itertools.repeat(OBJECT, 30))
+    pieces = itertools.chain([UNTIL_THE_END], itertools.repeat(OBJECT, 60))
     with connected(dripping(pieces)) as connection:
-        pull(connection, APP, None, stall_limit=Duration.of_seconds(0.3))
+        pull(connection, APP, None, stall_limit=Duration.of_seconds(1))
 
 
 def test_a_cancelled_stream_is_cancelled_also_within_an_object(dripping: Callable[[Iterable[bytes]], str]) -> None:

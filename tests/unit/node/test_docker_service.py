@@ -231,7 +231,7 @@ def test_a_pull_without_a_result_is_an_error(bed: Bed) -> None:
 
 def test_a_pull_that_stands_still_is_given_up(bed: Bed) -> None:
     let_go = threading.Event()
-    bed.engine.on_stream = lambda: (let_go.wait(10), None)[1]
+    bed.engine.on_stream = lambda: (let_go.wait(60), None)[1]
     service = bed.another(stall_limit=Duration.of_seconds(0.05))
     with pytest.raises(DeadlineExceededError):
         service.pull(ImageSpec(f"{APP}:1"))
@@ -243,7 +243,7 @@ def test_a_call_has_the_request_timeout(bed: Bed) -> None:
     service.list()
     let_go = threading.Event()
     original = bed.engine.answer
-    bed.engine.answer = lambda *args: (let_go.wait(10), original(*args))[1]  # type: ignore[method-assign]
+    bed.engine.answer = lambda *args: (let_go.wait(60), original(*args))[1]  # type: ignore[method-assign]
     with pytest.raises(DeadlineExceededError):
         service.list()
     let_go.set()
@@ -251,7 +251,7 @@ def test_a_call_has_the_request_timeout(bed: Bed) -> None:
 
 def test_cancelling_ends_a_blocked_pull(bed: Bed) -> None:
     token, let_go = CancelToken(), threading.Event()
-    bed.engine.on_stream = lambda: (let_go.wait(10), None)[1]
+    bed.engine.on_stream = lambda: (let_go.wait(60), None)[1]
     threading.Timer(0.05, token.cancel, ("enough",)).start()
     with pytest.raises(OperationCancelledError):
         bed.service.pull(ImageSpec(f"{APP}:1"), cancel=token)
@@ -343,7 +343,7 @@ def test_pulls_of_one_reference_for_two_handlers_dont_mix(bed: Bed) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert found == {"": id_of("content", "linux/amd64"), "arm": id_of("content", "linux/arm64")}
     for handler, image_id in found.items():
         status = bed.service.status(ImageSpec(f"{APP}:1", handler))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -25,6 +24,7 @@ from imagestore.node.docker import handler_table
 from imagestore.node.docker.handler_table import HandlerTable
 from imagestore.node.docker.service import DockerImageService
 from tests.support.docker_engine import Engine, docker_engine, id_of
+from tests.support.patience import until
 
 APP = "registry.example/team/app"
 TAG = f"{APP}:1"
@@ -239,22 +239,14 @@ def test_a_cancelled_pull_moves_no_tag_even_if_the_engine_ends_it(
 
     def cancelled_midway() -> None:
         token.cancel("enough")
-        is_over.wait(10)
+        is_over.wait(60)
 
     engine.on_stream = cancelled_midway
     with pytest.raises(OperationCancelledError):
         service().pull(ImageSpec(TAG, "arm"), cancel=token)
     is_over.set()
-    until(lambda: ARM in engine.ids)
+    until(lambda: ARM in engine.ids, "the engine has the image")
     assert (engine.tags, found(service())) == (before, BUILT if has_tag else None)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if is_so():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not come about within 5 seconds")
 
 
 def test_an_image_that_loses_its_only_name_to_another_handler_is_kept(engine: Engine, tmp_path: Path) -> None:

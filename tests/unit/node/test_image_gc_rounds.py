@@ -116,10 +116,15 @@ def test_only_repeated_failures_of_rounds_are_events() -> None:
 
 @pytest.mark.parametrize(("policy", "rounds"), [(CollectionPolicy(100, 80), False), (CollectionPolicy(90, 80), True)])
 def test_rounds_run_only_where_the_policy_can_remove(policy: CollectionPolicy, rounds: bool) -> None:
-    bed = Bed(policy=policy, disk=DiskUsage(0, 0))
-    token = CancelToken(0.05)
-    CollectionLoop(bed.collector, recorder=bed.events.append, period=seconds(0.01)).run(token)
-    assert bool(bed.events) is rounds
+    bed, told = Bed(policy=policy, disk=DiskUsage(0, 0)), list[NodeEvent]()
+    token = CancelToken(60 if rounds else 0.05)
+
+    def note(event: NodeEvent) -> None:
+        told.append(event)
+        token.cancel("told")
+
+    CollectionLoop(bed.collector, recorder=note, period=seconds(0.01)).run(token)
+    assert bool(told) is rounds
 
 
 def test_the_disk_is_that_of_the_services_file_system() -> None:

@@ -62,7 +62,7 @@ def test_no_more_than_the_limit_run_at_once(limit: int | None, most: int) -> Non
                 seen.append(running)
                 if running == most:
                     full.set()
-            full.wait(10)
+            full.wait(60)
             with lock:
                 running -= 1
 
@@ -70,7 +70,7 @@ def test_no_more_than_the_limit_run_at_once(limit: int | None, most: int) -> Non
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert max(seen) == most
 
 
@@ -89,7 +89,7 @@ def test_slots_are_granted_in_the_order_of_arrival() -> None:
             while slots.waiting <= number:
                 threading.Event().wait(0.001)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert order == [0, 1, 2, 3, 4]
 
 
@@ -107,7 +107,7 @@ def test_a_cancelled_wait_takes_no_slot() -> None:
         while not slots.waiting:
             threading.Event().wait(0.001)
         token.cancel("enough")
-        thread.join(10)
+        thread.join(60)
     assert ended == [True]
     with slots.slot(CancelToken()):
         assert slots.waiting == 0
@@ -125,11 +125,11 @@ def work():
         while not slots.waiting:
             is_over.wait(0.01)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        is_over.wait(10)
+        is_over.wait(60)
 
 worker = threading.Thread(target=work)
 worker.start()
-is_held.wait(10)
+is_held.wait(60)
 try:
     with slots.slot():
         print("never")

@@ -23,7 +23,7 @@ from imagestore.registry.retry import Timing
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.scripted_server import Server
-from tests.unit.registry.wire import SHORT
+from tests.unit.registry.wire import HASTY, PATIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,7 +198,7 @@ def raw_server() -> Iterator[Callable[..., RawServer]]:
 
 def _wake(listener: socket.socket) -> None:
     # accept() can't be ended from outside on every system; one more connection ends it.
-    with contextlib.suppress(OSError), socket.create_connection(listener.getsockname(), timeout=1.0):
+    with contextlib.suppress(OSError), socket.create_connection(listener.getsockname(), timeout=60):
         pass
 
 
@@ -206,7 +206,7 @@ def _serve(listener: socket.socket, server: RawServer, stop: threading.Event) ->
     while not stop.is_set():
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(5.0)
+            connection.settimeout(60)
             head = b""
             while b"\r\n\r\n" not in head:
                 data = connection.recv(65536)
@@ -220,11 +220,17 @@ def _serve(listener: socket.socket, server: RawServer, stop: threading.Event) ->
 
 
 @pytest.fixture
-def sender(request: pytest.FixtureRequest) -> Iterator[HttpSender]:
-    """One for real sockets, which are given up soon; the TIMEOUTS of a module count for its tests."""
-    made = HttpSender(proxies=ProxyRules(), timeouts=getattr(request.module, "TIMEOUTS", SHORT))
-    yield made
-    made.close()
+def sender() -> Iterator[HttpSender]:
+    """One for real sockets."""
+    with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=PATIENT)) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty() -> Iterator[HttpSender]:
+    """One that soon gives up peers who never go on."""
+    with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=HASTY)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from imagestore import CancelToken
-from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import Response, make_request
 from tests.support.streams import drain
 
@@ -21,7 +21,6 @@ BODY = (bytes(index * 7 % 251 for index in range(251)) * (SIZE // 251 + 1))[:SIZ
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 Script = Callable[[socket.socket], None]
-PATIENT = Timeouts(connect=2.0, idle=0.5)
 
 
 @dataclass
@@ -54,7 +53,7 @@ class Server:
 
     def _serve(self, accepted: socket.socket) -> None:
         with accepted, contextlib.suppress(OSError, IndexError):
-            accepted.settimeout(5.0)
+            accepted.settimeout(60)
             connection = accepted if self.context is None else self.context.wrap_socket(accepted, server_side=True)
             with connection:
                 while _read_head(connection):

@@ -243,7 +243,7 @@ def test_parallel_layers_cause_one_exchange() -> None:
     gate = threading.Event()
 
     def slow(asked: Asked) -> FakeResponse:
-        gate.wait(5)
+        gate.wait(60)
         return server.grant(asked)
 
     server = TokenServer(slow)
@@ -254,7 +254,7 @@ def test_parallel_layers_cause_one_exchange() -> None:
         thread.start()
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert (got, len(server.asked)) == (["Bearer CANARY-1"] * 8, 1)
 
 

@@ -53,7 +53,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ def sender() -> Iterator[HttpSender]:
 def ask(sender: HttpSender, server: Server) -> bytes:
     request = make_request("GET", f"{server.origin}/")
     bound = sender.bound(server.origin, ConnectionSettings())
-    with bound.send(request, cancel=CancelToken(10)) as response:
+    with bound.send(request, cancel=CancelToken(60)) as response:
         return response.read(100)
 
 

@@ -270,7 +270,7 @@ def test_a_host_that_serves_in_parts_is_asked_for_the_next_without_waiting(make_
 
     # Each part's place at the host is given back before the next is asked for.
     bench = make_bench(Script(parts), policy=TransferPolicy(connections_per_host=1))
-    with bench.client.blob(REFERENCE, layer, offset=1, cancel=CancelToken(10)) as stream:
+    with bench.client.blob(REFERENCE, layer, offset=1, cancel=CancelToken(60)) as stream:
         assert drain(stream) == content[1:]
     assert bench.time.slept == []
 

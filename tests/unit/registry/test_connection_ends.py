@@ -24,7 +24,6 @@ from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
     BODY,
     HEAD,
-    PATIENT,
     PIECE,
     SIZE,
     Script,
@@ -35,20 +34,19 @@ from tests.unit.registry.scripted_server import (
     say,
     whole,
 )
+from tests.unit.registry.wire import PATIENT
 
-TIMEOUTS = PATIENT
 
-
-def test_a_stall_in_the_body_is_unavailable(sender: HttpSender, serve: Serve) -> None:
+def test_a_stall_in_the_body_is_unavailable(hasty: HttpSender, serve: Serve) -> None:
     server = serve(say(HEAD % SIZE + BODY[:PIECE], pause=1.0))
-    with get(sender, server) as response, pytest.raises(RegistryUnavailableError, match="within the time"):
+    with get(hasty, server) as response, pytest.raises(RegistryUnavailableError, match="within the time"):
         drain(response)
 
 
 def test_a_kept_connection_waits_until_the_deadline_of_who_uses_it_now(serve: Serve) -> None:
-    server = serve(whole(), lambda connection: time.sleep(1.0))
-    with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=Timeouts(idle=5.0))) as sender:
-        with get(sender, server, CancelToken(0.5)) as response:
+    server = serve(whole(), lambda connection: connection.recv(1))
+    with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=PATIENT)) as sender:
+        with get(sender, server, CancelToken(60)) as response:
             drain(response)
         with pytest.raises(DeadlineExceededError, match=r"within 0\.6 seconds"):
             get(sender, server, CancelToken(0.6))
@@ -57,7 +55,7 @@ def test_a_kept_connection_waits_until_the_deadline_of_who_uses_it_now(serve: Se
 
 def test_a_body_that_drips_is_unavailable(serve: Serve) -> None:
     server = serve(say(HEAD % SIZE, *(bytes([byte]) for byte in BODY[:100]), pause=0.02))
-    timeouts = Timeouts(idle=5.0, pace=Pace(least_bytes_per_second=1000, window_seconds=0.2))
+    timeouts = Timeouts(idle=60.0, pace=Pace(least_bytes_per_second=1000, window_seconds=0.2))
     with (
         contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
         get(sender, server) as response,
@@ -105,7 +103,7 @@ def asking_over_tls(
         bound = sender.bound(origin, ConnectionSettings(ca_files=(path,)))
 
         def ask() -> bytes:
-            with bound.send(make_request("GET", f"{origin}/x"), cancel=CancelToken(6)) as response:
+            with bound.send(make_request("GET", f"{origin}/x"), cancel=CancelToken(60)) as response:
                 return drain(response)
 
         yield ask
@@ -172,11 +170,11 @@ def give_up(authority: trustme.CA, script: Script, timeouts: Timeouts, reason: s
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        with asking_over_tls(authority, listener.getsockname()[1], timeouts) as ask:
-            started = time.monotonic()
-            with pytest.raises(RegistryUnavailableError, match=reason):
-                ask()
-            assert time.monotonic() - started < 3
+        with (
+            asking_over_tls(authority, listener.getsockname()[1], timeouts) as ask,
+            pytest.raises(RegistryUnavailableError, match=reason),
+        ):
+            ask()
     thread.join()
 
 
@@ -191,7 +189,7 @@ def test_limits_hold_inside_a_tls_record_and_handshake(
 
 def test_a_handshake_that_drips_ends_with_the_time_to_connect(authority: trustme.CA, context: ssl.SSLContext) -> None:
     """Where the head's limit is far longer, and some byte always comes before the idle one is over."""
-    timeouts = Timeouts(connect=0.3, idle=5.0, pace=Pace(head_seconds=30.0))
+    timeouts = Timeouts(connect=0.3, idle=60.0, pace=Pace(head_seconds=30.0))
     script = dripping(context, b"", 0.02, after_handshake=False)
     give_up(authority, script, timeouts, "no connection within the time allowed")
 
@@ -269,5 +267,5 @@ def test_connections_that_were_idle_too_long_are_closed(serve: Serve) -> None:
         time.sleep(0.1)
         assert read(sender, other) == b"b"
         # Its server sees the end and is done.
-        one.threads[-1].join(2)
+        one.threads[-1].join(60)
         assert not one.threads[-1].is_alive()

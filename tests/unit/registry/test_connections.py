@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from imagestore import CancelToken
 from imagestore.errors import PreconditionError, RegistryUnavailableError
-from imagestore.registry.transport.http import HttpSender
+from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
+from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
     BODY,
     HEAD,
-    PATIENT,
     PIECE,
     SIZE,
     Serve,
@@ -31,8 +31,6 @@ from tests.unit.registry.scripted_server import (
     say,
     whole,
 )
-
-TIMEOUTS = PATIENT
 
 
 def test_a_large_body_comes_whole_and_its_connection_serves_again(sender: HttpSender, serve: Serve) -> None:
@@ -49,7 +47,7 @@ def test_a_chunked_body_that_was_not_read_to_its_end_ends_its_connection(sender:
 
     def parted(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello")
-        go.wait(5)
+        go.wait(60)
         with contextlib.suppress(OSError):
             connection.sendall(b"\r\n0\r\n\r\n")
 
@@ -200,7 +198,13 @@ def test_a_refusal_before_everything_is_sent_is_heard(sender: HttpSender, serve:
         assert response.status == 413
 
 
-def test_a_body_may_be_sent_slowly(sender: HttpSender, serve: Serve) -> None:
+def sending_in_pieces() -> contextlib.closing[HttpSender]:
+    """A sender whose time without a byte is less than the large bodies here take."""
+    timeouts = Timeouts(connect=60.0, idle=1.0, pace=Pace(head_seconds=60.0))
+    return contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts))
+
+
+def test_a_body_may_be_sent_slowly(serve: Serve) -> None:
     """A piece of it may take longer than the time without a byte, since bytes go all the time."""
     data = bytes(16 << 20) + b"end"
 
@@ -215,16 +219,16 @@ def test_a_body_may_be_sent_slowly(sender: HttpSender, serve: Serve) -> None:
     server = serve(take_slowly)
     fields = [("Content-Length", str(len(data)))]
     request = make_request("PATCH", f"http://127.0.0.1:{server.port}/upload", fields, iter([data]))
-    with sender.send(request, cancel=CancelToken(30)) as response:
+    with sending_in_pieces() as sender, sender.send(request, cancel=CancelToken(60)) as response:
         assert response.status == 202
 
 
-def test_a_refusal_is_read_although_the_peer_reads_no_further(sender: HttpSender, serve: Serve) -> None:
+def test_a_refusal_is_read_although_the_peer_reads_no_further(serve: Serve) -> None:
     go = threading.Event()
 
     def refuse(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
-        go.wait(10)
+        go.wait(60)
 
     server = serve(refuse)
     size = 64 << 20
@@ -232,7 +236,7 @@ def test_a_refusal_is_read_although_the_peer_reads_no_further(sender: HttpSender
         "PATCH", f"http://127.0.0.1:{server.port}/upload", [("Content-Length", str(size))], iter([bytes(size)])
     )
     try:
-        with sender.send(request, cancel=CancelToken(30)) as response:
+        with sending_in_pieces() as sender, sender.send(request, cancel=CancelToken(60)) as response:
             assert response.status == 413
     finally:
         go.set()

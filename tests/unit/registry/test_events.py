@@ -91,7 +91,7 @@ def test_waiting_for_another_pull_of_the_same_blob_is_told(tmp_path: Path) -> No
                 held.close()
 
         with held:
-            bench.store.pull(REFERENCE, observer=note, cancel=CancelToken(20))
+            bench.store.pull(REFERENCE, observer=note, cancel=CancelToken(60))
     assert [event for event in found if isinstance(event, BlobAwaited)] == [BlobAwaited(part)]
     assert f"layer {part.digest.short}: waiting for the pull that fetches it" in progress.sentence(BlobAwaited(part))
 

@@ -19,7 +19,7 @@ from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.scripted_server import reset
-from tests.unit.registry.wire import SHORT
+from tests.unit.registry.wire import PATIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ def listening(script: Callable[[socket.socket], None]) -> Iterator[int]:
 
 def failure_of(url: str, rules: ProxyRules) -> RegistryUnavailableError:
     with (
-        contextlib.closing(HttpSender(proxies=rules, timeouts=SHORT)) as sender,
+        contextlib.closing(HttpSender(proxies=rules, timeouts=PATIENT)) as sender,
         pytest.raises(RegistryUnavailableError) as raised,
     ):
         sender.send(make_request("GET", url), cancel=CancelToken())
@@ -116,7 +116,7 @@ def test_a_server_that_resets_the_connection_after_its_answer(monkeypatch: pytes
         connection.recv(65536)
         connection.sendall(ANSWER)
 
-    with listening(answer) as port, contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=SHORT)) as sender:
+    with listening(answer) as port, contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=PATIENT)) as sender:
         monkeypatch.setattr(socket.socket, "getpeername", gone_after_once)
         request = make_request("GET", f"http://127.0.0.1:{port}/")
         bound = sender.bound(Origin("http", "127.0.0.1", port), ConnectionSettings())

@@ -5,14 +5,12 @@ Where a proxy before us reads another message than we do, one answer can be hidd
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from imagestore.errors import ProtocolError, RegistryUnavailableError
 from imagestore.registry.transport.connection import MAX_HEAD_BYTES
 from imagestore.registry.transport.http import HttpSender
-from tests.unit.registry.scripted_server import HEAD, PATIENT, Serve, hang_up_after, read, say, whole
+from tests.unit.registry.scripted_server import HEAD, Serve, hang_up_after, read, say, whole
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -53,10 +51,8 @@ OK = b"HTTP/1.1 200 OK\r\n"
 )
 def test_a_head_that_is_no_http_is_refused_at_once(sender: HttpSender, serve: Serve, head: bytes) -> None:
     server = serve(say(head), whole(b"next"))
-    started = time.monotonic()
     with pytest.raises(ProtocolError, match="invalid HTTP response"):
         read(sender, server)
-    assert time.monotonic() - started < PATIENT.idle
     assert (read(sender, server), server.connections) == (b"next", 2)
 
 
@@ -108,12 +104,10 @@ def test_a_connection_with_an_answer_that_was_not_asked_for_serves_no_more(
     assert server.connections == 2
 
 
-def test_what_frames_a_chunk_can_not_come_for_ever(sender: HttpSender, serve: Serve) -> None:
+def test_what_frames_a_chunk_can_not_come_for_ever(hasty: HttpSender, serve: Serve) -> None:
     server = serve(say(CHUNKED + b"5;", *[b"x"] * 200, pause=0.1))
-    started = time.monotonic()
     with pytest.raises(RegistryUnavailableError, match="no answer within the time allowed"):
-        read(sender, server)
-    assert time.monotonic() - started < 20 * PATIENT.idle
+        read(hasty, server)
 
 
 def test_a_redirect_to_a_host_that_can_not_be_read_is_a_protocol_error(sender: HttpSender, serve: Serve) -> None:

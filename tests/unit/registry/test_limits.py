@@ -60,7 +60,7 @@ def test_places_are_given_in_the_order_of_asking() -> None:
     threads = []
 
     def wait_and_serve(number: int) -> None:
-        release = slots.take(ONE, cancel=CancelToken(5))
+        release = slots.take(ONE, cancel=CancelToken(60))
         served.append(number)
         release.give_back()
 
@@ -101,7 +101,7 @@ def test_whoever_gives_up_waiting_holds_nobody_up() -> None:
     with pytest.raises(DeadlineExceededError):
         slots.take(ONE, cancel=CancelToken(0.01))
     taken.give_back()
-    slots.take(ONE, cancel=CancelToken(1))
+    slots.take(ONE, cancel=CancelToken(60))
 
 
 class Crowd(httpx.SyncByteStream):
@@ -117,7 +117,7 @@ class Crowd(httpx.SyncByteStream):
             self.now += 1
             self.most = max(self.most, self.now)
         if self.meeting is not None:
-            self.meeting.wait(5)
+            self.meeting.wait(60)
         yield CONTENT
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ def test_pulls_of_one_client_share_the_hosts_places(make_bench: MakeBench) -> No
 
     def read(number: int) -> None:
         reference = Reference.parse(f"registry.example/team/app{number}:1")
-        with clients[number % 2].blob(reference, LAYER, cancel=CancelToken(10)) as stream:
+        with clients[number % 2].blob(reference, LAYER, cancel=CancelToken(60)) as stream:
             received.append(drain(stream))
 
     received: list[bytes] = []
@@ -159,9 +159,9 @@ def test_a_refused_transfer_gives_its_place_back(make_bench: MakeBench, answer: 
 
     bench = make_bench(handle, policy=TransferPolicy(connections_per_host=1))
     with pytest.raises((RegistryError, ReferenceNotFoundError, SizeMismatchError)):
-        bench.client.blob(Reference.parse("registry.example/bad/app:1"), LAYER, cancel=CancelToken(5))
+        bench.client.blob(Reference.parse("registry.example/bad/app:1"), LAYER, cancel=CancelToken(60))
     good = Reference.parse("registry.example/good/app:1")
-    with bench.client.blob(good, LAYER, cancel=CancelToken(5)) as stream:
+    with bench.client.blob(good, LAYER, cancel=CancelToken(60)) as stream:
         assert drain(stream) == CONTENT
 
 
@@ -174,7 +174,7 @@ def test_a_resumed_transfer_takes_one_place_only(make_bench: MakeBench) -> None:
 
     bench = make_bench(breaking, policy=TransferPolicy(connections_per_host=1, attempts=9))
     for _ in range(2):
-        with bench.client.blob(Reference.parse("registry.example/a:1"), LAYER, cancel=CancelToken(5)) as stream:
+        with bench.client.blob(Reference.parse("registry.example/a:1"), LAYER, cancel=CancelToken(60)) as stream:
             assert drain(stream) == CONTENT
 
 
@@ -190,7 +190,7 @@ def test_places_are_waited_for_by_retries_too(make_bench: MakeBench) -> None:
     bench = make_bench(lambda request: httpx.Response(503), policy=TransferPolicy(connections_per_host=1))
     for _ in range(2):
         with pytest.raises(RegistryError, match="503"):
-            bench.client.blob(Reference.parse("registry.example/a:1"), LAYER, cancel=CancelToken(5))
+            bench.client.blob(Reference.parse("registry.example/a:1"), LAYER, cancel=CancelToken(60))
 
 
 @pytest.mark.parametrize(("status", "fields"), [(429, {}), (503, {}), (429, {"Retry-After": "7"}), (500, {})])
@@ -223,7 +223,7 @@ def test_others_have_the_place_of_a_transfer_that_waits_for_its_next_try(
 
 
 def test_a_lent_place_is_waited_for_behind_others_and_given_back_once() -> None:
-    slots, cancel = TransferSlots(1), CancelToken(5)
+    slots, cancel = TransferSlots(1), CancelToken(60)
     slot = slots.take(ONE, cancel=cancel)
     with slot.lent(cancel=cancel):
         slots.take(ONE, cancel=cancel).give_back()
@@ -237,12 +237,12 @@ def test_a_lent_place_stays_given_back_when_waiting_for_it_is_cancelled() -> Non
     slots, cancel = TransferSlots(1), CancelToken()
     slot = slots.take(ONE, cancel=cancel)
     slot.give_back()
-    other = slots.take(ONE, cancel=CancelToken(5))
+    other = slots.take(ONE, cancel=CancelToken(60))
     cancel.cancel()
     with pytest.raises(OperationCancelledError), slot.lent(cancel=cancel):
         pass
     slot.give_back()
     other.give_back()
-    slots.take(ONE, cancel=CancelToken(5))
+    slots.take(ONE, cancel=CancelToken(60))
     with pytest.raises(DeadlineExceededError):
         slots.take(ONE, cancel=CancelToken(0.01))

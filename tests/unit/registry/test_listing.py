@@ -23,9 +23,10 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
+from imagestore.oci.referrers import fallback_tag
 from imagestore.registry import listing
 from imagestore.registry.endpoints import Endpoint, endpoints_from
-from imagestore.registry.listing import Referrers, fallback_tag, parse_links
+from imagestore.registry.listing import Referrers, parse_links
 
 MakeBench = Callable[..., Any]
 REFERENCE = Reference.parse("registry.example/team/app:1")

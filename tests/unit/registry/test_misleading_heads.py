@@ -116,7 +116,7 @@ def test_a_head_that_is_never_answered_is_followed_by_a_get(tmp_path: Path, how:
     ):
         name = f"{server.address}/team/app:1"
         for _ in range(2):
-            pulled = store.pull(name, platform="linux/amd64", cancel=CancelToken(20))
+            pulled = store.pull(name, platform="linux/amd64", cancel=CancelToken(60))
             assert pulled.target == IMAGE.target
         tags = [each.method for each in server.ledger.entries if each.path.endswith("/manifests/1")]
         # A kept connection that breaks may have been stale, so the HEAD is sent on a new one too.

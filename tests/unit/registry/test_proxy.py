@@ -7,7 +7,6 @@ import contextlib
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,14 +29,14 @@ from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxy import ProxyRules
+from tests.unit.registry.wire import PATIENT
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-SHORT = Timeouts(connect=2.0, idle=2.0, pace=Pace(head_seconds=2.0))
 RawServers = Callable[..., Any]
 
 
 def fetch(rules: ProxyRules, url: str, *, settings: ConnectionSettings | None = None, home: str = "") -> bytes:
-    with contextlib.closing(HttpSender(proxies=rules, timeouts=SHORT)) as sender:
+    with contextlib.closing(HttpSender(proxies=rules, timeouts=PATIENT)) as sender:
         origin = Origin("https", home or "registry.example", 443)
         used = sender.bound(origin, settings or ConnectionSettings())
         with used.send(make_request("GET", url), cancel=CancelToken()) as response:
@@ -171,7 +170,7 @@ def test_a_proxy_that_speaks_no_tls_is_not_taken_for_the_registry() -> None:
 def test_who_may_have_answered_for_a_registry_is_known(raw_server: RawServers) -> None:
     proxy = raw_server(lambda connection: connection.sendall(b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n"))
     rules = ProxyRules(http=f"http://user:hunter2@{proxy.host}")
-    with contextlib.closing(HttpSender(proxies=rules, timeouts=SHORT)) as sender:
+    with contextlib.closing(HttpSender(proxies=rules, timeouts=PATIENT)) as sender:
         response = sender.send(make_request("GET", "http://registry.example/v2/"), cancel=CancelToken())
         hint = failure(response, what="image").hint
     assert hint.startswith(f"it is asked through proxy http://{proxy.host}, which may have answered instead; ")
@@ -240,7 +239,7 @@ def test_the_private_address_of_a_proxy_is_not_that_of_its_registries(raw_server
     """Or every registry behind a proxy could send us to the proxy's neighbours."""
     proxy = raw_server(*[lambda connection: connection.sendall(OK)] * 2)
     home = Origin("http", "registry.example", 80)
-    with contextlib.closing(HttpSender(proxies=ProxyRules(http=f"http://{proxy.host}"), timeouts=SHORT)) as sender:
+    with contextlib.closing(HttpSender(proxies=ProxyRules(http=f"http://{proxy.host}"), timeouts=PATIENT)) as sender:
         bound = sender.bound(home, ConnectionSettings())
         with bound.send(make_request("GET", f"{home}/v2/"), cancel=CancelToken()) as response:
             assert response.read(100) == b"hello"
@@ -262,7 +261,7 @@ class TestSlowNames:
         release = threading.Event()
 
         def resolve(*args: Any, **more: Any) -> Any:
-            release.wait(5)
+            release.wait()
             raise socket.gaierror("too late")
 
         monkeypatch.setattr(socket, "getaddrinfo", resolve)
@@ -270,15 +269,9 @@ class TestSlowNames:
         release.set()
 
     @staticmethod
-    def ask(cancel: CancelToken, timeouts: Timeouts = SHORT) -> float:
-        started = time.monotonic()
+    def ask(cancel: CancelToken, timeouts: Timeouts = PATIENT) -> None:
         with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender:
-            try:
-                sender.send(make_request("GET", "http://registry.example/"), cancel=cancel)
-            finally:
-                elapsed = time.monotonic() - started
-                assert elapsed < 10
-        return elapsed
+            sender.send(make_request("GET", "http://registry.example/"), cancel=cancel)
 
     def test_cancelling_leaves_it(self, stuck: Any) -> None:
         token = CancelToken()

@@ -26,7 +26,7 @@ def transport(proxy: Server) -> Iterator[ProxiedTransport]:
 def ask(transport: ProxiedTransport) -> httpx.Response:
     request = make_request("GET", "http://registry.example/v2/x")
     limits = dict.fromkeys(("connect", "read", "write", "pool"), 2.0)
-    request.extensions = {"timeout": limits, EXCHANGE: Exchange(CancelToken(10), Pace())}
+    request.extensions = {"timeout": limits, EXCHANGE: Exchange(CancelToken(60), Pace())}
     return transport.handle_request(request)
 
 
@@ -41,7 +41,7 @@ def read(transport: ProxiedTransport) -> bytes:
 def is_closed_by_client(proxy: Server, connection: int) -> bool:
     """Whether the thread that serves a connection, counted from 1, saw its end."""
     thread = proxy.threads[connection]
-    thread.join(2)
+    thread.join(60)
     return not thread.is_alive()
 
 
@@ -69,7 +69,7 @@ def test_the_first_of_two_transfers_to_end_leaves_the_other_its_connection(
 
     def held(connection: socket.socket) -> None:
         say(HEAD % len(BODY) + BODY[:1000])(connection)
-        assert go.wait(10)
+        assert go.wait(60)
         say(BODY[1000:])(connection)
 
     proxy.scripts += [held, whole()]

@@ -37,7 +37,7 @@ from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
 from imagestore.registry.transport.proxy import ProxyRules
-from tests.unit.registry.wire import OK, SHORT, RawServers
+from tests.unit.registry.wire import OK, PATIENT, RawServers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ class TestTls:
     def ask(server: _TlsServer, settings: ConnectionSettings) -> bytes:
         request = make_request("GET", f"{server.origin}/")
         with (
-            contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=SHORT)) as sender,
+            contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=PATIENT)) as sender,
             server,
             sender.bound(server.origin, settings).send(request, cancel=CancelToken()) as response,
         ):
@@ -99,7 +99,7 @@ class TestTls:
             server = _TlsServer(context)
             request = make_request("GET", f"{server.origin}/")
             bound = sender.bound(server.origin, settings)
-            with server, bound.send(request, cancel=CancelToken(5)) as response:
+            with server, bound.send(request, cancel=CancelToken(60)) as response:
                 return response.read(100)
 
         trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.write_to_path(str(path))
@@ -226,7 +226,7 @@ class _TlsServer:
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self.context = context
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(2.0)
+        self._listener.settimeout(60)
         self._thread = threading.Thread(target=self._serve)
         self._is_over = False
         self.origin = Origin("https", "127.0.0.1", self._listener.getsockname()[1])
@@ -237,7 +237,7 @@ class _TlsServer:
     def __exit__(self, *ignored: object) -> None:
         self._is_over = True
         # Should nobody have come, this ends accept().
-        with contextlib.suppress(OSError), socket.create_connection(self._listener.getsockname(), timeout=1.0):
+        with contextlib.suppress(OSError), socket.create_connection(self._listener.getsockname(), timeout=60):
             self._thread.join(0.2)
         self._thread.join()
         self._listener.close()
@@ -252,7 +252,7 @@ class _TlsServer:
     def _answer(self) -> None:
         accepted, _ = self._listener.accept()
         with accepted:
-            accepted.settimeout(2.0)
+            accepted.settimeout(60)
             if self.context is None:
                 accepted.recv(100)
                 accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -273,10 +273,11 @@ class _EndingServer(_TlsServer):
         accepted, _ = self._listener.accept()
         assert self.context is not None
         with accepted, self.context.wrap_socket(accepted, server_side=True) as connection:
-            connection.settimeout(2.0)
+            connection.settimeout(60)
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nhello")
             if self._is_said:
+                connection.settimeout(0)  # said, and no answer waited for
                 with contextlib.suppress(OSError):
                     connection.unwrap()
 

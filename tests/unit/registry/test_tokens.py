@@ -150,7 +150,7 @@ def run_threads(count: int, work: object) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -159,7 +159,7 @@ def test_threads_share_one_exchange() -> None:
 
     def exchange() -> TokenReply:
         asked.append(1)
-        gate.wait(5)
+        gate.wait(60)
         return reply("shared")
 
     def work() -> None:
@@ -177,13 +177,13 @@ def test_everybody_waiting_gets_the_failure() -> None:
 
     def exchange() -> TokenReply:
         asked.append(1)
-        gate.wait(5)
+        gate.wait(60)
         raise AuthenticationError("refused", host="h", status=401, hint="log in") from ValueError("why")
 
     present = threading.Barrier(4, action=lambda: threading.Timer(0.3, gate.set).start())
 
     def work() -> None:
-        present.wait(5)
+        present.wait(60)
         try:
             cache.obtain(key(), exchange, cancel=CancelToken())
         except AuthenticationError as error:
@@ -204,7 +204,7 @@ def test_a_cancelled_leader_hands_over_to_one_who_waits() -> None:
 
     def cancelled() -> TokenReply:
         started.set()
-        gate.wait(5)
+        gate.wait(60)
         raise OperationCancelledError("the leader's own")
 
     def lead() -> None:
@@ -216,11 +216,11 @@ def test_a_cancelled_leader_hands_over_to_one_who_waits() -> None:
 
     leader, follower = threading.Thread(target=lead), threading.Thread(target=follow)
     leader.start()
-    assert started.wait(5)
+    assert started.wait(60)
     follower.start()
     gate.set()
-    leader.join(5)
-    follower.join(5)
+    leader.join(60)
+    follower.join(60)
     assert got == ["mine"]
 
 
@@ -229,17 +229,17 @@ def test_who_waits_can_be_cancelled() -> None:
 
     def slow() -> TokenReply:
         started.set()
-        gate.wait(5)
+        gate.wait(60)
         return reply()
 
     leader = threading.Thread(target=lambda: cache.obtain(key(), slow, cancel=CancelToken()))
     leader.start()
-    assert started.wait(5)
+    assert started.wait(60)
     threading.Timer(0.02, cancel.cancel).start()
     with pytest.raises(OperationCancelledError):
         cache.obtain(key(), slow, cancel=cancel)
     gate.set()
-    leader.join(5)
+    leader.join(60)
 
 
 def test_the_cache_is_bounded_and_drops_what_ends_first() -> None:

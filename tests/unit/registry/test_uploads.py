@@ -293,7 +293,7 @@ def test_answers_that_other_tools_take(method: str, status: int) -> None:
 
 
 def test_an_upload_does_not_wait_for_its_source_in_the_same_registry() -> None:
-    registry, token = Registry(blobs={key(LARGE, "other"): LARGE}), CancelToken(5)
+    registry, token = Registry(blobs={key(LARGE, "other"): LARGE}), CancelToken(60)
     other = Reference.parse("registry.example/other:1")
     with connect(transport=registry, policy=TransferPolicy(connections_per_host=1)) as client:
         writer = client.writer(TARGET, cancel=token)

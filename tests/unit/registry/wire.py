@@ -15,7 +15,10 @@ from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.http import Timeouts
 from imagestore.registry.transport.network import Pace
 
-SHORT = Timeouts(connect=2.0, idle=0.2, pace=Pace(head_seconds=0.4))
+#: For exchanges that end well, however busy the machine is.
+PATIENT = Timeouts(connect=60.0, idle=60.0, pace=Pace(head_seconds=60.0))
+#: For peers who never go on.
+HASTY = Timeouts(connect=60.0, idle=0.2, pace=Pace(head_seconds=0.4))
 RawServers = Callable[..., Any]
 MakeBench = Callable[..., Any]
 ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)

@@ -31,7 +31,7 @@ def test_a_collection_is_counted_by_whether_it_freed_all(
         publication = metrics.publish("127.0.0.1", 0)
         with (
             contextlib.closing(publication),
-            urllib.request.urlopen(f"http://127.0.0.1:{publication.port}/metrics", timeout=20) as answer,
+            urllib.request.urlopen(f"http://127.0.0.1:{publication.port}/metrics", timeout=60) as answer,
         ):
             lines = answer.read().decode().splitlines()
     assert [line for line in lines if line.startswith("imagestore_gc_collections_total")] == [

@@ -15,7 +15,7 @@ from imagestore.server.systemd import Notifier
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path_factory.mktemp("n") / "n"))
-        receiver.settimeout(5)
+        receiver.settimeout(60)
         yield receiver
 
 
@@ -45,7 +45,7 @@ def test_no_status_keeps_readiness_from_the_manager(manager: socket.socket, stat
 def test_abstract_addresses_begin_with_an_at_sign() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind("\0imagestore-test-" + os.urandom(4).hex())
-        receiver.settimeout(5)
+        receiver.settimeout(60)
         Notifier({"NOTIFY_SOCKET": "@" + receiver.getsockname()[1:].decode()}).alive()
         assert receiver.recv(100) == b"WATCHDOG=1"
 

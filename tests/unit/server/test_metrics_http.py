@@ -40,7 +40,7 @@ def publication(registry: CollectorRegistry) -> Iterator[MetricsServer]:
 
 
 def asked(publication: MetricsServer, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{publication.port}{path}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{publication.port}{path}", timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -53,7 +53,7 @@ def test_they_are_answered_over_ipv6(registry: CollectorRegistry) -> None:
     published = MetricsServer(registry, "::1", 0)
     with (
         contextlib.closing(published),
-        urllib.request.urlopen(f"http://[::1]:{published.port}/metrics", timeout=5) as answer,
+        urllib.request.urlopen(f"http://[::1]:{published.port}/metrics", timeout=60) as answer,
     ):
         assert b"answer 42.0\n" in answer.read()
 
@@ -61,7 +61,7 @@ def test_they_are_answered_over_ipv6(registry: CollectorRegistry) -> None:
 def test_a_caller_who_says_nothing_is_closed_and_keeps_no_other_waiting(publication: MetricsServer) -> None:
     with contextlib.ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", publication.port), timeout=20))
+            stack.enter_context(socket.create_connection(("127.0.0.1", publication.port), timeout=60))
             for _ in range(50)
         ]
         silent[0].sendall(b"GET /metr")
@@ -76,7 +76,7 @@ def test_of_many_callers_who_say_a_byte_now_and_then_the_oldest_are_given_up(pub
     with contextlib.ExitStack() as stack:
         callers = []
         for _ in range(3 * MOST_CONNECTIONS):
-            callers.append(stack.enter_context(socket.create_connection(("127.0.0.1", publication.port), timeout=20)))
+            callers.append(stack.enter_context(socket.create_connection(("127.0.0.1", publication.port), timeout=60)))
             with contextlib.suppress(OSError):
                 callers[-1].sendall(b"G")
         for each in callers[:MOST_CONNECTIONS]:
@@ -110,6 +110,6 @@ def test_taken_port_is_an_error_of_the_system(publication: MetricsServer, regist
 def test_other_paths_are_not_found(publication: MetricsServer, method: str, path: str) -> None:
     url = f"http://127.0.0.1:{publication.port}{path}"
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=5)
+        urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=60)
     assert caught.value.code == 404
     caught.value.close()

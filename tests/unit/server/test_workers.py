@@ -46,14 +46,15 @@ def test_held_store_serves_its_holder_after_it_was_replaced_and_is_closed_at_the
 def test_store_stays_open_for_a_thread_whose_caller_went_away() -> None:
     async def run() -> None:
         (first, first_store), (_, second_store) = made(), made()
-        workers, go, seen = StoreWorkers(first_store), threading.Event(), list[Any]()
+        workers, begun, go, seen = StoreWorkers(first_store), threading.Event(), threading.Event(), list[Any]()
 
         def work(store: ImageStore, token: CancelToken) -> None:
-            go.wait(10)
+            begun.set()
+            go.wait(60)
             seen.append((cast("Any", store).closed, token.is_cancelled))
 
         caller = asyncio.create_task(workers.transfer(work))
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(begun.wait)
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
@@ -69,9 +70,9 @@ def test_store_stays_open_for_a_thread_whose_caller_went_away() -> None:
 def test_as_many_pulls_as_are_allowed_leave_threads_for_other_transfers() -> None:
     async def run() -> None:
         workers, go = StoreWorkers(made()[1], pull_threads=64), threading.Event()
-        pulls = [asyncio.create_task(workers.transfer(lambda *_: go.wait(20))) for _ in range(64)]
+        pulls = [asyncio.create_task(workers.transfer(lambda *_: go.wait(60))) for _ in range(64)]
         await asyncio.sleep(0)
-        assert await asyncio.wait_for(workers.transfer(lambda *_: "read"), 10) == "read"
+        assert await asyncio.wait_for(workers.transfer(lambda *_: "read"), 60) == "read"
         go.set()
         await asyncio.gather(*pulls)
         await asyncio.to_thread(workers.close)

@@ -75,7 +75,7 @@ def test_as_many_blobs_come_at_a_time_as_the_configuration_says(tmp_path: Path, 
     def begun(event: Event) -> None:
         if isinstance(event, BlobStarted) and event.descriptor.kind is Kind.LAYER:
             threads.add(threading.get_ident())
-            all_here.wait(10)
+            all_here.wait(60)
 
     with node(tmp_path, {PYTHON: image}, text=f"{CONFIG}{IMAGES}max_concurrent_downloads = {limit}\n") as here:
         here.store.pull(PYTHON, observer=begun)
@@ -101,7 +101,7 @@ def test_the_config_comes_beside_the_first_layers(tmp_path: Path, image: Image) 
         for kind in kinds:
             if _is_begun(event, kind):
                 kinds.remove(kind)
-                both.wait(10)
+                both.wait(60)
 
     with node(tmp_path, {PYTHON: image}) as here:
         here.store.pull(PYTHON, observer=begun)

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -29,6 +28,7 @@ from imagestore.store import record_lookup
 from imagestore.store.garbage import Patience
 from imagestore.store.maintenance import removal
 from imagestore.store.maintenance.removal import Remover
+from tests.support.patience import until
 
 HANDLERS = ("runc", "kata")
 IDS = [Digest("sha256", f"{start}{number}" * 16) for start in ("abc", "abd") for number in range(2)]
@@ -297,10 +297,7 @@ def test_a_database_that_was_replaced_is_not_emptied(full: SqliteMetadataStore, 
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder, ThreadPoolExecutor(1) as pool:
         holder.execute("BEGIN IMMEDIATE")
         removal = pool.submit(remover_of(full).remove, MANY)
-        for _ in range(1000):
-            if (tmp_path / "waiting").exists():
-                break
-            time.sleep(0.01)
+        until((tmp_path / "waiting").exists, "the removal waits")
         shutil.copy(path, tmp_path / "new.db")
         (tmp_path / "new.db").replace(path)
         holder.execute("ROLLBACK")

@@ -39,6 +39,7 @@ from imagestore.store.maintenance.hashing import CheckOptions
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
+from tests.support.patience import until
 from tests.unit.store.archive import making
 from tests.unit.store.test_upkeep import OTHER, damage_database, present, spoil
 
@@ -440,10 +441,7 @@ def test_an_import_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here
 def test_a_held_lease_is_renewed_while_its_block_runs(here: Node) -> None:
     with leases.held(here.store.metadata, purpose="test", renew_seconds=0.01) as held, leases.renewed(held):
         (before,) = here.store.metadata.leases()
-        give_up_at = time.monotonic() + 10
-        while next(here.store.metadata.leases()).expires_at == before.expires_at:
-            assert time.monotonic() < give_up_at
-            time.sleep(0.005)
+        until(lambda: next(here.store.metadata.leases()).expires_at != before.expires_at, "the lease is renewed")
     assert [thread.name for thread in threading.enumerate() if thread.name == "imagestore-renew"] == []
 
 

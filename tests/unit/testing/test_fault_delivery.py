@@ -28,6 +28,7 @@ from imagestore.testing.faults import (
 )
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.tape_read import parse_tape
+from tests.support.plain_http import PLAIN
 from tests.unit.testing.faulty_registry import BASE, BLOB, CONTENT, IMAGE, MANIFEST, client_with, registry_with
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def test_a_body_without_a_length_can_lack_its_end_alone(effects: list[Effect]) -
     image = build_image()
     digest = image.layers[0].digest
     rules = [FaultRule(effect, Where(kind="blob")) for effect in effects]
-    with RegistryServer({"registry.example/a:1": image}, faults=rules) as server, httpx.Client() as client:
+    with RegistryServer({"registry.example/a:1": image}, faults=rules) as server, httpx.Client(verify=PLAIN) as client:
         with pytest.raises(httpx.HTTPError):
             client.get(f"http://{server.address}/v2/a/blobs/{digest}")
         assert len(server.ledger.select(digest=digest)[0].faults) == len(effects)

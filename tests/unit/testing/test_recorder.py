@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import gzip
-import time
 import urllib.parse
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -346,9 +345,7 @@ def test_an_answer_that_nobody_reads_is_recorded_at_once(blobs: BlobFolder) -> N
     with recording(blobs) as (recorder, client):
         with client.stream("GET", f"{BASE}/v2/app/blobs/{layer.digest}"):
             pass
-        started = time.monotonic()
         assert [one.path for one in recorder.tape().exchanges] == [f"/v2/app/blobs/{layer.digest}"]
-    assert time.monotonic() - started < 10
     blobs.verify(layer.digest, layer.size)
 
 

@@ -59,9 +59,9 @@ def test_ordinary_text_is_no_secret(text: str) -> None:
 
 @pytest.mark.parametrize("text", [b"a" * 300_000, b"eyJ" * 100_000, b"a://" + b":" * 300_000])
 def test_the_look_for_secrets_takes_no_quadratic_time(text: bytes) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     check_text(text, "x")
-    assert time.monotonic() - started < 5.0
+    assert time.thread_time() - started < 20
 
 
 def test_a_random_path_part_is_refused_and_a_digest_is_not() -> None:

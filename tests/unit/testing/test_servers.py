@@ -38,6 +38,7 @@ from imagestore.testing.servers.authority import Authority
 from imagestore.testing.servers.loopback import LoopbackServer
 from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.servers.transport import mount
+from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ LAYER = IMAGE.layers[0]
 PATH = f"/v2/app/blobs/{LAYER.digest}"
 CONTENT = b"".join(IMAGE.blobs[LAYER.digest].chunks())
 # A client's patience: short only where an effect outlasts it.
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 def registry_with(*faults: Effect, auth: TokenAuth | None = None) -> Registry:
@@ -110,7 +111,7 @@ def test_a_client_sees_the_same_with_and_without_a_socket(effect: Effect | None,
     faults = [effect] if effect is not None else []
     with httpx.Client(transport=registry_with(*faults).transport) as client:
         without = outcome(client, f"https://registry.example{PATH}", headers, patience_for(effect))
-    with registry_with(*faults).serve() as server, httpx.Client() as client:
+    with registry_with(*faults).serve() as server, httpx.Client(verify=PLAIN) as client:
         assert outcome(client, f"{server.url}{PATH}", headers, patience_for(effect)) == without
 
 
@@ -172,7 +173,7 @@ def authority() -> Authority:
 
 def test_connections_are_kept_and_shared_requests_counted() -> None:
     registry = registry_with()
-    with registry.serve() as server, httpx.Client(base_url=server.url) as client:
+    with registry.serve() as server, httpx.Client(base_url=server.url, verify=PLAIN) as client:
         addresses = {client.get(PATH).extensions["network_stream"].get_extra_info("client_addr") for _ in range(3)}
         assert client.head(PATH).headers["content-length"] == str(LAYER.size)
     assert len(addresses) == 1
@@ -182,7 +183,7 @@ def test_connections_are_kept_and_shared_requests_counted() -> None:
 def test_logical_addresses_in_answers_become_listeners() -> None:
     auth = TokenAuth(realm_host="auth.example")
     registry = registry_with(auth=auth)
-    with registry.serve() as server, httpx.Client() as client:
+    with registry.serve() as server, httpx.Client(verify=PLAIN) as client:
         challenge = client.get(f"{server.url}{PATH}").headers["www-authenticate"]
         realm = challenge.partition('realm="')[2].partition('"')[0]
         assert realm == f"{server.url_of('auth.example')}/token"
@@ -194,7 +195,7 @@ def test_logical_addresses_in_answers_become_listeners() -> None:
 
 def test_a_redirect_to_another_host_opens_its_listener() -> None:
     registry = registry_with(Redirect("cross"))
-    with registry.serve() as server, httpx.Client(follow_redirects=True) as client:
+    with registry.serve() as server, httpx.Client(follow_redirects=True, verify=PLAIN) as client:
         answer = client.get(f"{server.url}{PATH}")
         assert answer.content == CONTENT
         assert str(answer.url).startswith(f"http://{server.hosts['storage.example']}/-/0/registry.example/v2/")
@@ -233,14 +234,14 @@ def test_a_proxy_serves_logical_names_over_tls_and_plain(authority: Authority) -
             assert client.get(f"https://registry.example{PATH}").status_code == 200
             assert client.get(f"http://registry.example{PATH}").content == CONTENT
             assert client.get("https://other.example/v2/").status_code == 501
-        assert httpx.get(f"{server.proxy_url}/v2/").status_code == 400
+        assert httpx.get(f"{server.proxy_url}/v2/", verify=PLAIN).status_code == 400
         with_port = b"GET http://registry.example:80/v2/ HTTP/1.1\r\nConnection: close\r\n\r\n"
         assert talk(server, with_port).startswith(b"HTTP/1.1 200 ")
 
 
 def talk(server: LoopbackServer, data: bytes) -> bytes:
     host, _, port = server.address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=2) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         received = b""
@@ -305,7 +306,7 @@ def test_closing_ends_stalled_connections_at_once() -> None:
 
 def _ask_quietly(address: str) -> None:
     try:
-        httpx.get(address, timeout=5)
+        httpx.get(address, timeout=60, verify=PLAIN)
     except httpx.HTTPError:
         return
 

@@ -13,6 +13,7 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.testing import Registry, ReplayMismatchError, build_image, load_tape
 from imagestore.testing.faults import FaultRule, Refuse
 from imagestore.testing.tapes.session import SessionSettings, TapeSession
+from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +103,7 @@ def test_a_session_serves_on_loopback_and_as_a_proxy(tmp_path: Path, upstream: S
     for mode in ("once", "none"):
         with TapeSession(str(tmp_path / "t"), mode, upstream) as session:
             with session.serve() as server:
-                assert httpx.get(f"{server.url_of('registry.example')}/v2/").json() == {}
+                assert httpx.get(f"{server.url_of('registry.example')}/v2/", verify=PLAIN).json() == {}
             with session.proxy() as proxy, httpx.Client(proxy=proxy.proxy_url) as client:
                 assert client.get("http://registry.example/v2/").json() == {}
             session.finish()
@@ -129,7 +130,7 @@ def test_recordings_of_one_tape_wait_for_each_other(tmp_path: Path, upstream: Se
         other.join(timeout=0.1)
         order.append("first")
         session.finish()
-    other.join(timeout=5)
+    other.join(timeout=60)
     assert order == ["first", "second"]
     assert recorded(tmp_path / "t") == ["/v2/", "/v2/app/tags/list"]
 
@@ -157,7 +158,7 @@ def test_a_recording_that_does_not_end_is_waited_for_only_so_long(
     with TapeSession(str(tmp_path / "t"), "once", upstream):
         other = threading.Thread(target=second)
         other.start()
-        other.join(timeout=5)
+        other.join(timeout=60)
     assert len(refused) == 1
     assert "another recording writes it already" in refused[0]
     run(tmp_path / "t", "once", upstream, PING)

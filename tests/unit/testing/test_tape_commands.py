@@ -99,7 +99,7 @@ def test_a_tape_in_the_working_folder_keeps_its_bodies_there(
 # Both modes go through a real child process, as users run it.
 ASK = (
     "import sys, urllib.request as u; "
-    "print(u.urlopen('http://' + sys.argv[1] + '/v2/app/tags/list', timeout=5).read().decode())"
+    "print(u.urlopen('http://' + sys.argv[1] + '/v2/app/tags/list', timeout=60).read().decode())"
 )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from imagestore import CancelToken, Credential
 from imagestore.errors import ConfigError, ImageStoreError, OperationCancelledError
 from imagestore.registry.credentials.helper import REMEMBER_SECONDS, HelperPool, find_program, servers
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Target
+from tests.support.patience import until
 
 TARGET = Target("registry.example", "a/b")
 NOT_FOUND = "echo 'credentials not found in native keychain'; exit 1"
@@ -124,44 +124,37 @@ def test_a_known_complaint_is_shown(helpers: Helpers) -> None:
 
 def test_a_hanging_helper_is_ended_with_everything_it_started(helpers: Helpers, tmp_path: Path) -> None:
     helpers.write("x", f"sleep 60 & echo $! > {tmp_path}/child; wait")
-    started = time.monotonic()
-    with pytest.raises(ConfigError, match=r"no answer within 0\.3 seconds") as caught:
-        get(helpers.pool(seconds=0.3))
-    assert time.monotonic() - started < 10
+    with pytest.raises(ConfigError, match=r"no answer within 2 seconds") as caught:
+        get(helpers.pool(seconds=2))
     assert "keyring" in caught.value.hint
     assert_gone(int((tmp_path / "child").read_text()))
 
 
 def assert_gone(process_id: int) -> None:
     """The process has ended; as an orphan it may stay a zombie until somebody collects it."""
-    for _ in range(100):
+
+    def is_gone() -> bool:
         try:
-            state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+            return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except OSError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.02)
-    pytest.fail(f"process {process_id} still runs")
+            return True
+
+    until(is_gone, f"process {process_id} has ended")
 
 
 def test_cancelling_ends_a_helper(helpers: Helpers) -> None:
     helpers.write("x", "sleep 60")
     cancel = CancelToken()
     threading.Timer(0.1, cancel.cancel).start()
-    started = time.monotonic()
     with pytest.raises(OperationCancelledError):
         get(helpers.pool(), cancel=cancel)
-    assert time.monotonic() - started < 10
 
 
 def test_a_daemon_left_behind_does_not_hold_us_up(helpers: Helpers, tmp_path: Path) -> None:
     answer = json.dumps({"Username": "alice", "Secret": "s"})
-    helpers.write("x", f"sleep 3 & echo $! > {tmp_path}/child; echo '{answer}'")
-    started = time.monotonic()
+    helpers.write("x", f"sleep 600 & echo $! > {tmp_path}/child; echo '{answer}'")
     assert get(helpers.pool()) is not None
-    assert time.monotonic() - started < 10
-    os.kill(int((tmp_path / "child").read_text()), 9)
+    os.kill(int((tmp_path / "child").read_text()), 9)  # it still runs
 
 
 def test_a_helper_that_reads_nothing_is_fine(helpers: Helpers) -> None:
@@ -181,7 +174,7 @@ def test_threads_of_an_operation_share_one_run_and_its_answer_is_remembered_brie
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert len(helpers.asked()) == 1
     clock.now = REMEMBER_SECONDS + 1
     get(pool, cancel=operation)

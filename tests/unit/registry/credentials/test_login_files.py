@@ -157,7 +157,7 @@ def test_logins_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     auths = content(path)["auths"]
     assert isinstance(auths, dict)
     assert sorted(auths) == hosts

@@ -46,7 +46,7 @@ def test_an_interrupt_is_told_before_an_earlier_failure() -> None:
         with flow_of(lambda thing: thing, settle) as flow:
             flow.settle(1)
             with contextlib.suppress(OperationCancelledError):
-                flow.cancel.wait(5)
+                flow.cancel.wait(60)
             assert flow.cancel.is_cancelled
             raise KeyboardInterrupt
 
@@ -71,9 +71,12 @@ def interrupted_after() -> Iterator[Callable[..., None]]:
 def test_an_interrupt_while_it_is_waited_for_threads_ends_none_of_the_waiting(
     interrupted_after: Callable[..., None], again: float
 ) -> None:
-    received, settle = Gauge(), Gauge()
+    received, settle, begun = Gauge(), Gauge(), list[int]()
 
     def receive(thing: int) -> int:
+        begun.append(thing)
+        if len(begun) == 3:
+            interrupted_after(0.1, again)
         with contextlib.suppress(OperationCancelledError):
             flow.cancel.wait(60)
         until = time.monotonic() + 0.3  # a slow disk
@@ -83,7 +86,6 @@ def test_an_interrupt_while_it_is_waited_for_threads_ends_none_of_the_waiting(
         return received(thing)
 
     flow = flow_of(receive, settle)
-    interrupted_after(0.1, again)
     with pytest.raises(KeyboardInterrupt), flow:
         flow.bring(range(50))
     assert len(received.seen) == 3

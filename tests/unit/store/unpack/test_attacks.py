@@ -171,8 +171,9 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_nowhere(tmp_path: Path) ->
         for number in range(1000):
             parts = ("a", f"{number % 7}", "file")
             try:
-                with tree.new_file(parts) as descriptor:
-                    os.write(descriptor, b"evil")
+                descriptor = tree.make_file(tree.reached(parts[:-1]), parts[-1])
+                os.write(descriptor, b"evil")
+                os.close(descriptor)
                 tree.remove(parts[: 1 + number % 2])
             except (OSError, DocumentError):
                 continue

@@ -1,0 +1,176 @@
+"""Tables and statements of a mirror's rows, which SQLite and PostgreSQL both take.
+
+Parameters are named and written ``:name``. There is no other colon and no percent sign in a statement, so it can be
+rewritten for a driver that wants another style.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: To be formatted with types: ``text`` (compared by bytes), ``integer`` (of 64 bits), ``real`` (of 64 bits); and with
+#: ``options`` behind a table.
+TABLES: Final = (
+    """CREATE TABLE mirror_tag (
+        name {text} NOT NULL,
+        tag {text} NOT NULL,
+        digest {text} NOT NULL,
+        checked_at {real} NOT NULL,
+        PRIMARY KEY (name, tag)
+    ) {options}""",
+    """CREATE TABLE mirror_document (
+        name {text} NOT NULL,
+        digest {text} NOT NULL,
+        upstream {text} NOT NULL,
+        media_type {text} NOT NULL,
+        size {integer} NOT NULL,
+        served_at {real} NOT NULL,
+        PRIMARY KEY (name, digest)
+    ) {options}""",
+    "CREATE INDEX mirror_document_by_use ON mirror_document (upstream, served_at)",
+    "CREATE INDEX mirror_document_by_digest ON mirror_document (digest, upstream)",
+    """CREATE TABLE mirror_part (
+        name {text} NOT NULL,
+        parent {text} NOT NULL,
+        digest {text} NOT NULL,
+        media_type {text} NOT NULL,
+        size {integer} NOT NULL,
+        PRIMARY KEY (name, parent, digest),
+        FOREIGN KEY (name, parent) REFERENCES mirror_document (name, digest) ON DELETE CASCADE
+    ) {options}""",
+    "CREATE INDEX mirror_part_by_digest ON mirror_part (digest, name)",
+    # A row says that the upstream has the content; is_here, 0 or 1, that it is in the store and counts.
+    """CREATE TABLE mirror_blob (
+        upstream {text} NOT NULL,
+        digest {text} NOT NULL,
+        size {integer} NOT NULL,
+        is_here {integer} NOT NULL,
+        mark {integer} NOT NULL,
+        PRIMARY KEY (upstream, digest)
+    ) {options}""",
+    "CREATE INDEX mirror_blob_by_digest ON mirror_blob (digest)",
+    """CREATE TABLE mirror_reservation (
+        id {text} NOT NULL,
+        owner {text} NOT NULL,
+        upstream {text} NOT NULL,
+        digest {text} NOT NULL,
+        size {integer} NOT NULL,
+        ends_at {real} NOT NULL,
+        PRIMARY KEY (id)
+    ) {options}""",
+    "CREATE INDEX mirror_reservation_by_digest ON mirror_reservation (upstream, digest)",
+    """CREATE TABLE mirror_leaving (
+        upstream {text} NOT NULL,
+        digest {text} NOT NULL,
+        mark {integer} NOT NULL,
+        PRIMARY KEY (upstream, digest)
+    ) {options}""",
+)
+
+KNOWN: Final = (
+    "SELECT k.media_type, k.digest, k.size, CASE WHEN b.digest IS NULL THEN 0 ELSE 1 END FROM ("
+    " SELECT media_type, digest, size, 0 AS turn FROM mirror_part WHERE name = :name AND digest = :digest UNION ALL"
+    " SELECT media_type, digest, size, 1 AS turn FROM mirror_document WHERE name = :name AND digest = :digest"
+    ") AS k LEFT JOIN mirror_blob b ON b.upstream = :upstream AND b.digest = k.digest"
+    " ORDER BY k.turn, CASE WHEN b.is_here = 1 AND b.size = k.size THEN 0 ELSE 1 END, k.size, k.media_type LIMIT 1"
+)
+PUT_DOCUMENT: Final = (
+    "INSERT INTO mirror_document (name, digest, upstream, media_type, size, served_at)"
+    " VALUES (:name, :digest, :upstream, :media_type, :size, :now)"
+    " ON CONFLICT (name, digest) DO UPDATE SET served_at = excluded.served_at, size = excluded.size, media_type ="
+    " CASE WHEN excluded.media_type = :octets THEN mirror_document.media_type ELSE excluded.media_type END"
+)
+PUT_PART: Final = (
+    "INSERT INTO mirror_part (name, parent, digest, media_type, size)"
+    " VALUES (:name, :parent, :digest, :media_type, :size) ON CONFLICT (name, parent, digest) DO NOTHING"
+)
+PUT_BLOB: Final = (
+    "INSERT INTO mirror_blob (upstream, digest, size, is_here, mark)"
+    " VALUES (:upstream, :digest, :size, :is_here, :mark) ON CONFLICT (upstream, digest) DO UPDATE SET"
+    # Of what is here, what its upstream says is no news.
+    " size = CASE WHEN mirror_blob.is_here = 1 AND excluded.is_here = 0 THEN mirror_blob.size ELSE excluded.size END,"
+    " is_here = CASE WHEN excluded.is_here = 1 THEN 1 ELSE mirror_blob.is_here END,"
+    " mark = CASE WHEN excluded.is_here = 1 THEN excluded.mark ELSE mirror_blob.mark END"
+)
+PUT_TAG: Final = (
+    "INSERT INTO mirror_tag (name, tag, digest, checked_at) VALUES (:name, :tag, :digest, :now)"
+    " ON CONFLICT (name, tag) DO UPDATE SET digest = excluded.digest, checked_at = excluded.checked_at"
+)
+NOTE_SERVED: Final = (
+    "UPDATE mirror_document SET served_at = :now WHERE name = :name AND (digest = :digest"
+    " OR digest IN (SELECT parent FROM mirror_part WHERE name = :name AND digest = :digest))"
+)
+USED: Final = (
+    "SELECT u.upstream, CAST(coalesce(sum(u.size), 0) AS BIGINT) FROM ("
+    " SELECT upstream, CASE WHEN is_here = 1 THEN size ELSE 0 END AS size FROM mirror_blob UNION ALL"
+    " SELECT upstream, 0 AS size FROM mirror_document"
+    ") AS u GROUP BY u.upstream"
+)
+#: What is here and what is reserved, each content once.
+TAKEN: Final = (
+    "SELECT CAST(coalesce(sum(t.size), 0) AS BIGINT) FROM ("
+    " SELECT s.digest, max(s.size) AS size FROM ("
+    "  SELECT digest, size FROM mirror_blob WHERE upstream = :upstream AND is_here = 1 UNION ALL"
+    "  SELECT digest, size FROM mirror_reservation WHERE upstream = :upstream AND ends_at > :now"
+    " ) AS s GROUP BY s.digest"
+    ") AS t"
+)
+OLDEST: Final = (
+    "SELECT d.name, d.digest FROM mirror_document d WHERE d.upstream = :upstream AND d.served_at < :not_since"
+    " AND NOT EXISTS (SELECT 1 FROM mirror_reservation r WHERE r.upstream = :upstream AND r.digest = d.digest)"
+    " AND NOT EXISTS (SELECT 1 FROM mirror_part p JOIN mirror_reservation r ON r.upstream = :upstream"
+    " AND r.digest = p.digest WHERE p.name = d.name AND p.parent = d.digest)"
+    " ORDER BY d.served_at, d.name, d.digest LIMIT 1"
+)
+#: Of a document and what it names, what no other document of its upstream is, or names.
+ONLY_ITS: Final = (
+    "SELECT c.digest FROM ("
+    " SELECT digest FROM mirror_part WHERE name = :name AND parent = :digest UNION"
+    " SELECT digest FROM mirror_document WHERE name = :name AND digest = :digest"
+    ") AS c WHERE NOT EXISTS (SELECT 1 FROM mirror_document d WHERE d.digest = c.digest AND d.upstream = :upstream"
+    " AND NOT (d.name = :name AND d.digest = :digest))"
+    " AND NOT EXISTS (SELECT 1 FROM mirror_part p JOIN mirror_document d ON d.name = p.name AND d.digest = p.parent"
+    " WHERE p.digest = c.digest AND d.upstream = :upstream AND NOT (d.name = :name AND d.digest = :digest))"
+)
+#: Whether anything of an upstream is, or names, a digest.
+NAMED: Final = (
+    "SELECT 1 FROM mirror_document WHERE digest = :digest AND upstream = :upstream UNION ALL"
+    " SELECT 1 FROM mirror_part p JOIN mirror_document d ON d.name = p.name AND d.digest = p.parent"
+    " WHERE p.digest = :digest AND d.upstream = :upstream LIMIT 1"
+)
+UNNAMED: Final = (
+    "SELECT b.digest FROM mirror_blob b WHERE b.upstream = :upstream"
+    " AND NOT EXISTS (SELECT 1 FROM mirror_document d WHERE d.digest = b.digest AND d.upstream = b.upstream)"
+    " AND NOT EXISTS (SELECT 1 FROM mirror_part p JOIN mirror_document d ON d.name = p.name AND d.digest = p.parent"
+    " WHERE p.digest = b.digest AND d.upstream = b.upstream)"
+)
+LEAVING: Final = (
+    "SELECT l.digest, l.mark, CASE"
+    " WHEN EXISTS (SELECT 1 FROM mirror_document d WHERE d.digest = l.digest AND d.upstream = l.upstream) THEN 1"
+    " WHEN EXISTS (SELECT 1 FROM mirror_part p JOIN mirror_document d ON d.name = p.name AND d.digest = p.parent"
+    " WHERE p.digest = l.digest AND d.upstream = l.upstream) THEN 1"
+    " WHEN EXISTS (SELECT 1 FROM mirror_reservation r"
+    " WHERE r.upstream = l.upstream AND r.digest = l.digest AND r.ends_at > :now) THEN 1 ELSE 0 END"
+    " FROM mirror_leaving l WHERE l.upstream = :upstream ORDER BY l.digest"
+)
+FORGET_UPSTREAM: Final = (
+    "DELETE FROM mirror_tag WHERE name IN (SELECT name FROM mirror_document WHERE upstream = :upstream)",
+    "DELETE FROM mirror_document WHERE upstream = :upstream",
+    "DELETE FROM mirror_blob WHERE upstream = :upstream",
+    "DELETE FROM mirror_reservation WHERE upstream = :upstream",
+    "DELETE FROM mirror_leaving WHERE upstream = :upstream",
+)
+CONTENTS: Final = (
+    "SELECT digest FROM mirror_blob WHERE upstream = :upstream UNION"
+    " SELECT digest FROM mirror_document WHERE upstream = :upstream UNION"
+    " SELECT p.digest FROM mirror_part p JOIN mirror_document d ON d.name = p.name AND d.digest = p.parent"
+    " WHERE d.upstream = :upstream"
+)
+LEAVE: Final = (
+    "INSERT INTO mirror_leaving (upstream, digest, mark) VALUES (:upstream, :digest, :mark)"
+    " ON CONFLICT (upstream, digest) DO UPDATE SET mark = excluded.mark"
+)
+RESERVE: Final = (
+    "INSERT INTO mirror_reservation (id, owner, upstream, digest, size, ends_at)"
+    " VALUES (:id, :owner, :upstream, :digest, :size, :ends_at)"
+)

@@ -1,0 +1,143 @@
+"""What refers to the images of the store, kept by labels on content.
+
+A subject's content has ``containerd.io/gc.ref.content.referrer.<algorithm>-<hex>`` for each referrer, and a referrer's
+content the labels that containerd gives a manifest's children. So a collection keeps a referrer as long as any image
+has its subject, and frees it afterwards. The labels are in the records' journal, so a rebuild restores them.
+
+The label ``imagestore/referrers`` says that they were looked for. Without it, whether there are any is not known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ContentNotFoundError, InvalidInputError
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.oci.descriptor import Descriptor
+from imagestore.oci.gc_labels import REFERENCE, ContentTerms
+from imagestore.oci.media_types import OCI_MANIFEST
+from imagestore.oci.referrers import fallback_tag
+from imagestore.store import leases
+from imagestore.store.pull.fetch import Fetcher
+from imagestore.store.pull.fetch_order import fetch_order
+from imagestore.store.pull.present import confirm, settle
+from imagestore.store.pull.undo import undone_on_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from imagestore.content.api import ContentStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.oci.digest import Digest
+    from imagestore.oci.reference import Reference
+    from imagestore.registry.events import Observer
+    from imagestore.store.copy.referrers import Referrer
+    from imagestore.store.pull.origin import Origin
+    from imagestore.util.cancel import CancelToken
+
+_REFERRER: Final = f"{REFERENCE}.referrer."
+_LOOKED_FOR: Final = "imagestore/referrers"
+
+
+class StoredReferrers:
+    """Lists what refers to a document of the store.
+
+    Args:
+        metadata: has the labels.
+        content: has the documents.
+        reference: names the image in messages.
+    """
+
+    def __init__(self, metadata: MetadataStore, content: ContentStore, reference: Reference) -> None:
+        self._metadata = metadata
+        self._content = content
+        self._reference = reference
+
+    def __call__(self, subject: Digest) -> Sequence[Descriptor]:
+        """Referrers of a document.
+
+        Args:
+            subject: digest of the document.
+
+        Raises:
+            InvalidInputError: they were never copied into the store.
+            ContentNotFoundError, IntegrityError: one was damaged from outside.
+            StoreError: the labels can't be read.
+        """
+        labels = self._metadata.content_labels(subject)
+        if _LOOKED_FOR not in labels:
+            name = self._reference
+            raise InvalidInputError(
+                f"{name}: its referrers were not copied into the store: a pull leaves them in the registry",
+                hint=f"imagestore copy --referrers {name} store:{name} fetches them; or leave out --referrers",
+            )
+        kept = {key: value for key, value in labels.items() if key.startswith(_REFERRER)}
+        return [self._listed(digest) for digest in ContentTerms.of(kept).references]
+
+    def _listed(self, digest: Digest) -> Descriptor:
+        try:
+            raw = self._content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        except ContentNotFoundError as error:
+            error.hint = f"imagestore copy --referrers {self._reference} store:{self._reference} fetches it again"
+            raise
+        stated = decode(raw, f"manifest {digest}").get("mediaType")
+        return Descriptor(str(stated or OCI_MANIFEST), digest, len(raw))
+
+
+def keep_referrers(
+    subjects: Collection[Digest],
+    found: Sequence[Referrer],
+    origin: Origin,
+    reference: Reference,
+    *,
+    content: ContentStore,
+    metadata: MetadataStore,
+    observer: Observer,
+    cancel: CancelToken,
+) -> None:
+    """Bring referrers into the store, and keep them as long as an image has their subject.
+
+    Args:
+        subjects: digests of the image's documents, for all of which referrers were looked for.
+        found: the referrers; those that the store has besides stay.
+        origin: gives their blobs.
+        reference: names the image's repository.
+        content: where they go.
+        metadata: where the labels go.
+        observer: hears of progress.
+        cancel: ends the work.
+
+    Raises:
+        RegistryError, IntegrityError, NotFoundError, StoreError, OperationCancelledError: the image stays as it is,
+            without these referrers.
+    """
+    documents = {each.bare.digest: each.bare for each in found}
+    blobs = {child.digest: child for each in found for child in each.manifest.children}
+    everything = tuple((blobs | documents).values())
+    with (
+        leases.held(metadata, purpose="copy", digests=[*subjects, *(each.digest for each in everything)]) as held,
+        undone_on_failure(metadata, content, held, everything),
+        content.small_blobs(cancel) as small_blobs,
+    ):
+        fetcher = Fetcher(content, origin, reference, observer, held.renew, small_blobs)
+        fetcher.check(everything)
+        with fetcher.flow(cancel) as flow:
+            for each in found:
+                fetcher.keep(each.bare, each.raw, cancel=flow.cancel, flow=flow)
+            flow.bring(fetch_order(blobs.values()))
+        settle(content, everything)
+        with metadata.exclusive():
+            confirm(content, everything, what=str(reference))
+            for digest, labels in _labels(subjects, found).items():
+                metadata.label_content(digest, {**metadata.content_labels(digest), **labels})
+
+
+def _labels(subjects: Collection[Digest], found: Sequence[Referrer]) -> dict[Digest, dict[str, str]]:
+    """What is added to the labels of each subject and each referrer."""
+    labels = {digest: {_LOOKED_FOR: "copied"} for digest in (*subjects, *(each.bare.digest for each in found))}
+    for each in found:
+        digest, manifest = each.bare.digest, each.manifest
+        labels[each.subject][f"{_REFERRER}{fallback_tag(digest)}"] = str(digest)
+        labels[digest][f"{REFERENCE}.config"] = str(manifest.config.digest)
+        labels[digest] |= {f"{REFERENCE}.l.{number}": str(one.digest) for number, one in enumerate(manifest.layers)}
+    return labels

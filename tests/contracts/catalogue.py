@@ -1,0 +1,335 @@
+"""What every adapter of a mirror's rows has to do, as tests; used as MetadataContract is.
+
+The fixture ``rows`` gives an empty catalogue, and ``later`` opens the same rows as another replica would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Final
+
+import pytest
+
+from imagestore import Descriptor, Digest
+from imagestore.mirror.catalogue import RESERVED_SECONDS, Catalogue
+from imagestore.mirror.catalogue_rows import CatalogueRows, KnownContent, Outcome, Reservation
+from imagestore.oci.media_types import OCI_MANIFEST, OCTETS
+from tests.contracts.catalogue_model import CatalogueModel
+
+UPSTREAM: Final = "r.example"
+OTHER: Final = "s.example"
+NAME: Final = "r.example/app"
+A, B, C, D = (Digest.of(name.encode()) for name in "abcd")
+LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
+#: Later than what was served, for those who spare nothing.
+ALWAYS: Final = 1e12
+Later = Callable[[], AbstractContextManager[CatalogueRows]]
+
+
+def manifest(digest: Digest, size: int = 10) -> Descriptor:
+    return Descriptor(OCI_MANIFEST, digest, size)
+
+
+def layer(digest: Digest, size: int = 100) -> Descriptor:
+    return Descriptor(LAYER, digest, size)
+
+
+def reservation(digest: Digest, size: int, id_: str = "1", *, owner: str = "a", ends_at: float = 1000.0) -> Reservation:
+    return Reservation(id_, owner, UPSTREAM, digest, size, ends_at)
+
+
+def reserve(rows: CatalogueRows, wanted: Reservation, quota: int | None, *, not_since: float = ALWAYS) -> Outcome:
+    """Until there is room, or no way to it."""
+    while True:
+        tried = rows.try_to_reserve(wanted, quota_bytes=quota, not_since=not_since, now=100.0)
+        if tried.outcome is not Outcome.EVICTED:
+            return tried.outcome
+
+
+def put_image(
+    rows: CatalogueRows, target: Digest, *layers: Digest, name: str = NAME, tag: str = "", now: float = 1.0
+) -> None:
+    """A manifest of 10 bytes and its layers of 100 bytes, which are here."""
+    parts = [layer(each) for each in layers]
+    rows.put_document(UPSTREAM, name, manifest(target), parts, tag=tag, is_here=True, now=now)
+    for part in parts:
+        rows.put_blob(UPSTREAM, name, part, now=now)
+
+
+def left(rows: CatalogueRows) -> set[Digest]:
+    return {each.digest for each in rows.leaving(UPSTREAM, now=100.0)}
+
+
+class CatalogueContract:
+    """Make a class from it that has the fixtures ``rows`` and ``later``."""
+
+    def test_another_replica_sees_all_of_it(self, rows: CatalogueRows, later: Later) -> None:
+        put_image(rows, A, B, tag="1", now=5.5)
+        with later() as again:
+            found = again.tag(NAME, "1")
+            assert found is not None
+            assert (found.target, found.checked_at) == (manifest(A), 5.5)
+            assert again.document(NAME, A) == manifest(A)
+            assert again.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=True)
+            assert again.used_bytes() == {UPSTREAM: 110}
+            assert again.contents(UPSTREAM) == {A, B}
+            assert (again.tags(NAME), again.names(UPSTREAM)) == (("1",), (NAME,))
+            again.drop_tag(NAME, "1")
+        assert rows.tag(NAME, "1") is None
+        assert rows.document(NAME, A) == manifest(A)
+
+    def test_a_tag_moves_and_needs_its_document(self, rows: CatalogueRows) -> None:
+        rows.put_document(UPSTREAM, NAME, manifest(A), [], tag="1", is_here=True, now=1.0)
+        rows.put_document(UPSTREAM, NAME, manifest(B), [], tag="1", is_here=True, now=2.0)
+        found = rows.tag(NAME, "1")
+        assert found is not None
+        assert (found.target.digest, found.checked_at) == (B, 2.0)
+        assert rows.tag(NAME, "2") is None
+        assert rows.tag("r.example/other", "1") is None
+
+    def test_names_are_compared_and_ordered_by_bytes(self, rows: CatalogueRows) -> None:
+        for tag in ("b", "B", "a-1", "a1", "A", "a_1", "é"):
+            rows.put_document(UPSTREAM, NAME, manifest(A), [], tag=tag, is_here=True, now=1.0)
+        assert rows.tags(NAME) == tuple(sorted(("b", "B", "a-1", "a1", "A", "a_1", "é"), key=str.encode))
+
+    def test_that_a_document_names_content_is_no_proof(self, rows: CatalogueRows) -> None:
+        rows.put_document(UPSTREAM, NAME, manifest(A), [layer(B)], tag="", is_here=True, now=1.0)
+        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=False)
+        rows.put_document(UPSTREAM, NAME, layer(B), [], tag="", is_here=False, now=1.0)
+        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=True)
+        assert rows.used_bytes() == {UPSTREAM: 10}
+        assert rows.known(UPSTREAM, "r.example/other", B) is None
+
+    def test_the_size_of_what_is_here_counts(self, rows: CatalogueRows) -> None:
+        put_image(rows, A, B)
+        wrong = [layer(B, 7)]
+        rows.put_document(UPSTREAM, NAME, manifest(C), wrong, tag="", is_here=True, now=2.0)
+        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=True)
+        rows.put_document(UPSTREAM, NAME, layer(B, 7), [], tag="", is_here=False, now=2.0)
+        assert rows.used_bytes() == {UPSTREAM: 120}
+        rows.forget_content(B, rows.marks(B))
+        rows.put_document(UPSTREAM, NAME, layer(B, 7), [], tag="", is_here=True, now=2.0)
+        assert rows.used_bytes() == {UPSTREAM: 27}
+
+    def test_a_blob_may_turn_out_to_be_a_manifest_and_never_the_other_way_round(self, rows: CatalogueRows) -> None:
+        blob = Descriptor(OCTETS, A, 10)
+        for document, known in ((blob, blob), (manifest(A), manifest(A)), (blob, manifest(A))):
+            rows.put_document(UPSTREAM, NAME, document, [], tag="", is_here=True, now=1.0)
+            assert rows.document(NAME, A) == known
+
+    def test_what_nothing_names_is_a_document_of_its_own(self, rows: CatalogueRows) -> None:
+        rows.put_blob(UPSTREAM, NAME, layer(B), now=1.0)
+        assert rows.document(NAME, B) == Descriptor(OCTETS, B, 100)
+        put_image(rows, A, C)
+        assert rows.document(NAME, C) is None
+        rows.distrust(NAME, B)
+        rows.distrust(NAME, A)
+        assert rows.document(NAME, B) is None
+        assert rows.document(NAME, A) == manifest(A)
+        assert left(rows) == set()
+        rows.forget_unnamed(UPSTREAM)
+        assert left(rows) == {B}
+        assert rows.used_bytes() == {UPSTREAM: 110}
+
+    def test_what_was_fetched_again_is_not_forgotten(self, rows: CatalogueRows, later: Later) -> None:
+        put_image(rows, A, B)
+        with later() as again:
+            seen = again.marks(B)
+            assert set(seen) == {UPSTREAM}
+            # That it was away is known, and not yet noted.
+            rows.put_blob(UPSTREAM, NAME, layer(B), now=2.0)
+            again.forget_content(B, seen)
+            assert again.used_bytes() == {UPSTREAM: 110}
+            again.forget_content(B, again.marks(B))
+        assert rows.used_bytes() == {UPSTREAM: 10}
+        assert rows.marks(B) == {}
+        assert rows.known(UPSTREAM, NAME, B) == KnownContent(layer(B), is_earned=True)
+
+    def test_the_document_served_least_recently_goes_with_its_tags(self, rows: CatalogueRows) -> None:
+        put_image(rows, A, B, tag="1", now=1.0)
+        put_image(rows, C, D, tag="2", now=2.0)
+        rows.note_served(NAME, B, now=3.0)
+        wanted = Digest.of(b"wanted")
+        assert reserve(rows, reservation(wanted, 100), 220) is Outcome.RESERVED
+        assert (rows.tag(NAME, "2"), rows.tags(NAME)) == (None, ("1",))
+        assert left(rows) == {C, D}
+        assert rows.used_bytes() == {UPSTREAM: 110}
+        assert rows.contents(UPSTREAM) == {A, B}
+
+    def test_a_shared_blob_stays_while_one_of_its_documents_does(self, rows: CatalogueRows) -> None:
+        put_image(rows, A, B, C, tag="1", now=1.0)
+        put_image(rows, D, B, name="r.example/other", tag="1", now=2.0)
+        wanted = reservation(Digest.of(b"wanted"), 100)
+        assert reserve(rows, wanted, 210, not_since=2.0) is Outcome.RESERVED
+        assert left(rows) == {A, C}
+        rows.end_reservation(wanted.id)
+        assert reserve(rows, wanted, 209, not_since=2.0) is Outcome.REFUSED
+        assert rows.used_bytes() == {UPSTREAM: 110}
+
+    def test_what_is_on_its_way_stays_with_what_names_it(self, rows: CatalogueRows) -> None:
+        rows.put_document(UPSTREAM, NAME, manifest(A), [layer(B)], tag="", is_here=True, now=1.0)
+        assert reserve(rows, reservation(B, 100, "1"), 110) is Outcome.RESERVED
+        assert reserve(rows, reservation(C, 1, "2"), 110) is Outcome.REFUSED
+        assert rows.document(NAME, A) == manifest(A)
+        # The wanted blob's own document doesn't make room for it.
+        rows.end_reservation("1")
+        assert reserve(rows, reservation(B, 101, "3"), 110) is Outcome.REFUSED
+        assert reserve(rows, reservation(C, 105, "4"), 110) is Outcome.RESERVED
+        assert left(rows) == {A, B}
+
+    def test_several_fetches_of_one_blob_reserve_it_once(self, rows: CatalogueRows, later: Later) -> None:
+        with later() as again:
+            assert reserve(rows, reservation(A, 100, "1"), 150) is Outcome.RESERVED
+            assert reserve(again, reservation(A, 100, "2", owner="b"), 150) is Outcome.RESERVED
+            rows.end_reservation("1")
+            assert reserve(rows, reservation(B, 100, "3"), 150) is Outcome.REFUSED
+            # It is here now, and still reserved: once.
+            again.put_blob(UPSTREAM, NAME, layer(A), now=1.0)
+            assert reserve(rows, reservation(B, 50, "4"), 150) is Outcome.RESERVED
+            again.end_reservation("2")
+            again.end_reservation("2")
+            assert reserve(again, reservation(C, 1, "5"), 150, not_since=0.0) is Outcome.REFUSED
+
+    def test_a_dead_replicas_reservations_are_over(self, rows: CatalogueRows) -> None:
+        assert reserve(rows, reservation(A, 100, "1", owner="dead", ends_at=100.0), 100) is Outcome.RESERVED
+        assert reserve(rows, reservation(B, 100, "2", owner="alive"), 100) is Outcome.RESERVED
+        assert reserve(rows, reservation(C, 100, "3", owner="late", ends_at=101.0), 100) is Outcome.REFUSED
+        rows.end_reservations("dead")
+        assert reserve(rows, reservation(C, 100, "3"), 100) is Outcome.REFUSED
+        rows.end_reservations("alive")
+        assert reserve(rows, reservation(C, 100, "3", owner="late", ends_at=101.0), 100) is Outcome.RESERVED
+        rows.renew_reservations("late", ends_at=300.0)
+        late = rows.try_to_reserve(reservation(D, 1, "4", ends_at=900.0), quota_bytes=100, not_since=0.0, now=299.0)
+        assert late.outcome is Outcome.REFUSED
+        over = rows.try_to_reserve(reservation(D, 1, "4", ends_at=900.0), quota_bytes=100, not_since=0.0, now=300.0)
+        assert over.outcome is Outcome.RESERVED
+
+    def test_without_quota_all_is_reserved(self, rows: CatalogueRows) -> None:
+        assert reserve(rows, reservation(A, 1 << 50), None) is Outcome.RESERVED
+        rows.put_blob(UPSTREAM, NAME, layer(A, 1 << 50), now=1.0)
+        assert rows.used_bytes() == {UPSTREAM: 1 << 50}
+
+    def test_what_leaves_may_be_wanted_again(self, rows: CatalogueRows, later: Later) -> None:
+        put_image(rows, A, B, tag="1")
+        assert reserve(rows, reservation(C, 100, "1"), 100) is Outcome.RESERVED
+        before = rows.leaving(UPSTREAM, now=100.0)
+        assert {each.digest: each.is_wanted for each in before} == {A: False, B: False}
+        with later() as again:
+            put_image(again, A, tag="1", now=2.0)
+            assert reserve(again, reservation(B, 100, "2"), None) is Outcome.RESERVED
+            assert {each.digest: each.is_wanted for each in rows.leaving(UPSTREAM, now=100.0)} == {A: True, B: True}
+            # One that is dead wants nothing.
+            assert {each.digest: each.is_wanted for each in rows.leaving(UPSTREAM, now=1e9)} == {A: True, B: False}
+            # Evicted once more: whoever lets go of the first eviction doesn't forget the second one.
+            again.end_reservation("2")
+            assert reserve(again, reservation(C, 100, "3"), 100) is Outcome.RESERVED
+        rows.forget_leaving(UPSTREAM, before)
+        assert left(rows) == {A}
+        rows.forget_leaving(UPSTREAM, rows.leaving(UPSTREAM, now=100.0))
+        assert left(rows) == set()
+
+    def test_upstreams_are_apart(self, rows: CatalogueRows) -> None:
+        put_image(rows, A, B, tag="1")
+        rows.put_document(OTHER, "s.example/app", manifest(A), [layer(B)], tag="1", is_here=False, now=1.0)
+        assert rows.used_bytes() == {UPSTREAM: 110, OTHER: 0}
+        assert rows.known(OTHER, "s.example/app", B) == KnownContent(layer(B), is_earned=False)
+        rows.put_blob(OTHER, "s.example/app", layer(B), now=1.0)
+        assert set(rows.marks(B)) == {UPSTREAM, OTHER}
+        assert reserve(rows, reservation(C, 100), 100) is Outcome.RESERVED
+        assert rows.used_bytes() == {OTHER: 100}
+        rows.forget_upstream(OTHER)
+        assert rows.used_bytes() == {}
+        assert rows.contents(OTHER) == frozenset()
+        assert (rows.tags("s.example/app"), rows.names(OTHER)) == ((), ())
+        assert left(rows) == {A, B}
+
+    def test_a_replica_that_begins_anew_has_reserved_nothing(self, rows: CatalogueRows, later: Later) -> None:
+        clock = [0.0]
+        catalogue = Catalogue(rows, owner="a", clock=lambda: clock[0])
+        blob, other = layer(A), layer(B)
+        _, tried = catalogue.try_to_reserve(UPSTREAM, blob, 100, spared_seconds=0.0)
+        assert tried.outcome is Outcome.RESERVED
+        with contextlib.ExitStack() as stack:
+            neighbour = Catalogue(stack.enter_context(later()), owner="b", clock=lambda: clock[0])
+            assert neighbour.try_to_reserve(UPSTREAM, other, 100, spared_seconds=0.0)[1].outcome is Outcome.REFUSED
+            clock[0] = RESERVED_SECONDS - 1
+            catalogue.renew_reservations()
+            clock[0] = RESERVED_SECONDS + 1
+            assert neighbour.try_to_reserve(UPSTREAM, other, 100, spared_seconds=0.0)[1].outcome is Outcome.REFUSED
+            Catalogue(stack.enter_context(later()), owner="a", clock=lambda: clock[0])
+            id_, tried = neighbour.try_to_reserve(UPSTREAM, other, 100, spared_seconds=0.0)
+            assert tried.outcome is Outcome.RESERVED
+            neighbour.end_reservation(id_)
+            assert catalogue.try_to_reserve(UPSTREAM, blob, 100, spared_seconds=0.0)[1].outcome is Outcome.RESERVED
+
+    def test_content_is_forgotten_only_if_it_is_gone(self, rows: CatalogueRows) -> None:
+        catalogue = Catalogue(rows)
+        catalogue.put_blob(UPSTREAM, NAME, layer(A))
+        catalogue.forget_content(A, lambda: False)
+        assert catalogue.used_bytes() == {UPSTREAM: 100}
+
+        def is_gone() -> bool:
+            catalogue.put_blob(UPSTREAM, NAME, layer(A))  # by another replica, after the look
+            return True
+
+        catalogue.forget_content(A, is_gone)
+        assert catalogue.used_bytes() == {UPSTREAM: 100}
+        catalogue.forget_content(A, lambda: True)
+        assert catalogue.used_bytes() == {UPSTREAM: 0}
+
+    def test_a_quota_holds_for_all_replicas_at_once(self, rows: CatalogueRows, later: Later) -> None:
+        """Eight replicas reserve and put at the same time; never is more here and reserved than the quota."""
+        with contextlib.ExitStack() as stack:
+            replicas = [stack.enter_context(later()) for _ in range(8)]
+
+            def fetch(number: int) -> list[Outcome]:
+                mine, outcomes = replicas[number], []
+                for turn in range(6):
+                    blob = layer(Digest.of(f"{number} {turn}".encode()))
+                    wanted = reservation(blob.digest, blob.size, f"{number} {turn}", owner=str(number))
+                    outcomes.append(reserve(mine, wanted, 1000, not_since=0.0))
+                    if outcomes[-1] is Outcome.RESERVED:
+                        mine.put_blob(UPSTREAM, NAME, blob, now=1.0)
+                        mine.end_reservation(wanted.id)
+                return outcomes
+
+            with ThreadPoolExecutor(8) as threads:
+                outcomes = [outcome for some in threads.map(fetch, range(8)) for outcome in some]
+        assert outcomes.count(Outcome.RESERVED) == 10
+        assert rows.used_bytes() == {UPSTREAM: 1000}
+
+    def test_replicas_that_evict_at_once_lose_nothing(self, rows: CatalogueRows, later: Later) -> None:
+        """What was evicted is leaving, what wasn't is counted, and nothing is both or neither."""
+        for number in range(20):
+            put_image(rows, Digest.of(f"m{number}".encode()), Digest.of(f"l{number}".encode()), now=float(number))
+        everything = rows.contents(UPSTREAM)
+        with contextlib.ExitStack() as stack:
+            replicas = [stack.enter_context(later()) for _ in range(4)]
+
+            def make_room(number: int) -> Outcome:
+                wanted = reservation(Digest.of(f"wanted {number}".encode()), 220, f"{number}", owner=str(number))
+                return reserve(replicas[number], wanted, 2200)
+
+            with ThreadPoolExecutor(4) as threads:
+                assert list(threads.map(make_room, range(4))) == [Outcome.RESERVED] * 4
+        remaining = rows.contents(UPSTREAM)
+        assert left(rows) | remaining == everything
+        assert not left(rows) & remaining
+        assert rows.used_bytes()[UPSTREAM] <= 2200 - 4 * 220
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_random_steps_agree_with_a_model(self, rows: CatalogueRows, later: Later, seed: int) -> None:
+        dice, model = random.Random(seed), CatalogueModel()
+        with later() as other:
+            for _ in range(120):
+                step = model.step(dice)
+                answers = [
+                    getattr(each, step.method)(*step.values, **step.named)
+                    for each in (model, dice.choice((rows, other)))
+                ]
+                assert answers[0] == answers[1], step
+                model.compare(dice.choice((rows, other)))

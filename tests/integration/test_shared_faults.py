@@ -1,0 +1,250 @@
+"""A shared store whose database is killed, stalls, is full of clients, sits behind a pooler or fails over."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+import pytest
+
+from imagestore import BlobStarted, Digest
+from imagestore.errors import ContentUnavailableError, ImageStoreError, StoreBusyError, StoreError
+from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.testing import RegistryServer, build_image, synthetic_layer
+from tests.support.pgbouncer import pgbouncer
+from tests.support.postgres import Postgres, postgres, standby, url_of_both
+from tests.support.tcp_proxy import TcpProxy, tcp_proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore import Event
+    from tests.support.shared_place import SharedPlace
+
+pytestmark = pytest.mark.integration
+
+IMAGE: Final = build_image("linux/amd64", layers=[synthetic_layer("small", 1 << 20), synthetic_layer("large", 9 << 20)])
+DIGEST: Final = Digest.of(b"anything")
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    with RegistryServer({"registry.example/app:1": IMAGE}) as server:
+        yield f"{server.address}/app:1"
+
+
+@pytest.fixture
+def proxy(postgres_server: Postgres) -> Iterator[TcpProxy]:
+    """Between stores and the database."""
+    with tcp_proxy(postgres_server.port) as running:
+        yield running
+
+
+def through(place: SharedPlace, port: int) -> str:
+    """The store's address at another port."""
+    server, _, database = place.url.rpartition("/")
+    return f"{server.rpartition(':')[0]}:{port}/{database}"
+
+
+class TestLostConnections:
+    def test_a_restart_between_two_calls_is_not_noticed(
+        self, shared_place: SharedPlace, postgres_server: Postgres, name: str
+    ) -> None:
+        with shared_place.open() as store:
+            store.pull(name)
+            postgres_server.restart(immediately=True)
+            assert [image.reference for image in store.list()] == [name]
+            store.remove(name)
+            postgres_server.restart(immediately=True)
+            assert len(store.collect_garbage().digests) == 4
+
+    def test_a_restart_in_a_pull_fails_it_or_not_and_loses_nothing(
+        self, shared_place: SharedPlace, postgres_server: Postgres, name: str
+    ) -> None:
+        def restart(event: Event) -> None:
+            if isinstance(event, BlobStarted) and event.descriptor.size > 1 << 20:
+                postgres_server.restart(immediately=True)
+
+        with shared_place.open() as store:
+            with contextlib.suppress(StoreError):
+                store.pull(name, observer=restart)
+            assert store.pull(name).layers
+            assert store.check().faults == ()
+            store.remove(name)
+            store.collect_garbage()
+            assert shared_place.objects() == []
+
+    def test_cut_connections_are_a_typed_error_at_most(
+        self, shared_place: SharedPlace, proxy: TcpProxy, name: str
+    ) -> None:
+        with shared_place.open(url=through(shared_place, proxy.port)) as store:
+            store.pull(name)
+            for _ in range(3):
+                proxy.cut()
+                assert [image.reference for image in store.list()] == [name]
+            proxy.refuse()
+            with pytest.raises(StoreError) as refused:
+                list(store.list())
+            assert "postgresql://" in str(refused.value)
+            assert refused.value.hint
+            proxy.go_on()
+            assert [image.reference for image in store.list()] == [name]
+
+    def test_a_gateway_that_is_killed_loses_nothing(self, shared_place: SharedPlace, name: str) -> None:
+        with shared_place.open() as store:
+            shared_place.gateway.kill_gateway()
+            try:
+                with pytest.raises(ContentUnavailableError):
+                    store.pull(name)
+            finally:
+                shared_place.gateway.start_gateway()
+            store.pull(name)
+            assert store.check().faults == ()
+
+
+class TestStandstill:
+    def test_a_server_that_stands_still_is_given_up(
+        self, shared_place: SharedPlace, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        with shared_place.open(url=through(shared_place, proxy.port)) as store:
+            store.pull(name)
+            for limit in ("STATEMENT_SECONDS", "CONNECT_SECONDS"):
+                monkeypatch.setattr(f"imagestore.metadata.postgres.database.{limit}", 1.0)
+            proxy.stall()
+            with pytest.raises(StoreError):
+                store.get(name)
+            proxy.go_on()
+            assert store.get(name).reference == name
+
+    def test_a_transaction_of_somebody_else_does_not_hold_us_for_ever(
+        self, shared_place: SharedPlace, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        with shared_place.open() as store:
+            store.pull(name)
+            monkeypatch.setattr("imagestore.metadata.postgres.database.LOCK_LIMIT", "500ms")
+            with psycopg.connect(shared_place.url) as other:
+                other.execute("SELECT * FROM image FOR UPDATE")
+                with pytest.raises(StoreBusyError):
+                    store.remove(name)
+            assert store.remove(name)
+
+
+class TestClients:
+    def test_more_threads_than_connections(self, shared_place: SharedPlace, name: str) -> None:
+        with shared_place.open() as store, ThreadPoolExecutor(64) as threads:
+            store.pull(name)
+            assert set(threads.map(lambda _: store.get(name).reference, range(256))) == {name}
+
+    def test_a_server_without_free_connections_says_so(self, name: str) -> None:
+        settings = {"max_connections": "5", "superuser_reserved_connections": "0"}
+        with postgres(settings) as server, contextlib.ExitStack() as stack:
+            url = server.url(server.create_database())
+            store = stack.enter_context(contextlib.closing(PostgresMetadataStore(url)))
+            others = [stack.enter_context(psycopg.connect(url)) for _ in range(4)]
+            assert store.namespaces()
+            others.append(stack.enter_context(psycopg.connect(url)) if _has_room(url) else others[0])
+            with pytest.raises(StoreError) as refused, contextlib.closing(PostgresMetadataStore(url)):
+                pass
+            assert "\n" not in str(refused.value)
+
+
+def _has_room(url: str) -> bool:
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+class TestPoolers:
+    @pytest.mark.parametrize("mode", ["session", "transaction"])
+    def test_behind_a_pooler(self, shared_place: SharedPlace, postgres_server: Postgres, name: str, mode: str) -> None:
+        with pgbouncer(postgres_server, mode, size=4 if mode == "transaction" else 40) as pooler:  # type: ignore[arg-type]  # one of the modes
+            url = through(shared_place, pooler.port)
+            with shared_place.open("one", url=url) as one, shared_place.open("two", url=url) as two:
+                assert one.metadata.is_pooled  # type: ignore[attr-defined]  # PostgreSQL's adapter
+                with ThreadPoolExecutor(8) as threads:
+                    pulls = [threads.submit(store.pull, name) for store in (one, two) * 4]
+                    assert {pull.result().reference for pull in pulls} == {name}
+                # More often than a session waits before it prepares a statement.
+                for _ in range(12):
+                    assert one.get(name).id == two.get(name).id
+                assert one.check().faults == ()
+                one.remove(name)
+                two.collect_garbage()
+                assert shared_place.objects() == []
+
+
+class TestFailover:
+    def test_a_promoted_standby_goes_on(self, shared_place: SharedPlace, name: str) -> None:
+        with postgres({"synchronous_commit": "remote_apply"}) as primary:
+            database = primary.create_database()
+            with standby(primary) as follower:
+                url = url_of_both(primary, follower, database)
+                with shared_place.open(url=url) as store:
+                    store.pull(name)
+                    _wait_until_followed(primary, follower, database)
+                    primary.kill()
+                    follower.promote()
+                    assert [image.reference for image in store.list()] == [name]
+                    store.remove(name)
+                    store.collect_garbage()
+                    assert shared_place.objects() == []
+
+    def test_a_standby_alone_is_refused_with_a_hint(self, shared_place: SharedPlace) -> None:
+        with postgres() as primary:
+            database = primary.create_database()
+            contextlib.closing(PostgresMetadataStore(primary.url(database))).__enter__().close()
+            with standby(primary) as follower:
+                _wait_until_followed(primary, follower, database)
+                with contextlib.closing(PostgresMetadataStore(follower.url(database))) as store:
+                    assert store.find_images() == []
+                    with pytest.raises(ImageStoreError) as refused:
+                        store.create_lease("work", lifetime_seconds=60)
+                    assert "read-write" in refused.value.hint
+
+
+def _wait_until_followed(primary: Postgres, follower: Postgres, database: str) -> None:
+    """Until the standby has what the primary has."""
+    with psycopg.connect(primary.url(database), autocommit=True) as db:
+        row = db.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+    assert row is not None
+    with psycopg.connect(follower.url(database), autocommit=True) as db:
+        for _ in range(600):
+            found = db.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (row[0],)).fetchone()
+            if found is not None and found[0]:
+                return
+            threading.Event().wait(0.1)
+    raise AssertionError("the standby never followed")
+
+
+class TestFlights:
+    def test_one_flight_of_all_machines(self, database_url: str) -> None:
+        with (
+            contextlib.closing(PostgresMetadataStore(database_url)) as one,
+            contextlib.closing(PostgresMetadataStore(database_url)) as two,
+        ):
+            flight = one.objects.try_flight(DIGEST)
+            assert flight is not None
+            assert one.objects.try_flight(DIGEST) is None
+            assert two.objects.try_flight(DIGEST) is None
+            flight.end()
+            flight.end()
+            again = two.objects.try_flight(DIGEST)
+            assert again is not None
+            again.end()
+
+    def test_flights_end_with_their_session(self, database_url: str, postgres_server: Postgres) -> None:
+        with (
+            contextlib.closing(PostgresMetadataStore(database_url)) as one,
+            contextlib.closing(PostgresMetadataStore(database_url)) as two,
+        ):
+            assert one.objects.try_flight(DIGEST) is not None
+            postgres_server.restart(immediately=True)
+            flight = two.objects.try_flight(DIGEST)
+            # The first try may only find out that its session is gone; then it flies without stopping anybody.
+            assert flight is not None
+            flight.end()
