@@ -155,7 +155,7 @@ def _take_naps(chance: random.Random) -> None:
 
     def executing(cursor: Any, query: str, *arguments: Any, **options: Any) -> Any:
         longest = _LONG_NAP_SECONDS if any(part in query for part in _SWEEPING) else _NAP_SECONDS
-        if _SWEEPING[0] in query and chance.random() < _NAP_CHANCE:
+        if "FROM content" in query and _SWEEPING[0] in query and chance.random() < _NAP_CHANCE:
             query = query.replace(" WHERE ", _NAP_INSIDE, 1)
         nap(_NAP_SECONDS)
         result = execute(cursor, query, *arguments, **options)
