@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import random
 import time
@@ -92,6 +93,8 @@ def run(place: Place, number: int, seed: int) -> None:
     """
     from imagestore.errors import ImageStoreError
 
+    # What libraries say about lost connections is expected, and would fill the terminal.
+    logging.disable()
     prepare(place, machine=number % _MACHINES)
     chance = random.Random(seed)
     _take_naps(random.Random(seed + 1))
