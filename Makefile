@@ -102,8 +102,9 @@ protos-check: $(PROTOS)/ready
 
 growth: $(VENV)/ready
 	tests/integration/install-peers
-	MIRROR_KILLS=$(KILLS) $(BIN)/pytest tests/integration/test_mirror.py tests/integration/test_bucket.py
-	$(BIN)/python -m benchmarks --rounds $(ROUNDS) --rows MIRROR NODES
+	MIRROR_KILLS=$(KILLS) $(BIN)/pytest tests/integration/test_mirror.py tests/integration/test_bucket.py tests/integration/test_shared_*.py
+	$(BIN)/python -m tests.crash.shared --kills $(KILLS) --restarts 10
+	$(BIN)/python -m benchmarks --rounds $(ROUNDS) --rows MIRROR NODES SHARED
 
 bench: $(VENV)/ready
 	tests/integration/install-peers

@@ -14,7 +14,7 @@ from imagestore.cli import signals
 from imagestore.cli.app import App, GivenPath, StoreRoot, pass_app
 from imagestore.cli.exit_codes import exit_status, needed
 from imagestore.cli.options import duration_option
-from imagestore.errors import ImageStoreError
+from imagestore.errors import ImageStoreError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -196,6 +196,11 @@ def serve(
     metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
     sources = app.sources
     given_root, given_config = root or app.given_root, config_path or app.given_config
+    if isinstance(given_root, str) and (paths or proxies):
+        raise UnsupportedError(
+            "serve: runtimes on a node need files, and would list and remove the images of all other machines",
+            hint="give the node a store of its own; of a shared store only --mirror is served",
+        )
     from imagestore.server import logs
 
     logs.install(log_format, log_level)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO, Self
@@ -279,6 +279,9 @@ class ContentStore(Protocol):
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
+
+    def missing(self, digests: Collection[Digest]) -> list[Digest]:
+        """Those of some blobs that aren't here, in their order; asked together where a question takes a round trip."""
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob.

@@ -32,7 +32,7 @@ from imagestore.oci.digest import Verifier, verify
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -136,6 +136,10 @@ class BucketContent(WithoutDisk, abc.ABC):
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is there."""
         return self.find(digest) is not None
+
+    def missing(self, digests: Collection[Digest]) -> list[Digest]:
+        """Those of some blobs that aren't there, in their order."""
+        return [digest for digest in digests if not self.exists(digest)]
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""

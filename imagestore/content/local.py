@@ -39,7 +39,7 @@ from imagestore.util.failpoint import reach
 from imagestore.util.files import sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import BinaryIO
 
     from imagestore.content.locks import FileLock
@@ -91,6 +91,10 @@ class LocalContentStore(Ingests):
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
         return digest.is_verifiable and self._status(digest) is not None
+
+    def missing(self, digests: Collection[Digest]) -> list[Digest]:
+        """Those of some blobs that aren't here, in their order."""
+        return [digest for digest in digests if not self.exists(digest)]
 
     def find(self, digest: Digest) -> ContentInfo | None:
         """As info(), but None where the blob isn't here."""

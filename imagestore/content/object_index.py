@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from imagestore.oci.digest import Digest
 
@@ -56,6 +56,9 @@ class ObjectIndex(Protocol):
         Where a collection is just deciding about it, this waits for the decision. In a transaction (``exclusive()`` of
         the store's records) what was found stays until its end.
         """
+
+    def find_all(self, digests: Collection[Digest]) -> Mapping[Digest, StoredObject]:
+        """As find() for several, in one question; those that aren't here are left out."""
 
     def names(self) -> Iterator[str]:
         """Every content's digest in text form, in no particular order."""

@@ -17,7 +17,7 @@ from imagestore.errors import AlreadyExistsError, ContentNotFoundError, Integrit
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO, Self
 
@@ -61,6 +61,11 @@ class SharedContentStore(BucketContent):
         """As info(), but None where the blob isn't there."""
         stored = self._stored(digest)
         return None if stored is None else _info(stored)
+
+    def missing(self, digests: Collection[Digest]) -> list[Digest]:
+        """Those of some blobs that aren't there, in their order."""
+        there = self._index.find_all([digest for digest in digests if digest.is_verifiable])
+        return [digest for digest in digests if digest not in there]
 
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob, in no particular order."""

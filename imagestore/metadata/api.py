@@ -202,6 +202,12 @@ class MetadataStore(LeaseStore, ClientStore, Protocol):
     def forget_content(self, texts: Collection[str]) -> None:
         """Drop labels of content that was deleted, given in text form, and the edges that start there."""
 
+    def recording(self, keys: Collection[tuple[str, str]]) -> AbstractContextManager[None]:
+        """A transaction for putting the records of these (reference, handler): nobody else puts one of them meanwhile.
+
+        What was found of content in it stays until its end.
+        """
+
     def exclusive(self) -> AbstractContextManager[None]:
         """Hold the database's write lock, so that no lease and no record can appear; commits at the end."""
 

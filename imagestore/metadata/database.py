@@ -27,7 +27,7 @@ from imagestore.util.disk_reserve import Ballast
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -142,6 +142,10 @@ class Database:
 
     def _address(self, *, mode: str = "rwc") -> str:
         return self._way.address(mode=mode)
+
+    def recording(self, keys: Collection[tuple[str, str]]) -> contextlib.AbstractContextManager[None]:
+        """As exclusive(): there is one writer at a time."""
+        return self.exclusive()
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:

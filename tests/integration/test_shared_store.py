@@ -222,6 +222,14 @@ class TestOpening:
         with pytest.raises(StoreCorruptError, match="newer"):
             shared_place.open()
 
+    def test_what_a_newer_version_took_over_is_not_written(self, shared_place: SharedPlace) -> None:
+        with shared_place.open() as store:
+            store.metadata.create_lease("before", lifetime_seconds=60)
+            with psycopg.connect(shared_place.url, autocommit=True) as db:
+                db.execute("UPDATE imagestore_version SET version = version + 1")
+            with pytest.raises(StoreCorruptError, match="newer"):
+                store.metadata.create_lease("after", lifetime_seconds=60)
+
     def test_many_that_make_it_at_once_make_one(self, shared_place: SharedPlace) -> None:
         with ThreadPoolExecutor(8) as threads:
             stores = list(threads.map(lambda _: shared_place.open(), range(8)))
@@ -318,6 +326,10 @@ class TestCommands:
         assert "0 blobs freed" in cli("gc")
         other("rmi", "ci.example/app:2")
         assert f"{CONTENT} blobs freed" in other("gc")
+
+    def test_no_runtime_is_served_from_it(self, cli: Commands, tmp_path: Path) -> None:
+        cli("serve", "--listen", f"unix://{tmp_path}/socket", status=1)
+        assert "--mirror" in cli.error
 
     @pytest.mark.parametrize("words", [("backup", "x.db"), ("restore", "x.db"), ("check", "--rebuild")])
     def test_what_a_database_does_itself_is_refused(

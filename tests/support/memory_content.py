@@ -23,7 +23,7 @@ from imagestore.errors import (
 from imagestore.oci.digest import Digest, new_hash, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO, Self
 
@@ -52,6 +52,9 @@ class MemoryContentStore:
 
     def exists(self, digest: Digest) -> bool:
         return digest in self._blobs
+
+    def missing(self, digests: Collection[Digest]) -> list[Digest]:
+        return [digest for digest in digests if digest not in self._blobs]
 
     def find(self, digest: Digest) -> ContentInfo | None:
         found = self._blobs.get(digest)

@@ -78,6 +78,10 @@ class MemoryObjectIndex:
             self._wait_for_decision([str(digest)])
             return self._content.get(str(digest))
 
+    def find_all(self, digests: Collection[Digest]) -> dict[Digest, ObjectRow]:
+        found = {digest: self.find(digest) for digest in digests}
+        return {digest: each for digest, each in found.items() if each is not None}
+
     def names(self) -> Iterator[str]:
         with self._changed:
             return iter(list(self._content))

@@ -26,7 +26,7 @@ from imagestore.metadata.postgres.protocol import RULES
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from psycopg.abc import PQGen
 
@@ -47,8 +47,8 @@ _INTERVAL_SECONDS: Final = 0.1
 #: Of connections; a pooler takes no options. Compiling the question what is kept takes seconds, answering it
 #: milliseconds. A look locks rows, and needn't wait for the disk; transactions have the server's own setting back.
 _OPTIONS: Final = "-c jit=off -c synchronous_commit=off"
-#: The store's own lock.
-_STORE_LOCK: Final = 0x696D6773_00000002
+#: Locks of names, beside their hashes.
+_NAMES_LOCK: Final = 0x696D6773
 
 
 class LimitedConnection(psycopg.Connection[Any]):
@@ -135,6 +135,19 @@ class PostgresDatabase:
         if is_pooled is None and not self.is_pooled:
             found["options"] = f"{found.get('options', '')} {_OPTIONS}".strip()
         return found
+
+    @contextlib.contextmanager
+    def recording(self, keys: Collection[tuple[str, str]]) -> Iterator[None]:
+        """A transaction for putting the records of these (reference, handler): nobody else puts one of them meanwhile.
+
+        Others go on beside it; rows of content that were looked at in it stay by their locks.
+        """
+        names = sorted({f"{self._scope}\n{reference}" for reference, _ in keys})
+        with self.writing() as db:
+            # In order, so that nobody waits for each other.
+            lock = "SELECT pg_advisory_xact_lock(%s, hashtext(name)) FROM unnest(%s::text[]) AS given(name)"
+            db.execute(lock, (_NAMES_LOCK, names))
+            yield
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -299,11 +312,15 @@ class PostgresDatabase:
     def _locked(self, db: Connection, *, is_alone: bool) -> Iterator[None]:
         """A transaction that holds the store's lock; begun in one round trip, as ``transaction()`` would not."""
         isolation = "READ COMMITTED" if RULES.read_committed else "REPEATABLE READ"
-        db.execute(
+        begun = db.execute(
             f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
-            f" SET LOCAL synchronous_commit = {self._commit_mode}; {_lock(is_alone=is_alone)}"
+            f" SET LOCAL synchronous_commit = {self._commit_mode}; {_lock(is_alone=is_alone)}; {schema.ASK_VERSION}"
         )
         try:
+            # The rows are those of the last of these statements.
+            while begun.nextset():
+                pass
+            schema.refuse_newer(begun.fetchone(), self.name)
             yield
         except BaseException:
             # What failed is told, whatever becomes of the rollback; the pool throws a broken connection away.
@@ -341,7 +358,7 @@ def _is_pooled(db: Connection) -> bool:
 
 
 def _lock(*, is_alone: bool) -> str:
-    return f"SELECT pg_advisory_xact_lock{'' if is_alone else '_shared'}({_STORE_LOCK})"
+    return f"SELECT pg_advisory_xact_lock{'' if is_alone else '_shared'}({schema.STORE_LOCK})"
 
 
 def _commit_mode(db: Connection) -> str:

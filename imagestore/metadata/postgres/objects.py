@@ -35,11 +35,17 @@ class PostgresObjectIndex:
 
     def find(self, digest: Digest) -> ObjectRow | None:
         """Where content is, or None; see the port."""
+        return self.find_all([digest]).get(digest)
+
+    def find_all(self, digests: Collection[Digest]) -> dict[Digest, ObjectRow]:
+        """As find() for several, in one question."""
         lock = " FOR SHARE" if RULES.look_for_share else ""
         with self._database.reading() as db:
-            query = f"SELECT {_COLUMNS} FROM content WHERE digest = %s{lock}"  # noqa: S608 - constants
-            row = db.execute(query, (str(digest),)).fetchone()
-        return ObjectRow(digest, row[1], row[2], row[3]) if row else None
+            # In order, so that nobody waits for each other.
+            query = f"SELECT {_COLUMNS} FROM content WHERE digest = ANY(%s) ORDER BY digest{lock}"  # noqa: S608 - constants
+            rows = db.execute(query, ([str(digest) for digest in digests],)).fetchall()
+        found = {text: (size, key, stored_at) for text, size, key, stored_at in rows}
+        return {digest: ObjectRow(digest, *found[str(digest)]) for digest in digests if str(digest) in found}
 
     def names(self) -> Iterator[str]:
         """Every content's digest in text form, in no particular order."""

@@ -97,9 +97,12 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
 )
 
 CURRENT: Final = len(STEPS)
-#: Held while tables are made or changed; any number that others are unlikely to take.
-_MIGRATING: Final = 0x696D6773_00000001
+#: The store's own lock: held by all who change something, together, and alone by who makes or changes tables. Any
+#: number that others are unlikely to take.
+STORE_LOCK: Final = 0x696D6773_00000002
 _VERSION: Final = "imagestore_version"
+#: For refuse_newer().
+ASK_VERSION: Final = f"SELECT version FROM {_VERSION}"  # noqa: S608 - a constant
 
 
 def prepare(db: psycopg.Connection[Any], name: str, *, is_making: bool = True) -> str:
@@ -127,30 +130,21 @@ def prepare(db: psycopg.Connection[Any], name: str, *, is_making: bool = True) -
         if is_standby:
             raise StoreReadOnlyError(f"{name}: is a standby, and its tables aren't those of this version")
         with db.transaction():
-            db.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
+            db.execute("SELECT pg_advisory_xact_lock(%s)", (STORE_LOCK,))
             version = _version(db)
+            refuse_newer((version,), name)
             if version == 0:
                 _refuse_foreign(db, name)
                 db.execute(f"CREATE TABLE {_VERSION} (version integer NOT NULL, id {_TEXT})")
                 db.execute(f"INSERT INTO {_VERSION} VALUES (0, gen_random_uuid()::text)")  # noqa: S608 - a constant
-            _refuse_newer(version, name)
             for step in STEPS[version:]:
                 for statement in step:
                     db.execute(statement)
             db.execute(f"UPDATE {_VERSION} SET version = %s", (CURRENT,))  # noqa: S608 - a constant
     row = db.execute(f"SELECT id FROM {_VERSION}").fetchone()  # noqa: S608 - a constant
     if row is None:
-        raise StoreCorruptError(f"{name}: the row of table {_VERSION} is gone", hint="restore it from a backup")
+        raise _no_version(name)
     return str(row[0])
-
-
-def refuse_moved_on(db: psycopg.Connection[Any], name: str) -> None:
-    """What was brought up to date since it was opened isn't written any more.
-
-    Raises:
-        StoreCorruptError: a newer version has done that.
-    """
-    _refuse_newer(_version(db), name)
 
 
 def _version(db: psycopg.Connection[Any]) -> int:
@@ -158,16 +152,32 @@ def _version(db: psycopg.Connection[Any]) -> int:
     query = "SELECT 1 FROM pg_class WHERE relname = %s AND relnamespace = current_schema()::regnamespace"
     if db.execute(query, (_VERSION,)).fetchone() is None:
         return 0
-    row = db.execute(f"SELECT version FROM {_VERSION}").fetchone()  # noqa: S608 - a constant
+    row = db.execute(ASK_VERSION).fetchone()
     return int(row[0]) if row else 0
 
 
-def _refuse_newer(version: int, name: str) -> None:
+def refuse_newer(row: tuple[Any, ...] | None, name: str) -> None:
+    """Refuse to write what a newer version wrote, also while this process had it open: its tables count on all writers.
+
+    Args:
+        row: what ASK_VERSION found.
+        name: of the database, for messages.
+
+    Raises:
+        StoreCorruptError: it is newer, or can't be told.
+    """
+    if row is None:
+        raise _no_version(name)
+    version = row[0]
     if version > CURRENT:
         raise StoreCorruptError(
             f"{name}: schema version {version} is newer than {CURRENT}, the newest this one reads",
             hint="use the newer imagestore that wrote it",
         )
+
+
+def _no_version(name: str) -> StoreCorruptError:
+    return StoreCorruptError(f"{name}: the row of table {_VERSION} is gone", hint="restore it from a backup")
 
 
 def _refuse_foreign(db: psycopg.Connection[Any], name: str) -> None:

@@ -310,7 +310,7 @@ class ImportWork:
             storing.store(each for plan in plans for each in plan.wanted)
             settle(self.content, everything.values())
             reach("import-record")
-            with self.metadata.exclusive():
+            with self.metadata.recording([plan.key for plan in plans]):
                 confirm(self.content, everything.values(), what=self.source.what)
                 # A pull may have taken the name since.
                 here = self._check_free(plans, origin)

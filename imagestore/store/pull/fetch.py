@@ -102,7 +102,7 @@ class Fetcher:
         for digest in wanted:
             if not digest.is_verifiable:
                 raise InvalidDigestError(f"{self.reference}: {digest}: this algorithm can't be verified")
-        self.check_space(each for each in wanted.values() if not self.content.exists(each.digest))
+        self.check_space(wanted[digest] for digest in self.content.missing(wanted))
 
     def check_space(self, missing: Iterable[Descriptor]) -> None:
         """Refuse to bring more than there is room for.

@@ -97,7 +97,7 @@ def holding(
     """
     more = [digest for digest in roots if digest not in record.roots]
     needed = {each for digest in more for each in (digest, *metadata.own_children(digest))} - counted
-    if not all(content.exists(each) for each in needed):
+    if content.missing(needed):
         return record
     size = sum(content.info(each).size for each in needed)
     return replace(record, roots=(*record.roots, *more), content_size=record.content_size + size)
@@ -201,7 +201,7 @@ def confirm(content: ContentStore, descriptors: Collection[Descriptor], *, what:
     Raises:
         StoreBusyError: something was collected since then.
     """
-    gone = [descriptor.digest for descriptor in descriptors if not content.exists(descriptor.digest)]
+    gone = content.missing([descriptor.digest for descriptor in descriptors])
     if gone:
         raise StoreBusyError(
             f"{what}: {gone[0]} was removed before the record was written: as damaged, or since the lease of this work "

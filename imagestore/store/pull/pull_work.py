@@ -241,7 +241,7 @@ class ResolvedPull:
             remove_damaged(work.content, documents.take_damaged())
             choice = self._bring(choice, fetcher)
             settle(work.content, choice.descriptors)
-            with work.metadata.exclusive():
+            with work.metadata.recording([(work.name, work.handler)]):
                 confirm(work.content, choice.descriptors, what=str(work.reference))
                 # Another process may have taken the name since it was looked at.
                 work.check_free(self._target)

@@ -48,13 +48,13 @@ def undone_on_failure(
         held: the block's lease; given up before deleting.
         descriptors: everything the block may bring.
     """
-    before = {each.digest for each in descriptors if content.exists(each.digest)}
+    missing = set(content.missing([each.digest for each in descriptors]))
     try:
         yield
     except ImageStoreError as error:
         if not isinstance(error, _WORTH_KEEPING):
             try:
-                _undo(metadata, content, held, [each for each in descriptors if each.digest not in before])
+                _undo(metadata, content, held, [each for each in descriptors if each.digest in missing])
             except ImageStoreError as failure:
                 # The caller has to know what went wrong first; a collection finds what stays.
                 log.warning("what a failed pull brought can't be deleted now: %s", failure)
@@ -67,7 +67,7 @@ def _undo(metadata: MetadataStore, content: ContentStore, held: HeldLease, new: 
         with contextlib.suppress(StoreError):  # the collection that finds it stale tells why it stays
             content.abort(ingest_ref(descriptor))
     # Where nothing came, the space that is kept back is for better uses.
-    metadata.delete_lease(held.id, is_of_work=not any(content.exists(each.digest) for each in new))
+    metadata.delete_lease(held.id, is_of_work=len(content.missing([each.digest for each in new])) == len(new))
     # The system may have no descriptor left to read the module.
     with translated("delete from", content.name):
         from imagestore.store.garbage import sweep
