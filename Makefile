@@ -27,7 +27,8 @@ help:
 	@echo "make reference    make the pages, man pages, schemas and pictures anew that come from the code"
 	@echo "make test         lint, types, floors, unit and property tests"
 	@echo "make integration  the same against real servers on loopback (installs Debian packages that are missing)"
-	@echo "make crash        kill processes at work on one store (KILLS=1000 of them) and judge what is left"
+	@echo "make crash        kill processes at work on one store, and on a shared one with its database and gateway"
+	@echo "                  (KILLS=1000 of them), and judge what is left"
 	@echo "make growth       the mirror and its bucket with real clients, KILLS of it, and its figures"
 	@echo "make bench        measure beside Debian's programs; writes benchmarks/RESULTS.md (ROUNDS=5; ROWS=\"S M\" only prints)"
 	@echo "make format       let ruff put the code in shape"
@@ -84,6 +85,9 @@ integration: $(VENV)/ready protos-check
 
 crash: $(VENV)/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)
+	tests/integration/install-peers
+	$(BIN)/python -m tests.crash.shared --kills $(KILLS)
+	$(BIN)/python -m tests.crash.shared --kills $(KILLS) --restarts 20
 
 $(PROTOS)/ready: requirements-protos.lock
 	$(PYTHON) -m venv $(PROTOS)

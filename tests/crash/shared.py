@@ -39,8 +39,8 @@ WORKERS: Final = 6
 ROUND_KILLS: Final = 50
 #: Between two kills so much time passes and so much work is done, however busy the machine is.
 KILL_SECONDS: Final = 0.25
-KILL_WORK: Final = 8
-LEASE_SECONDS: Final = 3.0
+KILL_WORK: Final = 10
+LEASE_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 120.0
 _BUCKET: Final = "shared"
 #: Digits, and what stands in quotes or URLs: failures of one kind are counted together.
@@ -69,6 +69,7 @@ class Outcome:
         kills: processes that died by SIGKILL while they had the store open.
         restarts: of PostgreSQL and of the gateway.
         done: how many operations of each kind came to their end.
+        swept: how much content was collected, since PostgreSQL's last restart.
         failed: how many failed, by what was said.
         unexpected: failures of operations that had no reason to fail.
         violations: broken promises, in one line each.
@@ -77,6 +78,7 @@ class Outcome:
     kills: int = 0
     restarts: int = 0
     done: Counter[str] = field(default_factory=Counter)
+    swept: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     unexpected: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -155,11 +157,12 @@ def crash(kills: int, *, seed: int, restarts: int = 0, variant: str = "", says: 
         crew = _Crew(context, place, chance)
         while outcome.kills < kills:
             _round(crew, min(kills, outcome.kills + ROUND_KILLS), due, gateway, server, outcome)
+            outcome.swept = shared_judge.swept(place)
             _read_reports(place, outcome, is_calm=not restarts)
             for line in shared_judge.violations(place, gateway):
                 outcome.violated(line)
             if says:
-                print(outcome, dict(outcome.done), flush=True)
+                print(outcome, dict(outcome.done), outcome.swept, flush=True)
     return outcome
 
 
@@ -174,7 +177,7 @@ def _prepared(gateway: Ceph, server: Postgres, variant: str) -> Iterator[Place]:
             endpoint=gateway.endpoint,
             access_key=ACCESS_KEY,
             secret_key=SECRET_KEY,
-            scopes=("one", "two"),
+            scopes=("one", "two", "one"),
             folder=folder,
             lease_seconds=LEASE_SECONDS,
             variant=variant,
@@ -221,8 +224,7 @@ def _read_reports(place: Place, outcome: Outcome, *, is_calm: bool) -> None:
             kind, text = json.loads(line)
             if kind == "done":
                 outcome.done[text] += 1
-                continue
-            if kind == "failed":
+            elif kind == "failed":
                 outcome.failed[_PARTICULARS.sub("…", text)] += 1
                 if is_calm and "slower than a lease" not in text:
                     outcome.unexpected.append(text)
@@ -243,7 +245,8 @@ def main() -> int:
     outcome = crash(
         arguments.kills, seed=arguments.seed, restarts=arguments.restarts, variant=arguments.variant, says=True
     )
-    print(", ".join(f"{kind} {count}" for kind, count in sorted(outcome.done.items())), f"{outcome.restarts} restarts")
+    print(", ".join(f"{kind} {count}" for kind, count in sorted(outcome.done.items())))
+    print(f"{outcome.restarts} restarts, {outcome.swept} contents swept")
     for text, count in outcome.failed.most_common(20):
         print(f"{count} failed: {text}")
     for text in outcome.unexpected[:20]:

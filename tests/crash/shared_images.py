@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,22 +10,19 @@ from imagestore import Digest
 from imagestore.content.direct_io import LEAST_LARGE_BYTES
 from imagestore.testing import Image, build_image, synthetic_layer
 
-REFERENCES: Final = tuple(f"registry.example/shared/{number}:1" for number in range(12))
+REFERENCES: Final = tuple(f"registry.example/shared/{number}:1" for number in range(8))
 PLATFORM: Final = "linux/amd64"
-#: Few layers for many images, so that records which come and go need the same content.
-_LAYERS: Final = 8
-_LARGE_LAYERS: Final = 1
 _SMALL_BYTES: Final = 512 * 24
 
 
 @functools.cache
 def images() -> Mapping[str, Image]:
-    """Each reference's image."""
-    chance = random.Random(7)
-    sizes = [LEAST_LARGE_BYTES + 512] * _LARGE_LAYERS + [_SMALL_BYTES] * (_LAYERS - _LARGE_LAYERS)
+    """Each reference's image. Each layer is in two images, so its content is wanted while the other one goes."""
+    sizes = [LEAST_LARGE_BYTES + 512, *[_SMALL_BYTES] * (len(REFERENCES) - 1)]
     layers = [synthetic_layer(f"shared {number}", size) for number, size in enumerate(sizes)]
     return {
-        reference: build_image(PLATFORM, seed=reference, layers=chance.sample(layers, 3)) for reference in REFERENCES
+        reference: build_image(PLATFORM, seed=reference, layers=[layers[number], layers[number - 1]])
+        for number, reference in enumerate(REFERENCES)
     }
 
 

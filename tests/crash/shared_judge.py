@@ -39,10 +39,18 @@ def violations(place: Place, gateway: Ceph) -> list[str]:
     return found + list(_too_much(place, gateway))
 
 
+def swept(place: Place) -> int:
+    """How much content was collected since the server was started; it counts a moment behind."""
+    with psycopg.connect(place.database, autocommit=True) as connection:
+        query = "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'content'"
+        row = connection.execute(query).fetchone()
+        return int(row[0]) if row else 0
+
+
 def _records(place: Place, when: str) -> Iterator[str]:
     """Everything that a record needs is there, and right."""
     judged: set[Digest] = set()
-    for scope in place.scopes:
+    for scope in sorted(set(place.scopes)):
         with opened(place, scope) as store:
             for image in store.list():
                 for digest in sorted(shared_images.content_of(image.reference) - judged):
@@ -66,7 +74,7 @@ def _wrong(store: ImageStore, digest: Digest) -> str:
 def _too_much(place: Place, gateway: Ceph) -> Iterator[str]:
     """Nothing is there that no record needs, and no object without a row."""
     needed: set[str] = set()
-    for scope in place.scopes:
+    for scope in sorted(set(place.scopes)):
         with opened(place, scope) as store:
             for image in store.list():
                 needed |= {str(digest) for digest in shared_images.content_of(image.reference)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import random
 import time
@@ -19,12 +20,20 @@ from tests.crash import shared_images
 if TYPE_CHECKING:
     from imagestore import Digest, ImageStore
 
-#: The longest nap in front of a statement or a request to the bucket, so that processes meet in the windows between.
+#: The longest nap in front of or behind a statement or a request to the bucket, so that processes meet in the windows
+#: between; and one where a sweep decides, whose windows are few.
 _NAP_SECONDS: Final = 0.01
+_LONG_NAP_SECONDS: Final = 0.15
 _NAP_CHANCE: Final = 0.3
+#: Parts of a sweep's statements, which lock, ask and delete.
+_SWEEPING: Final = ("FOR UPDATE SKIP LOCKED", "WITH RECURSIVE asked", "DELETE FROM content")
+#: Inside the statement that locks, for each row: between what it sees and what it locks.
+_NAP_INSIDE: Final = " WHERE pg_sleep(0.015) IS NOT NULL AND "
 _MACHINES: Final = 3
 #: In per cent, as the figures of docs/decisions.
-_WORK: Final = {"pull": 40, "keep": 8, "read": 18, "remove": 18, "import": 4, "collect": 12}
+_WORK: Final = {"pull": 38, "keep": 8, "read": 18, "remove": 24, "import": 2, "collect": 10}
+#: References that are removed at a time, at most: else most images would be there most of the time.
+_MOST_REMOVED: Final = 4
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,8 @@ def run(place: Place, number: int, seed: int) -> None:
     """
     from imagestore.errors import ImageStoreError
 
+    # What libraries say about lost connections is expected, and would fill the terminal.
+    logging.disable()
     prepare(place, machine=number % _MACHINES)
     chance = random.Random(seed)
     _take_naps(random.Random(seed + 1))
@@ -93,7 +104,7 @@ def run(place: Place, number: int, seed: int) -> None:
         try:
             with opened(place, scope) as store:
                 report = report or Report(place.report(number))
-                _Worker(place, store, report, chance).work(20)
+                _Worker(place, scope, store, report, chance).work(20)
         except ImageStoreError as error:
             # The database or the bucket is away: that is noted, and tried again.
             report = report or Report(place.report(number))
@@ -135,38 +146,55 @@ def opened(place: Place, scope: str) -> ImageStore:
 
 
 def _take_naps(chance: random.Random) -> None:
-    """Sleep now and then in front of each statement, and before and behind each change of the bucket."""
+    """Sleep now and then before and behind each statement and each change of the bucket."""
     import obstore
     import psycopg
 
-    def napping(call: Callable[..., Any]) -> Callable[..., Any]:
-        def after_a_nap(*arguments: Any, **options: Any) -> Any:
-            if chance.random() < _NAP_CHANCE:
-                time.sleep(chance.uniform(0, _NAP_SECONDS))
-            result = call(*arguments, **options)
-            if chance.random() < _NAP_CHANCE:
-                time.sleep(chance.uniform(0, _NAP_SECONDS))
+    execute: Callable[..., Any] = psycopg.Cursor.execute
+
+    def nap(longest: float) -> None:
+        if chance.random() < _NAP_CHANCE:
+            time.sleep(chance.uniform(0, longest))
+
+    def executing(cursor: Any, query: str, *arguments: Any, **options: Any) -> Any:
+        longest = _LONG_NAP_SECONDS if any(part in query for part in _SWEEPING) else _NAP_SECONDS
+        if "FROM content" in query and _SWEEPING[0] in query and chance.random() < _NAP_CHANCE:
+            query = query.replace(" WHERE ", _NAP_INSIDE, 1)
+        nap(_NAP_SECONDS)
+        result = execute(cursor, query, *arguments, **options)
+        nap(longest)
+        return result
+
+    def changing(change: Callable[..., Any]) -> Callable[..., Any]:
+        def with_naps(*arguments: Any, **options: Any) -> Any:
+            nap(_LONG_NAP_SECONDS)
+            result = change(*arguments, **options)
+            nap(_NAP_SECONDS)
             return result
 
-        return after_a_nap
+        return with_naps
 
-    for owner, name in ((psycopg.Cursor, "execute"), (obstore, "put"), (obstore, "delete")):
-        mock.patch.object(owner, name, napping(getattr(owner, name))).start()
+    mock.patch.object(psycopg.Cursor, "execute", executing).start()
+    for name in ("put", "delete"):
+        mock.patch.object(obstore, name, changing(getattr(obstore, name))).start()
 
 
 class _Worker:
-    def __init__(self, place: Place, store: ImageStore, report: Report, chance: random.Random) -> None:
+    def __init__(self, place: Place, scope: str, store: ImageStore, report: Report, chance: random.Random) -> None:
         self._place = place
         self._store = store
         self._report = report
         self._chance = chance
+        # One scope has few images: content that two scopes hold is seldom swept.
+        is_main = scope == place.scopes[0]
+        self._references = shared_images.REFERENCES[: None if is_main else 2]
 
     def work(self, times: int) -> None:
         """Do some things in turn."""
         from imagestore.errors import ImageStoreError
 
         for _ in range(times):
-            reference = self._chance.choice(shared_images.REFERENCES)
+            reference = self._chance.choice(self._references)
             (kind,) = self._chance.choices(list(_WORK), list(_WORK.values()))
             begun = time.monotonic()
             try:
@@ -187,12 +215,17 @@ class _Worker:
             case "read":
                 self._read(reference)
             case "remove":
-                removing = self._chance.choice([self._store.remove, self._store.delete])
-                removing(reference)
+                self._remove()
             case "import":
                 self._import(reference)
             case "collect":
                 self._store.collect_garbage()
+
+    def _remove(self) -> None:
+        count = self._chance.randint(1, min(_MOST_REMOVED, len(self._references)))
+        for reference in self._chance.sample(self._references, count):
+            removing = self._chance.choice([self._store.remove, self._store.delete])
+            removing(reference)
 
     def _import(self, reference: str) -> None:
         from imagestore import ImportOptions

@@ -59,6 +59,21 @@ def test_nothing_is_lost_and_nothing_leaks_whoever_dies(tmp_path: Path) -> None:
     assert int(found[1]) >= 60
 
 
+def test_nothing_is_lost_and_nothing_leaks_in_a_shared_store(tmp_path: Path) -> None:
+    """Processes, the database and the bucket's gateway are killed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.shared", "--kills", "24", "--restarts", "2"],
+        cwd=TOP,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "24 kills, 0 unexpected failures, 0 violations"
+
+
 def test_a_killed_pull_is_taken_over_and_continues_at_its_offset(tmp_path: Path, server: RegistryServer) -> None:
     root = tmp_path / "store"
     assert pull(root, server, "ingest-write:3").returncode == -signal.SIGKILL
