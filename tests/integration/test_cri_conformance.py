@@ -239,7 +239,7 @@ def test_what_cannot_be_pulled_is_an_error(
     client: CriImageService, registries: Registries, name: Callable[[Registries], str]
 ) -> None:
     with pytest.raises(ImageStoreError):
-        client.pull(ImageSpec(name(registries)), cancel=CancelToken(30))
+        client.pull(ImageSpec(name(registries)), cancel=CancelToken(120))
     assert list(client.list()) == []
 
 

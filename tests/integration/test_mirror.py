@@ -58,7 +58,7 @@ class Replicas:
         total = 0.0
         for server in self.servers:
             port = server.log("numbers published")[0]["port"]
-            text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
+            text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=120).text
             total += sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
         return int(total)
 

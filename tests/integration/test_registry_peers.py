@@ -65,7 +65,7 @@ def open_store(root: Path, *, certs: Path | None = None, credentials: Credential
 
 
 def assert_arrives(store: ImageStore, reference: str, **more: Any) -> None:
-    image = store.pull(reference, cancel=CancelToken(30), **more)
+    image = store.pull(reference, cancel=CancelToken(120), **more)
     assert image.id == IMAGE.manifests[0].config.digest
     assert [Digest.of(path.read_bytes()) for path in image.layer_paths] == [part.digest for part in image.layers]
 
@@ -185,7 +185,7 @@ def test_a_mirror_behind_a_dead_mirror(filled: Path) -> None:
         until(layer_path.exists, "the mirror keeps what it passed on")
         again: list[Any] = []
         with open_store(filled, certs=certs) as store:
-            store.registry.observed_by(again.append).resolve(Reference.parse(reference), cancel=CancelToken(30))
+            store.registry.observed_by(again.append).resolve(Reference.parse(reference), cancel=CancelToken(120))
         assert again == []
 
 

@@ -39,7 +39,7 @@ def dockerd(*options: str) -> Iterator[str]:
         yield str(path)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         shutil.rmtree(folder, ignore_errors=True)
 
 

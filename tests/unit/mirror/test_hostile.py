@@ -255,5 +255,5 @@ def test_who_waits_behind_blobs_that_do_not_come_is_told_so_too(tmp_path: Path) 
             assert mirror.get(f"/v2/app/manifests/1?ns={upstream.address}").status_code == 200
             urls = [f"{mirror.url}/v2/app/blobs/{digest}?ns={upstream.address}" for digest in IMAGE.blobs]
             with ThreadPoolExecutor(len(urls)) as clients:
-                answers = list(clients.map(lambda url: httpx.get(url, timeout=30), urls))
+                answers = list(clients.map(lambda url: httpx.get(url, timeout=120), urls))
         assert [answer.status_code for answer in answers] == [404] * len(urls)

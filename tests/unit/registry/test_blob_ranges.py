@@ -358,7 +358,7 @@ class TestOnTheWire:
             connect(policy=policy) as client,
         ):
             reference = Reference.parse(server.server.reference("registry.example/big:1"))
-            with client.blob(reference, part, cancel=CancelToken(30)) as stream:
+            with client.blob(reference, part, cancel=CancelToken(120)) as stream:
                 received = drain(stream)
             assert Digest.of(received) == part.digest
             asked = server.ledger.select(digest=part.digest)

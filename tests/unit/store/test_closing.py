@@ -41,7 +41,7 @@ def pulling(store: ImageStore, server: RegistryServer) -> tuple[threading.Thread
 
     thread = threading.Thread(target=pull)
     thread.start()
-    assert is_fetching.wait(30)
+    assert is_fetching.wait(120)
     return thread, ends
 
 
@@ -93,7 +93,7 @@ def test_a_callback_that_fails_keeps_no_store_open(tmp_path: Path, slow: Registr
         def verify(self, _name: str, _descriptor: object, *, cancel: CancelToken) -> None:
             with cancel.on_cancel(fail):
                 is_asked.set()
-                is_over.wait(30)
+                is_over.wait(120)
                 cancel.check()
 
     is_asked, is_over = threading.Event(), threading.Event()
@@ -105,7 +105,7 @@ def test_a_callback_that_fails_keeps_no_store_open(tmp_path: Path, slow: Registr
 
     thread = threading.Thread(target=pull)
     thread.start()
-    assert is_asked.wait(30)
+    assert is_asked.wait(120)
     with pytest.raises(ValueError, match="embedder"):
         store.close()
     is_over.set()
