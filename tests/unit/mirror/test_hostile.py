@@ -158,9 +158,10 @@ def test_a_range_of_a_blob_that_does_not_verify_is_never_complete(tmp_path: Path
     with (
         RegistryServer({NAME: IMAGE}, faults=[lying]) as upstream,
         running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror,
-        pytest.raises(httpx.RemoteProtocolError),
+        contextlib.suppress(httpx.RemoteProtocolError),  # where the answer began before the blob was judged
     ):
-        mirror.get(f"/v2/app/blobs/{LAYER.digest}?ns={upstream.address}", Range="bytes=0-999")
+        answer = mirror.get(f"/v2/app/blobs/{LAYER.digest}?ns={upstream.address}", Range="bytes=0-999")
+        assert answer.status_code == 404
 
 
 def test_a_mirror_that_would_ask_itself(tmp_path: Path) -> None:
