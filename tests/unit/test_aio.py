@@ -15,6 +15,7 @@ from imagestore import aio
 from imagestore.errors import ImageNotFoundError, ReferenceNotFoundError
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, synthetic_layer
 from imagestore.testing.faults import Drip
+from tests.support.patience import until
 
 NAME = "registry.example/app:1"
 MIB = 1024 * 1024

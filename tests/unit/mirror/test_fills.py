@@ -109,7 +109,7 @@ def test_an_answer_in_time_is_no(tmp_path: Path) -> None:
 )
 def test_trouble_upstream_is_not_passed_on(tmp_path: Path, status: int, kind: str, answered: int) -> None:
     trouble = FaultRule(Refuse(status=status), Where(kind=kind), times=0)
-    settings = mirror_table({"PLACE": ""}, answer_timeout='"300ms"')
+    settings = mirror_table({"PLACE": ""}, answer_timeout='"2s"')
     with serving(trouble) as upstream, running_mirror(tmp_path, settings.replace("PLACE", upstream.address)) as mirror:
         rest = f"blobs/{LAYER.digest}" if kind == "blob" else "manifests/1"
         answer = mirror.get(f"/v2/team/app/{rest}?ns={upstream.address}")

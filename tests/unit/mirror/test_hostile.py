@@ -90,7 +90,7 @@ def test_content_of_a_private_upstream_is_given_to_nobody_by_another_ones_word(t
 
 def test_an_upstream_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
     with RegistryServer({NAME: IMAGE}) as upstream, hanging() as stuck:
-        table = mirror_table({upstream.address: "", stuck: ""}, answer_timeout='"1s"')
+        table = mirror_table({upstream.address: "", stuck: ""}, answer_timeout='"4s"')
         with running_mirror(tmp_path, table) as mirror:
             threads = [
                 threading.Thread(target=mirror.get, args=(f"/v2/app/{rest}?ns={stuck}",))
@@ -128,7 +128,7 @@ def test_a_replica_that_hangs_is_no_failure(tmp_path: Path) -> None:
     with RegistryServer({NAME: IMAGE}) as upstream, hanging() as stuck:
         (port,) = free_ports(1)
         url = f"http://127.0.0.1:{port}"
-        settings = {"replicas": str([url, f"http://{stuck}"]), "replica": f'"{url}"', "answer_timeout": '"2s"'}
+        settings = {"replicas": str([url, f"http://{stuck}"]), "replica": f'"{url}"', "answer_timeout": '"4s"'}
         with running_mirror(tmp_path, mirror_table({upstream.address: ""}, **settings), port=port) as mirror:
             for rest in ("manifests/1", *(f"blobs/{digest}" for digest in IMAGE.blobs)):
                 assert mirror.get(f"/v2/app/{rest}?ns={upstream.address}").status_code == 200
