@@ -36,7 +36,7 @@ def test_memory_does_not_grow_with_writes(tmp_path: Path) -> None:
         assert server.memory_bytes < before + 150 * MIB
 
 
-def test_a_client_finds_its_server_soon_after_an_outage(tmp_path: Path) -> None:
+def test_a_client_finds_its_server_after_an_outage(tmp_path: Path) -> None:
     with short_folder() as folder:
         server = Server(folder, tmp_path / "root")
         with contextlib.closing(server):
