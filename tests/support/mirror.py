@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from imagestore import ImageStore, config, platforms
+from imagestore import Digest, ImageStore, config, platforms
 from imagestore.mirror.backing import open_backing
 from imagestore.mirror.listener import Listener
 from imagestore.mirror.service import Mirror
 from imagestore.store.workers import StoreWorkers
+from tests.support.patience import until
 from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
@@ -55,6 +56,19 @@ class RunningMirror:
     def get(self, path: str, method: str = "GET", **headers: str) -> httpx.Response:
         """Ask it."""
         return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=60, verify=PLAIN)
+
+    def serve_whole(self, path: str, digest: Digest) -> None:
+        """Ask until a blob comes whole; a client that reads wrong bytes while they are judged is cut off."""
+
+        def comes_whole() -> bool:
+            try:
+                answer = self.get(path)
+            except httpx.RemoteProtocolError:
+                return False
+            assert answer.status_code != 200 or Digest.of(answer.content) == digest
+            return answer.status_code == 200
+
+        until(comes_whole, f"{path} comes whole")
 
     def results(self, kind: str) -> dict[str, int]:
         """How often clients were answered how."""
