@@ -73,7 +73,7 @@ def set_on_open(descriptor: int, metadata: FileMetadata, *, has_owner: bool, mod
     Args:
         descriptor: of the file.
         metadata: what it gets.
-        has_owner: whether this user may give files away.
+        has_owner: whether it gets its owner, which this user then may give it.
         mode: instead of the one in the metadata.
     """
     if has_owner:

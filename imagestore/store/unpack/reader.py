@@ -141,11 +141,12 @@ class _Reader:
             self._apply(extension, entry)
         if kind == _OLD_FILE and entry.name.endswith("/"):  # before USTAR a folder had no type of its own
             entry.kind = FOLDER
+        if entry.kind == FOLDER:
+            entry.name = entry.name.rstrip("/")
         if kind == _GNU_SPARSE or (extension is not None and extension.sparse):
             self._apply_sparse(block, entry, extension)
         if entry.kind in WITHOUT_DATA:
             entry.stored = 0
-            entry.name = entry.name.rstrip("/") if entry.kind == FOLDER else entry.name
         judge(entry, what=self._what)
         return entry
 
