@@ -46,21 +46,25 @@ class Backing:
 
 
 def open_backing(
-    store: ImageStore, workers: StoreWorkers, numbers: MirrorNumbers, _loop: asyncio.AbstractEventLoop
+    store: ImageStore, workers: StoreWorkers, numbers: MirrorNumbers, loop: asyncio.AbstractEventLoop
 ) -> Backing:
-    """For a store in a folder: all is there.
+    """For a store in a folder, where all is, or for one that machines share.
 
     Args:
         store: the one that is served.
         workers: lends it, and those that replace it.
         numbers: hears of bytes.
-        _loop: the clients'; a file needs none.
+        loop: the clients'.
 
     Raises:
         ConfigError: the bucket can't be used.
         StoreBusyError: another mirror has the store.
         StoreError: the catalogue can't be opened.
     """
+    if store.is_shared:
+        from imagestore.mirror.shared_backing import open_shared_backing
+
+        return open_shared_backing(store, workers, loop)
     lock = FileLock(str(store.root / "locks" / LOCK))
     if not lock.try_acquire():
         raise StoreBusyError(

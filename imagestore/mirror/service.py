@@ -109,7 +109,9 @@ class Mirror:
         self._spawn(self._renew())
 
     def _open_table(self, store: ImageStore) -> None:
-        self._keeper.let_go(store, store.config.settings.mirror.upstreams)
+        # Other replicas may serve, for a while yet, what this one's new table lacks.
+        if self._backing.is_alone:
+            self._keeper.let_go(store, store.config.settings.mirror.upstreams)
         self.upstreams = Upstreams(store.config, str(store.root / STATE_FOLDER))
 
     async def reload(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+#: Of the tables; another number for every change of them.
+VERSION: Final = 3
 #: To be formatted with types: ``text`` (compared by bytes), ``integer`` (of 64 bits), ``real`` (of 64 bits); and with
 #: ``options`` behind a table.
 TABLES: Final = (
