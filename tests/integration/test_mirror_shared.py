@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import psycopg
@@ -14,22 +14,25 @@ import pytest
 
 from imagestore import ImageStore, config, platforms
 from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.mirror.remembered_rows import RememberedRows
 from imagestore.mirror.sql_rows import SqlCatalogueRows
 from imagestore.mirror.sql_statements import TABLES, VERSION
-from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
+from imagestore.testing import FaultRule, Image, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
 from imagestore.testing.faults import Drip
-from tests.contracts.catalogue import CatalogueContract, Later
+from tests.contracts.catalogue import A, B, CatalogueContract, Later, manifest
 from tests.support.dockerd import dockerd
 from tests.support.patience import until
 from tests.support.peers import need
 from tests.support.private_containerd import private_containerd
 from tests.support.replicas import Replicas, certs_d, made, replicas
 from tests.support.server import serving
+from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from imagestore import Digest
     from imagestore.mirror.catalogue_rows import CatalogueRows
     from tests.support.postgres import Postgres
     from tests.support.shared_place import SharedPlace
@@ -52,9 +55,9 @@ def members(upstream: RegistryServer, more: str = "") -> dict[str, str]:
     return {"registry.test": f'endpoints = ["{upstream.url}"]{more}'}
 
 
-def fetched(upstream: RegistryServer, image: object = IMAGE) -> int:
+def fetched(upstream: RegistryServer, image: Image = IMAGE) -> int:
     """Bytes of blobs that upstream has sent."""
-    return sum(upstream.ledger.bytes_sent(digest) for digest in image.blobs)  # type: ignore[attr-defined]
+    return sum(upstream.ledger.bytes_sent(digest) for digest in image.blobs)
 
 
 class TestRows(CatalogueContract):
@@ -82,6 +85,76 @@ class TestRows(CatalogueContract):
             rows.put_document("registry.test", "registry.test/x", target, [], tag="1", is_here=True, now=1.0)
             assert rows.document("registry.test/x", target.digest) == target
             assert other.document("registry.test/x", target.digest) is None
+
+
+class TestChanges:
+    """What replicas remember of the database, until another one changes it."""
+
+    @pytest.fixture
+    def proxy(self, postgres_server: Postgres) -> Iterator[TcpProxy]:
+        with tcp_proxy(postgres_server.port) as running:
+            yield running
+
+    def test_another_replicas_change_is_heard(self, database_url: str) -> None:
+        with shared_rows(database_url) as one, shared_rows(database_url) as two:
+            put(one, "1", A)
+            until(lambda: leads_to(two, "1") == A, "the other replica's first change is heard")
+            put(one, "1", B)
+            assert leads_to(one, "1") == B
+            until(lambda: leads_to(two, "1") == B, "the other replica's next change is heard")
+
+    def test_what_can_not_be_heard_is_asked(
+        self, database_url: str, proxy: TcpProxy, postgres_server: Postgres
+    ) -> None:
+        behind = database_url.replace(f":{postgres_server.port}/", f":{proxy.port}/")
+        with shared_rows(database_url) as one, shared_rows(behind) as two:
+            put(one, "1", A)
+            until(lambda: leads_to(two, "1") == A, "it is seen through the proxy")
+            proxy.cut()
+            put(one, "1", B)
+            until(lambda: leads_to(two, "1") == B, "it is seen after the cut")
+            proxy.stall()
+            put(one, "1", A)
+            proxy.go_on()
+            until(lambda: leads_to(two, "1") == A, "it is seen after the standstill")
+
+    def test_answers_are_remembered_while_nothing_changes(self, database_url: str) -> None:
+        with shared_rows(database_url) as rows:
+            put(rows, "1", A)
+
+            def is_remembered() -> bool:
+                before = rows.questions
+                return leads_to(rows, "1") == A and rows.questions == before
+
+            until(is_remembered, "an answer is remembered")
+
+
+class CountedRows(RememberedRows):
+    """Counts what reaches the database."""
+
+    questions = 0
+
+    def _query(self, query: str, **values: object) -> list[tuple[Any, ...]]:
+        self.questions += 1
+        return super()._query(query, **values)
+
+
+@contextlib.contextmanager
+def shared_rows(url: str) -> Iterator[CountedRows]:
+    """A replica's rows."""
+    with contextlib.closing(PostgresMetadataStore(url, scope="mirror")) as records:
+        statements = records.statements("mirror", version=VERSION, tables=TABLES)
+        with contextlib.closing(CountedRows(statements, statements.changes)) as rows:
+            yield rows
+
+
+def put(rows: CatalogueRows, tag: str, digest: Digest) -> None:
+    rows.put_document("registry.test", "registry.test/x", manifest(digest), [], tag=tag, is_here=True, now=1.0)
+
+
+def leads_to(rows: CatalogueRows, tag: str) -> Digest | None:
+    found = rows.tag("registry.test/x", tag)
+    return found.target.digest if found is not None else None
 
 
 class TestClients:
@@ -290,10 +363,10 @@ def get_all(mirrors: Replicas) -> None:
     for url in mirrors.urls:
         answer = httpx.get(f"{url}/v2/team/app/manifests/1?ns=registry.test", timeout=120)
         assert answer.status_code == 200, answer.text
-        for manifest in IMAGE.manifests:
-            path = f"/v2/team/app/manifests/{manifest.descriptor.digest}?ns=registry.test"
+        for each in IMAGE.manifests:
+            path = f"/v2/team/app/manifests/{each.descriptor.digest}?ns=registry.test"
             assert httpx.get(f"{url}{path}", timeout=120).status_code == 200
-            for blob in (manifest.config, *manifest.layers):
+            for blob in (each.config, *each.layers):
                 get(url, blob.digest)
 
 
