@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
 # Ten thousand tests are a million objects that stay: the collector shall not look through them while they are made, nor
 # again and again while they run, which took a sixth of all processor time.
 gc.disable()
+
+# What a shell starts in the background ignores these from the start, and so would the processes that tests interrupt.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 # Deadlines judge the machine, not the code; failing examples are printed, so no database is kept. CI judges a change by
 # the same examples every time; every other run looks for new ones.

@@ -1,4 +1,4 @@
-"""A root filesystem of 50,000 files from one layer, beside umoci."""
+"""A root filesystem of 50,000 files from one layer, next to umoci and to containerd's unpacking into its snapshots."""
 
 from __future__ import annotations
 
@@ -8,32 +8,35 @@ import io
 import itertools
 import json
 import shutil
+import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 from benchmarks.suite.bench import Bench
+from benchmarks.suite.containerd import Containerd
 from benchmarks.suite.cost import Cost
-from benchmarks.suite.figures import Findings, compare
+from benchmarks.suite.figures import Findings, compare, peak
 from benchmarks.suite.series import alternate, table
 
 FILES = 50_000
 _A_FOLDER = 100
 _LARGEST = 4000
-_GOAL = 0.5
 _NAME = "registry.example/files:1"
-OURS, THEIRS = "imagestore unpack", "umoci unpack"
+OURS, UMOCI, CTR = "imagestore unpack", "umoci unpack", "ctr snapshots unpack"
+#: Ratio to each peer, at most.
+_GOALS = {UMOCI: 0.5, CTR: 0.4}
+_PEAK_MEBIBYTES = 96
 
 
 def measure(bench: Bench) -> Findings:
-    """A layer of 50,000 small files unpacked, in memory, beside umoci."""
+    """A layer of 50,000 small files unpacked, in memory, by each program that is here."""
     found = Findings()
-    if shutil.which("umoci") is None:
-        return Findings(notes=["UNPACK: left out; it needs umoci"])
     place = bench.places[-1]
     with place.fresh() as folder:
         layout, root = folder / "layout", folder / "store"
-        _write(layout)
+        digest = _write(layout)
         bench.imagestore(root, "import", str(layout), "--platform", "linux/amd64")
         numbers = itertools.count()
 
@@ -42,14 +45,42 @@ def measure(bench: Bench) -> Findings:
             words = ("unpack", _NAME, str(target), "--progress", "none")
             return _gone(bench.imagestore(root, *words), target)
 
-        def theirs() -> Cost:
+        def umoci() -> Cost:
             target = folder / f"theirs{next(numbers)}"
             return _gone(bench.run("umoci", "unpack", "--image", f"{layout}:{_NAME}", str(target)), target)
 
-        series = alternate(f"{FILES:,} files, {place.name}", {OURS: ours, THEIRS: theirs}, rounds=bench.rounds)
+        contestants: dict[str, Callable[[], Cost]] = {OURS: ours}
+        if shutil.which("umoci") is None:
+            found.notes.append("UNPACK: umoci is left out; it isn't installed")
+        else:
+            contestants[UMOCI] = umoci
+        daemon = bench.containerd(place)
+        if daemon is not None:
+            _import(daemon, layout)
+            contestants[CTR] = lambda: _by_ctr(bench, daemon, digest)
+        series = alternate(f"{FILES:,} files, {place.name}", contestants, rounds=bench.rounds)
     found.details += table(series)
-    found.figures.append(compare("UNPACK", series, OURS, THEIRS, goal=_GOAL, is_drawn=True))
+    for name in list(contestants)[1:]:
+        found.figures.append(compare("UNPACK", series, OURS, name, goal=_GOALS[name], is_drawn=name == UMOCI))
+    found.figures.append(peak("UNPACK", series, OURS, goal=_PEAK_MEBIBYTES))
     return found
+
+
+def _import(daemon: Containerd, layout: Path) -> None:
+    """Give containerd the image, packed: that is what a pull has when its unpacking begins."""
+    archive = layout.with_suffix(".tar")
+    subprocess.run(["tar", "-cf", archive, "-C", layout, "."], check=True)
+    subprocess.run([*daemon.ctr, "images", "import", "--no-unpack", archive], check=True, capture_output=True)
+
+
+def _by_ctr(bench: Bench, daemon: Containerd, digest: str) -> Cost:
+    """The unpacking of ``ctr images pull``, without the pull; the snapshot is removed afterwards."""
+    before = daemon.processor_seconds
+    cost = bench.run(*daemon.ctr, "snapshots", "unpack", digest).with_daemon(daemon.processor_seconds - before)
+    listed = subprocess.run([*daemon.ctr, "snapshots", "ls"], check=True, capture_output=True, text=True).stdout
+    for line in listed.splitlines()[1:]:
+        subprocess.run([*daemon.ctr, "snapshots", "rm", line.split()[0]], check=True, capture_output=True)
+    return Cost(cost.wall, cost.processor, (cost.peak or 0) + daemon.peak_mebibytes)
 
 
 def _gone(cost: Cost, target: Path) -> Cost:
@@ -58,8 +89,8 @@ def _gone(cost: Cost, target: Path) -> Cost:
     return cost
 
 
-def _write(layout: Path) -> None:
-    """An OCI layout with one image of one layer, the same bytes each time."""
+def _write(layout: Path) -> str:
+    """An OCI layout with one image of one layer, the same bytes each time; returns the digest of its manifest."""
     (layout / "blobs" / "sha256").mkdir(parents=True)
     raw = _archive()
     layer = gzip.compress(raw, 6, mtime=0)
@@ -78,6 +109,7 @@ def _write(layout: Path) -> None:
     entry["annotations"] = {"org.opencontainers.image.ref.name": _NAME}
     (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
     (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return str(entry["digest"])
 
 
 def _put(layout: Path, data: bytes, media_type: str) -> dict[str, object]:

@@ -232,6 +232,7 @@ MIRROR_PLUGIN_SECTION: Final = {
     "max_connections": _INTEGER,
     "answer_timeout": _TEXT,
     "bucket": _TABLE,
+    "local_quota": _TEXT,
 }
 MIRROR_BUCKET: Final = {
     "url": _TEXT,

@@ -52,6 +52,7 @@ def read_mirror_plugin(section: Section) -> MirrorSettings:
         max_connections=_count(section, "max_connections", _MOST_CONNECTIONS) or default.max_connections,
         answer_seconds=_seconds(section, "answer_timeout", default.answer_seconds),
         bucket=_bucket(section.section("bucket", MIRROR_BUCKET)) if "bucket" in section.table else None,
+        local_quota_bytes=_bytes(section, "local_quota") or default.local_quota_bytes,
     )
     _check(section, upstreams, settings)
     return settings

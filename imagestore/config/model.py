@@ -131,6 +131,7 @@ class MirrorSettings:
         max_connections: of clients at a time.
         answer_seconds: a client that had no answer from upstream for so long is refused, and asks its next host.
         bucket: where blobs are kept besides the disk, for all replicas; None for nowhere.
+        local_quota_bytes: what this machine's copies of a bucket's content may take.
     """
 
     upstreams: Mapping[str, Upstream] = field(default_factory=dict, hash=False)
@@ -148,6 +149,7 @@ class MirrorSettings:
     max_connections: int = 1024
     answer_seconds: float = 5.0
     bucket: BucketSettings | None = None
+    local_quota_bytes: int = 10 * 1024**3
 
 
 @dataclass(frozen=True, slots=True)

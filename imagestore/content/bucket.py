@@ -123,6 +123,21 @@ class Bucket:
         except ContentNotFoundError:
             return None
 
+    def has_object(self, key: str) -> bool:
+        """Whether there is an object of this key.
+
+        Raises:
+            PreconditionError: the credentials are refused.
+            StoreError: the bucket can't be asked.
+        """
+        self._check_process()
+        try:
+            with Translated(self.url, key):
+                self._obstore.head(self._quick, key)
+        except ContentNotFoundError:
+            return False
+        return True
+
     def e_tag(self, digest: Digest) -> str:
         """What tells a blob's object from another one of its name; empty where there is none."""
         self._check_process()

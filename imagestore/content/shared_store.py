@@ -87,6 +87,16 @@ class SharedContentStore(BucketContent):
             raise self._missing(digest)
         return self._bucket.signed(digest, seconds, key=stored.key)
 
+    def has_object(self, digest: Digest) -> bool:
+        """Whether the bucket has what the index says of a blob.
+
+        Raises:
+            PreconditionError: the bucket refuses the credentials.
+            StoreError: the bucket or the index can't be asked.
+        """
+        stored = self._stored(digest)
+        return stored is not None and self._bucket.has_object(stored.key)
+
     def clear_locks(self) -> None:
         """Remove what killed processes left of their locks, and on all machines of their uploads."""
         super().clear_locks()

@@ -39,6 +39,13 @@ class BlobSource(Protocol):
     def file(self) -> BinaryIO:
         """The open file; its position means nothing."""
 
+    async def begun(self) -> None:
+        """Wait until bytes can be had, before an answer begins.
+
+        Raises:
+            ImageStoreError: they can't.
+        """
+
     async def available(self, start: int, end: int) -> int:
         """Wait until bytes behind an offset may be given out, of an answer up to an end; up to before which one.
 
@@ -53,10 +60,13 @@ class BlobSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """A blob of the store, open; it stays readable when it is evicted."""
+    """A blob in a file, whole and open; it stays readable when it is evicted."""
 
     file: BinaryIO
     descriptor: Descriptor
+
+    async def begun(self) -> None:
+        """At once."""
 
     async def available(self, start: int, end: int) -> int:
         """All of it."""

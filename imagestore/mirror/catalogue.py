@@ -130,8 +130,12 @@ class Catalogue:
         self._rows.end_reservation(id_)
 
     def leaving(self, upstream: str) -> tuple[Leaving, ...]:
-        """Evicted content whose lease wasn't let go yet, and which of it is wanted again."""
-        return self._rows.leaving(upstream, now=self._clock())
+        """Evicted content whose lease wasn't let go yet."""
+        return self._rows.leaving(upstream)
+
+    def wanted(self, upstream: str, digests: Sequence[Digest]) -> frozenset[Digest]:
+        """Those of some digests that a document of the upstream names, or that are on their way."""
+        return self._rows.wanted(upstream, digests, now=self._clock())
 
     def forget_leaving(self, upstream: str, left: Sequence[Leaving]) -> None:
         """The lease of evicted content was let go."""

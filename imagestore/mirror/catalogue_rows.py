@@ -93,12 +93,10 @@ class Leaving:
     Attributes:
         digest: of it.
         mark: tells this eviction from a later one.
-        is_wanted: whether a document of the upstream names it again, or it is on its way again.
     """
 
     digest: Digest
     mark: int
-    is_wanted: bool
 
 
 class CatalogueRows(Protocol):
@@ -181,8 +179,11 @@ class CatalogueRows(Protocol):
     def end_reservations(self, owner: str) -> None:
         """A replica begins, or ends: it fetches nothing."""
 
-    def leaving(self, upstream: str, *, now: float) -> tuple[Leaving, ...]:
+    def leaving(self, upstream: str) -> tuple[Leaving, ...]:
         """Evicted content whose lease wasn't let go yet, by this replica or another one."""
+
+    def wanted(self, upstream: str, digests: Sequence[Digest], *, now: float) -> frozenset[Digest]:
+        """Those of some digests that a document of the upstream is or names, or that a live reservation is for."""
 
     def forget_leaving(self, upstream: str, left: Sequence[Leaving]) -> None:
         """Its lease was let go; what was evicted once more since then stays."""

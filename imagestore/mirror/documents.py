@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.config.model import MirrorSettings
+    from imagestore.mirror.blobs import StoreBlobs
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.catalogue_rows import CachedTag
     from imagestore.mirror.keeping import Keeper
@@ -82,6 +83,7 @@ class DocumentSource:
         catalogue: what is here.
         keeper: holds it.
         numbers: hears of bytes that came.
+        stored: reads what is here.
         clock: seconds since 1970.
     """
 
@@ -90,12 +92,14 @@ class DocumentSource:
         catalogue: Catalogue,
         keeper: Keeper,
         numbers: MirrorNumbers,
+        stored: StoreBlobs,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._catalogue = catalogue
         self._keeper = keeper
         self._numbers = numbers
+        self._stored = stored
         self._clock = clock
 
     def cached(
@@ -154,7 +158,7 @@ class DocumentSource:
             raise
         is_new = raw is not None
         if raw is None:
-            raw = store.content.read(target.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+            raw = self._stored.read(store, target.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         else:
             self._numbers.count_fetched(repository.upstream.name, len(raw), is_from_replica=is_from_replica)
         self._note(store, repository, target, raw, tag="" if reference.digest is not None else reference.tag)
@@ -197,7 +201,7 @@ class DocumentSource:
     def _read(self, store: ImageStore, document: Descriptor) -> bytes | None:
         """A document's verified bytes; None where it isn't here any more. A damaged one is thrown away."""
         try:
-            return store.content.read(document.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+            return self._stored.read(store, document.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         except ContentNotFoundError:
             pass
         except IntegrityError:

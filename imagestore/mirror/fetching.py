@@ -16,10 +16,12 @@ from imagestore.errors import (
     ServerError,
     SizeMismatchError,
 )
-from imagestore.mirror.fill import Fill, Source, fetch
+from imagestore.mirror.fill import Fill
+from imagestore.mirror.transfer import Source, fetch
 
 if TYPE_CHECKING:
     from imagestore.config.model import Upstream
+    from imagestore.mirror.blobs import StoreBlobs
     from imagestore.mirror.catalogue import Catalogue
     from imagestore.mirror.keeping import Keeper
     from imagestore.mirror.numbers import MirrorNumbers
@@ -55,6 +57,7 @@ class BlobFetcher:
         catalogue: hears of what came.
         keeper: holds it, and makes room.
         numbers: hears of bytes.
+        stored: hears of what came into the store.
         second: the bucket behind the disk; None for none.
     """
 
@@ -65,6 +68,7 @@ class BlobFetcher:
         catalogue: Catalogue,
         keeper: Keeper,
         numbers: MirrorNumbers,
+        stored: StoreBlobs,
         second: SecondTier | None,
     ) -> None:
         self._workers = workers
@@ -72,6 +76,7 @@ class BlobFetcher:
         self._catalogue = catalogue
         self._keeper = keeper
         self._numbers = numbers
+        self._stored = stored
         self._second = second
         self._loop = asyncio.get_running_loop()
         self._fills: dict[_Key, Fill] = {}
@@ -222,7 +227,15 @@ class BlobFetcher:
         try:
             # Again: until it was reserved, an eviction might have let go of it.
             self._keeper.hold(store, upstream.name, [blob.digest])
-            return fetch(fill, ref=ref, content=store.content, sources=sources, reference=reference, cancel=token)
+            return fetch(
+                fill,
+                ref=ref,
+                content=store.content,
+                sources=sources,
+                reference=reference,
+                cancel=token,
+                keep=functools.partial(self._stored.keep, blob),
+            )
         finally:
             self._keeper.give_back(reserved)
 

@@ -10,6 +10,7 @@ evicted is let go of first, and held again if the catalogue has it again by then
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -151,15 +152,22 @@ class Keeper:
         """Say that what is reserved is on its way; see Catalogue.renew_reservations()."""
         self._catalogue.renew_reservations()
 
+    def release_all(self, store: ImageStore) -> None:
+        """Let go of what killed replicas evicted; also while others fetch, unlike adjust()."""
+        for upstream in store.config.settings.mirror.upstreams:
+            self.release(store, upstream)
+
     def release(self, store: ImageStore, upstream: str) -> None:
         """Let go of what was evicted, and delete it; what a killed replica left of that too."""
-        leaving = self._catalogue.leaving(upstream)
-        if not leaving:
-            return
         try:
-            store.metadata.unlease_content(lease_of(upstream), [each.digest for each in leaving])
-            # Noted again since it was evicted: then it was held before it was let go of just now, or is in a moment.
-            wanted = {each.digest for each in self._catalogue.leaving(upstream) if each.is_wanted}
+            leaving = self._catalogue.leaving(upstream)
+            if not leaving:
+                return
+            with contextlib.suppress(LeaseNotFoundError):
+                store.metadata.unlease_content(lease_of(upstream), [each.digest for each in leaving])
+            # Noted again since it was evicted: whoever did that may have held it before it was let go of just now. Who
+            # notes it from now on holds it afterwards.
+            wanted = self._catalogue.wanted(upstream, [each.digest for each in leaving])
             if wanted:
                 self.hold(store, upstream, wanted)
             self._catalogue.forget_leaving(upstream, leaving)

@@ -9,37 +9,36 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.locks import FileLock
 from imagestore.errors import (
     ContentNotFoundError,
     ImageStoreError,
+    IntegrityError,
     RateLimitedError,
     ReferenceNotFoundError,
     RegistryUnavailableError,
-    StoreBusyError,
 )
-from imagestore.mirror.bodies import BlobSource, StoredBlob
-from imagestore.mirror.catalogue import RESERVED_SECONDS, Catalogue
+from imagestore.mirror.backing import open_backing
+from imagestore.mirror.catalogue import RESERVED_SECONDS
 from imagestore.mirror.documents import DocumentSource
 from imagestore.mirror.fetching import BlobFetcher
 from imagestore.mirror.keeping import Keeper
 from imagestore.mirror.lists import ListSource
 from imagestore.mirror.numbers import MirrorNumbers
 from imagestore.mirror.prefetch import wanted_manifests
-from imagestore.mirror.second_tier import SecondTier
 from imagestore.mirror.sharing import SharedWork
-from imagestore.mirror.sqlite_rows import open_sqlite_rows
 from imagestore.mirror.upstreams import Upstreams
+from imagestore.mirror.uses import RecentUses
 from imagestore.oci.media_types import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from imagestore.mirror.backing import Backing
+    from imagestore.mirror.bodies import BlobSource
     from imagestore.mirror.documents import ServedDocument
     from imagestore.mirror.fill import Fill
     from imagestore.mirror.upstreams import Repository
@@ -53,16 +52,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Where the root has what the catalogue remembers, and where dead hosts are remembered.
-CATALOGUE: Final = "mirror.db"
+#: Where the root remembers dead hosts.
 STATE_FOLDER: Final = "hosts"
-LOCK: Final = "mirror"
 #: A reference that brought no answer isn't asked for again for so long, where something stale can be served.
 _REST_SECONDS: Final = 10.0
 _MOST_RESTING: Final = 10_000
-#: How exactly it is known when a document was served last.
-_USE_SECONDS: Final = 60.0
-_MOST_USES: Final = 10_000
 #: Several times before other replicas take this one for dead.
 _RENEWAL_SECONDS: Final = RESERVED_SECONDS / 5
 
@@ -72,17 +66,23 @@ class Mirror:
 
     Args:
         workers: lends the store.
+        opener: opens what the mirror stands on, in a thread; gets the store, who lends it, who counts, and the clients'
+            event loop.
     """
 
-    def __init__(self, workers: StoreWorkers) -> None:
+    def __init__(
+        self,
+        workers: StoreWorkers,
+        *,
+        opener: Callable[[ImageStore, StoreWorkers, MirrorNumbers, asyncio.AbstractEventLoop], Backing] = open_backing,
+    ) -> None:
+        self._opener = opener
         self.numbers = MirrorNumbers()
         self._workers = workers
         self._loop = asyncio.get_running_loop()
         self._shared = SharedWork(workers, lambda: self.upstreams.settings.answer_seconds)
-        self._uses: dict[tuple[str, Digest], float] = {}
         self._resting: dict[str, float] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._second: SecondTier | None = None
         self.upstreams: Upstreams
 
     async def start(self) -> None:
@@ -91,35 +91,27 @@ class Mirror:
         Raises:
             StoreError: it can't be opened; StoreBusyError where another mirror has it open.
         """
-
-        def opened(store: ImageStore) -> None:
-            self._lock = FileLock(str(store.root / "locks" / LOCK))
-            if not self._lock.try_acquire():
-                raise StoreBusyError(
-                    f"{store.root}: another mirror serves this store", hint="give this one a --root of its own"
-                )
-            self._catalogue = Catalogue(open_sqlite_rows(store.root / CATALOGUE))
-            self._keeper = Keeper(self._catalogue, self.numbers)
-            self._documents = DocumentSource(self._catalogue, self._keeper, self.numbers)
-            self._lists = ListSource(self._workers, self._shared, self._catalogue)
-            self._open_table(store)
-            self._keeper.adjust(store)
-            bucket = store.config.settings.mirror.bucket
-            if bucket is not None:
-                self._second = SecondTier(bucket, self._workers, self.numbers)
-
+        backing = await self._workers.quick(lambda store: self._opener(store, self._workers, self.numbers, self._loop))
         try:
-            await self._workers.quick(opened)
+            self._backing, self._catalogue, self._stored = backing, backing.catalogue, backing.stored
+            self._keeper = Keeper(self._catalogue, self.numbers)
+            self._documents = DocumentSource(self._catalogue, self._keeper, self.numbers, self._stored)
+            self._lists = ListSource(self._workers, self._shared, self._catalogue)
+            self._uses = RecentUses(self._workers, self._catalogue)
+            await self._workers.quick(self._open_table)
+            await self._workers.quick(self._keeper.adjust if backing.is_alone else self._keeper.release_all)
         except BaseException:
-            self._lock.release()
+            await asyncio.to_thread(backing.close)
             raise
-        self._spawn(self._renew())
         self._blobs = BlobFetcher(
-            self._workers, self._shared, self._catalogue, self._keeper, self.numbers, self._second
+            self._workers, self._shared, self._catalogue, self._keeper, self.numbers, self._stored, backing.second
         )
+        self._spawn(self._renew())
 
     def _open_table(self, store: ImageStore) -> None:
-        self._keeper.let_go(store, store.config.settings.mirror.upstreams)
+        # Other replicas may serve, for a while yet, what this one's new table lacks.
+        if self._backing.is_alone:
+            self._keeper.let_go(store, store.config.settings.mirror.upstreams)
         self.upstreams = Upstreams(store.config, str(store.root / STATE_FOLDER))
 
     async def reload(self) -> None:
@@ -147,7 +139,7 @@ class Mirror:
             self.numbers.count_request(name, "manifest", _result_of(error))
             raise
         self.numbers.count_request(name, "manifest", result)
-        await self._note_served(repository, found.descriptor.digest)
+        await self._uses.note(repository.name, found.descriptor.digest)
         selects = repository.upstream.handlers or repository.upstream.platforms
         if result == "fetched" and selects and not is_for_replica and reference.digest is None:
             self._spawn(self._prefetch(repository, reference, found))
@@ -210,7 +202,7 @@ class Mirror:
             raise
         self.numbers.count_request(name, "blob", result)
         try:
-            await self._note_served(repository, digest)
+            await self._uses.note(repository.name, digest)
         except BaseException:
             found.close()
             raise
@@ -226,7 +218,7 @@ class Mirror:
             known, stored = await self._workers.quick(functools.partial(self._look, repository, digest))
             if known is None:
                 raise ReferenceNotFoundError(f"{digest}: was forgotten at once")
-        if stored is not None:
+        if stored is not None and await self._has_begun(stored):
             return stored, "hit"
         self.upstreams.refuse_offline(str(digest))
         fill, is_joined = await self._blobs.begun(self.upstreams, repository, known, is_for_replica=is_for_replica)
@@ -237,24 +229,39 @@ class Mirror:
             # Another upstream's, or a pull's: whether this one has it too is for itself to say.
             await self._ask_for_size(repository, digest, is_for_replica=is_for_replica)
         _, stored = await self._workers.quick(functools.partial(self._look, repository, digest))
-        if stored is None:
+        if stored is None or not await self._has_begun(stored):
             raise ReferenceNotFoundError(f"{digest}: was evicted at once")
         return stored, "hit" if fill.was_here else "joined" if is_joined else "fetched"
 
+    async def _has_begun(self, stored: BlobSource) -> bool:
+        """Wait until bytes come of what the store has; False where it is gone since, or damaged, and has to be fetched.
+
+        Raises:
+            ImageStoreError: they don't, or not in time.
+        """
+        try:
+            await self._shared.in_time(stored.begun(), str(stored.descriptor.digest))
+        except (ContentNotFoundError, IntegrityError):
+            stored.close()
+            return False
+        except BaseException:
+            stored.close()
+            raise
+        return True
+
     async def location(self, repository: Repository, digest: Digest) -> str:
         """A URL of the bucket to send a client to for a blob; empty where the mirror has to answer itself."""
-        second = self._second
-        if second is None or not second.redirects:
+        if not self._stored.redirects:
             return ""
 
         def look(_: ImageStore) -> str:
             known = self._catalogue.known(repository.upstream.name, repository.name, digest)
-            return second.location(known.descriptor) if known is not None and known.is_earned else ""
+            return self._stored.location(known.descriptor) if known is not None and known.is_earned else ""
 
         found = await self._workers.quick(look)
         if found:
             self.numbers.count_request(repository.upstream.name, "blob", "redirected")
-            await self._note_served(repository, digest)
+            await self._uses.note(repository.name, digest)
         return found
 
     async def find_blob(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> Descriptor:
@@ -263,10 +270,15 @@ class Mirror:
         Raises:
             ImageStoreError: it isn't there, or that can't be told in time.
         """
-        known, stored = await self._workers.quick(functools.partial(self._look, repository, digest))
-        if stored is not None:
-            stored.close()
-        if known is not None and (stored is not None or not self.upstreams.settings.is_offline):
+
+        def look(store: ImageStore) -> tuple[Descriptor | None, bool]:
+            known = self._catalogue.known(repository.upstream.name, repository.name, digest)
+            if known is None:
+                return None, False
+            return known.descriptor, known.is_earned and self._stored.has(store, known.descriptor)
+
+        known, is_here = await self._workers.quick(look)
+        if known is not None and (is_here or not self.upstreams.settings.is_offline):
             return known
         return await self._ask_for_size(repository, digest, is_for_replica=is_for_replica)
 
@@ -301,33 +313,22 @@ class Mirror:
             task.cancel()
         await self._shared.close()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(self._shut_down)
-
-    def _shut_down(self) -> None:
-        if self._second is not None:
-            self._second.close()
-        self.upstreams.close()
-        self._catalogue.close()
-        self._lock.release()
+        await asyncio.to_thread(self.upstreams.close)
+        await asyncio.to_thread(self._backing.close)
 
     def _look(
         self, repository: Repository, digest: Digest, store: ImageStore
-    ) -> tuple[Descriptor | None, StoredBlob | None]:
+    ) -> tuple[Descriptor | None, BlobSource | None]:
         """What is known of a blob, and the blob where it is here, whole, and its upstream has it."""
-        found = self._catalogue.known(repository.upstream.name, repository.name, digest)
-        if found is None or not found.is_earned:
-            return found.descriptor if found is not None else None, None
-        known = found.descriptor
+        known = self._catalogue.known(repository.upstream.name, repository.name, digest)
+        if known is None or not known.is_earned:
+            return known.descriptor if known is not None else None, None
         try:
-            file = store.content.open(digest)
+            # None: damaged, or wrongly described. A fetch finds out which.
+            return known.descriptor, self._stored.open(store, known.descriptor)
         except ContentNotFoundError:
             self._catalogue.forget_content(digest, lambda: not store.content.exists(digest))
-            return known, None
-        if os.fstat(file.fileno()).st_size == known.size:
-            return known, StoredBlob(file, known)
-        # Damaged, or wrongly described: a fetch finds out which.
-        file.close()
-        return known, None
+            return known.descriptor, None
 
     async def _ask_for_size(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> Descriptor:
         """Whether a blob's upstream has it, by its own word; what is known of it is noted."""
@@ -366,19 +367,6 @@ class Mirror:
                         blob.close()
         except ImageStoreError as error:
             log.warning("prefetch failed: %s", error, extra={"reference": str(reference)})
-
-    async def _note_served(self, repository: Repository, digest: Digest) -> None:
-        now, key = self._loop.time(), (repository.name, digest)
-        if now - self._uses.get(key, -_USE_SECONDS) < _USE_SECONDS:
-            return
-        if len(self._uses) >= _MOST_USES:
-            self._uses.clear()
-        self._uses[key] = now
-        try:
-            await self._workers.quick(lambda _: self._catalogue.note_served(repository.name, digest))
-        except ImageStoreError as error:
-            # What is found is served all the same.
-            log.warning("use isn't noted: %s", error, extra={"digest": str(digest)})
 
     async def _renew(self) -> None:
         """Keep what is reserved, for as long as this runs."""

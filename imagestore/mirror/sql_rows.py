@@ -205,10 +205,19 @@ class SqlCatalogueRows:
         """A replica fetches nothing."""
         self._run("DELETE FROM mirror_reservation WHERE owner = :owner", owner=owner)
 
-    def leaving(self, upstream: str, *, now: float) -> tuple[Leaving, ...]:
+    def leaving(self, upstream: str) -> tuple[Leaving, ...]:
         """Evicted content whose lease wasn't let go yet."""
-        found = self._query(sql.LEAVING, upstream=upstream, now=now)
-        return tuple(Leaving(Digest.parse(text), mark, bool(is_wanted)) for text, mark, is_wanted in found)
+        found = self._query(sql.LEAVING, upstream=upstream)
+        return tuple(Leaving(Digest.parse(text), mark) for text, mark in found)
+
+    def wanted(self, upstream: str, digests: Sequence[Digest], *, now: float) -> frozenset[Digest]:
+        """Those of some digests that are named, or on their way."""
+
+        def look(transaction: Transaction) -> frozenset[Digest]:
+            values: Values = {"upstream": upstream, "now": now}
+            return frozenset(each for each in digests if transaction.rows(sql.WANTED, {**values, "digest": str(each)}))
+
+        return self._database.read(look)
 
     def forget_leaving(self, upstream: str, left: Sequence[Leaving]) -> None:
         """Its lease was let go."""

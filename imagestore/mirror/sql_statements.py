@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+#: Of the tables; another number for every change of them.
+VERSION: Final = 3
 #: To be formatted with types: ``text`` (compared by bytes), ``integer`` (of 64 bits), ``real`` (of 64 bits); and with
 #: ``options`` behind a table.
 TABLES: Final = (
@@ -144,14 +146,12 @@ UNNAMED: Final = (
     " AND NOT EXISTS (SELECT 1 FROM mirror_part p JOIN mirror_document d ON d.name = p.name AND d.digest = p.parent"
     " WHERE p.digest = b.digest AND d.upstream = b.upstream)"
 )
-LEAVING: Final = (
-    "SELECT l.digest, l.mark, CASE"
-    " WHEN EXISTS (SELECT 1 FROM mirror_document d WHERE d.digest = l.digest AND d.upstream = l.upstream) THEN 1"
-    " WHEN EXISTS (SELECT 1 FROM mirror_part p JOIN mirror_document d ON d.name = p.name AND d.digest = p.parent"
-    " WHERE p.digest = l.digest AND d.upstream = l.upstream) THEN 1"
-    " WHEN EXISTS (SELECT 1 FROM mirror_reservation r"
-    " WHERE r.upstream = l.upstream AND r.digest = l.digest AND r.ends_at > :now) THEN 1 ELSE 0 END"
-    " FROM mirror_leaving l WHERE l.upstream = :upstream ORDER BY l.digest"
+LEAVING: Final = "SELECT digest, mark FROM mirror_leaving WHERE upstream = :upstream ORDER BY digest"
+WANTED: Final = (
+    "SELECT 1 FROM mirror_document WHERE digest = :digest AND upstream = :upstream UNION ALL"
+    " SELECT 1 FROM mirror_part p JOIN mirror_document d ON d.name = p.name AND d.digest = p.parent"
+    " WHERE p.digest = :digest AND d.upstream = :upstream UNION ALL"
+    " SELECT 1 FROM mirror_reservation WHERE upstream = :upstream AND digest = :digest AND ends_at > :now LIMIT 1"
 )
 FORGET_UPSTREAM: Final = (
     "DELETE FROM mirror_tag WHERE name IN (SELECT name FROM mirror_document WHERE upstream = :upstream)",

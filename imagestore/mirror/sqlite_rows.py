@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import StoreError
 from imagestore.mirror.sql_rows import SqlCatalogueRows
-from imagestore.mirror.sql_statements import TABLES
+from imagestore.mirror.sql_statements import TABLES, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_VERSION: Final = 3
 _BUSY_SECONDS: Final = 10.0
 _TYPES: Final = {"text": "TEXT", "integer": "INTEGER", "real": "REAL", "options": "STRICT, WITHOUT ROWID"}
 
@@ -78,12 +77,12 @@ class SqliteCatalogueDatabase:
                 # Another connection may have made the tables since.
                 (version,) = db.execute("PRAGMA user_version").fetchone()
                 made = [table.format(**_TYPES) for table in TABLES] if version == 0 else []
-                for statement in (*made, f"PRAGMA user_version = {version or _VERSION}", "COMMIT"):
+                for statement in (*made, f"PRAGMA user_version = {version or VERSION}", "COMMIT"):
                     db.execute(statement)
         except BaseException:
             db.close()
             raise
-        if version in (0, _VERSION):
+        if version in (0, VERSION):
             return db
         db.close()
         log.warning("another version's catalogue of the mirror begins anew", extra={"path": str(self._path)})

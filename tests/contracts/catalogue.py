@@ -24,6 +24,7 @@ UPSTREAM: Final = "r.example"
 OTHER: Final = "s.example"
 NAME: Final = "r.example/app"
 A, B, C, D = (Digest.of(name.encode()) for name in "abcd")
+ALL: Final = (A, B, C, D)
 LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
 #: Later than what was served, for those who spare nothing.
 ALWAYS: Final = 1e12
@@ -61,7 +62,7 @@ def put_image(
 
 
 def left(rows: CatalogueRows) -> set[Digest]:
-    return {each.digest for each in rows.leaving(UPSTREAM, now=100.0)}
+    return {each.digest for each in rows.leaving(UPSTREAM)}
 
 
 class CatalogueContract:
@@ -216,20 +217,22 @@ class CatalogueContract:
     def test_what_leaves_may_be_wanted_again(self, rows: CatalogueRows, later: Later) -> None:
         put_image(rows, A, B, tag="1")
         assert reserve(rows, reservation(C, 100, "1"), 100) is Outcome.RESERVED
-        before = rows.leaving(UPSTREAM, now=100.0)
-        assert {each.digest: each.is_wanted for each in before} == {A: False, B: False}
+        before = rows.leaving(UPSTREAM)
+        assert {each.digest for each in before} == {A, B}
+        assert rows.wanted(UPSTREAM, (A, B), now=100.0) == frozenset()
         with later() as again:
-            put_image(again, A, tag="1", now=2.0)
+            put_image(again, A, D, tag="1", now=2.0)
             assert reserve(again, reservation(B, 100, "2"), None) is Outcome.RESERVED
-            assert {each.digest: each.is_wanted for each in rows.leaving(UPSTREAM, now=100.0)} == {A: True, B: True}
+            assert rows.wanted(UPSTREAM, ALL, now=100.0) == {A, B, C, D}
             # One that is dead wants nothing.
-            assert {each.digest: each.is_wanted for each in rows.leaving(UPSTREAM, now=1e9)} == {A: True, B: False}
-            # Evicted once more: whoever lets go of the first eviction doesn't forget the second one.
+            assert rows.wanted(UPSTREAM, ALL, now=1e9) == {A, D}
+            assert rows.wanted(OTHER, ALL, now=100.0) == frozenset()
+            # Evicted once more: a replica that lets go of the first eviction doesn't forget the second one.
             again.end_reservation("2")
             assert reserve(again, reservation(C, 100, "3"), 100) is Outcome.RESERVED
         rows.forget_leaving(UPSTREAM, before)
-        assert left(rows) == {A}
-        rows.forget_leaving(UPSTREAM, rows.leaving(UPSTREAM, now=100.0))
+        assert left(rows) == {A, D}
+        rows.forget_leaving(UPSTREAM, rows.leaving(UPSTREAM))
         assert left(rows) == set()
 
     def test_upstreams_are_apart(self, rows: CatalogueRows) -> None:

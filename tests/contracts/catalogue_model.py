@@ -177,8 +177,11 @@ class CatalogueModel:
             used[upstream] += blob.size if blob.is_here else 0
         assert rows.used_bytes() == used
         for upstream, names in NAMES.items():
-            left = {digest: self._is_wanted(upstream, digest) for of, digest in self.left if of == upstream}
-            assert {each.digest: each.is_wanted for each in rows.leaving(upstream, now=self.now)} == left
+            assert {each.digest for each in rows.leaving(upstream)} == {
+                digest for of, digest in self.left if of == upstream
+            }
+            wanted = {digest for digest in DIGESTS if self._is_wanted(upstream, digest)}
+            assert rows.wanted(upstream, DIGESTS, now=self.now) == wanted
             assert rows.contents(upstream) == self._contents(upstream)
             known = {name for (name, _), document in self.documents.items() if document.upstream == upstream}
             assert rows.names(upstream) == tuple(sorted(known))

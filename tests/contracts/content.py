@@ -175,7 +175,7 @@ class ContentContract:
 
             def follow() -> None:
                 try:
-                    content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken(30)).close()
+                    content.writer("r", expected=DIGEST, total=len(DATA), cancel=CancelToken(120)).close()
                 except AlreadyExistsError as error:
                     came.append(type(error))
 

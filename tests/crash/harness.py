@@ -187,7 +187,8 @@ def _mending_round(context: ForkServerContext, place: Place, chance: random.Rand
     for failpoint in (*(f"{chance.choice(names)}:{chance.randrange(1, 4)}" for _ in range(3)), ""):
         process = context.Process(target=repair, args=(place, failpoint), daemon=True)
         process.start()
-        _ended(process, failpoint, time.monotonic() + 20, outcome)
+        # The last one is never killed while it works.
+        _ended(process, failpoint, time.monotonic() + (20 if failpoint else 300), outcome)
     with ImageStore(place.root) as store:
         after = {(image.reference, image.runtime_handler) for image in store.list()}
     # Not the other way round: who died after removing a record may not have told the journal.

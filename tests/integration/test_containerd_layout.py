@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from imagestore import CancelToken, Digest, ImageStore, platforms
 from imagestore.content.local import LocalContentStore
 from imagestore.testing import RegistryServer, build_index, synthetic_layer
+from tests.support.patience import until
 from tests.support.peers import need
 
 pytestmark = pytest.mark.integration
@@ -62,12 +62,13 @@ def containerd(folder: Path) -> Iterator[Containerd]:
         process = subprocess.Popen([need("containerd"), "--config", str(config)], stdout=log, stderr=log)
     running = Containerd(folder, process)
     try:
-        for _ in range(200):
+        probe = [need("ctr"), "--address", f"{folder}/containerd.sock", "version"]
+
+        def answers() -> bool:
             assert process.poll() is None, (folder / "containerd.log").read_text()
-            probe = [need("ctr"), "--address", f"{folder}/containerd.sock", "version"]
-            if subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == 0:
-                break
-            time.sleep(0.05)
+            return subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == 0
+
+        until(answers, "containerd answers")
         yield running
     finally:
         process.terminate()
@@ -141,10 +142,7 @@ def test_an_ingest_of_a_killed_containerd_is_continued_at_its_offset(tmp_path: P
             sender.stdin.write(raw[:2_000_000])
             sender.stdin.flush()
             store = LocalContentStore(peer.content, tmp_path / "locks")
-            for _ in range(200):
-                if any(status.offset >= 1_000_000 for status in store.statuses()):
-                    break
-                time.sleep(0.05)
+            until(lambda: any(each.offset >= 1_000_000 for each in store.statuses()), "a megabyte is there")
             peer.process.send_signal(signal.SIGKILL)
             peer.process.wait(timeout=60)
             sender.kill()

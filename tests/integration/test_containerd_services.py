@@ -9,7 +9,6 @@ import signal
 import subprocess
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from imagestore import Digest, ImageStore, platforms
 from imagestore import config as configuration
 from imagestore.containerd.service import add_containerd, add_proxy_content
 from imagestore.testing import Image, RegistryServer, build_index, synthetic_layer
+from tests.support.patience import until
 from tests.support.peers import need
 from tests.support.rpc_server import Add, served
 from tests.support.whole_images import TWO_HANDLERS
@@ -109,11 +109,12 @@ def theirs(folder: Path, *, disabled: str = "", more: str = "") -> Iterator[Ctr]
         process = subprocess.Popen([need("containerd"), "--config", str(config)], stdout=log, stderr=log)
     ctr = Ctr(folder / "theirs")
     try:
-        for _ in range(200):
+
+        def answers() -> bool:
             assert process.poll() is None, (folder / "containerd.log").read_text()
-            if ctr.run("version").returncode == 0:
-                break
-            time.sleep(0.05)
+            return ctr.run("version").returncode == 0
+
+        until(answers, "containerd answers")
         yield ctr
     finally:
         process.send_signal(signal.SIGTERM)
@@ -141,12 +142,7 @@ def begun(ctr: Ctr, part: bytes, digest: str, size: int) -> Iterator[None]:
         assert sender.stdin is not None
         sender.stdin.write(part)
         sender.stdin.flush()
-        for _ in range(200):
-            if ctr.rows("content", "active") and ctr.rows("content", "active")[0][1] != "0B":
-                break
-            time.sleep(0.05)
-        else:
-            raise AssertionError("nothing arrived")
+        until(lambda: [row for row in ctr.rows("content", "active") if row[1] != "0B"], "something arrives")
         yield
         sender.kill()
 

@@ -38,19 +38,19 @@ def pull(root: Path, server: RegistryServer, failpoint: str) -> subprocess.Compl
         env={**os.environ, VARIABLE: failpoint, "DOCKER_CONFIG": str(root)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
 
 def test_nothing_is_lost_and_nothing_leaks_whoever_dies(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.crash", "--kills", "60"],
+        [sys.executable, "-m", "tests.crash", "--kills", "60", "--seed", "7"],
         cwd=TOP,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     found = re.search(r"^([0-9]+) kills, 0 violations$", done.stdout.strip().splitlines()[-1])

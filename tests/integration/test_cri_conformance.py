@@ -12,7 +12,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from imagestore.errors import DeadlineExceededError, ImageStoreError
 from imagestore.testing import Image, build_image, layer
 from tests.support.containerd_cri import containerd_cri
 from tests.support.cri_server import cri_server
+from tests.support.patience import until
 from tests.support.peers import DockerRegistry, docker_registry, need
 from tests.support.rpc_server import served
 from tests.support.server import short_folder
@@ -239,7 +239,7 @@ def test_what_cannot_be_pulled_is_an_error(
     client: CriImageService, registries: Registries, name: Callable[[Registries], str]
 ) -> None:
     with pytest.raises(ImageStoreError):
-        client.pull(ImageSpec(name(registries)), cancel=CancelToken(30))
+        client.pull(ImageSpec(name(registries)), cancel=CancelToken(120))
     assert list(client.list()) == []
 
 
@@ -263,11 +263,7 @@ def ctr(endpoint: str, *arguments: str) -> str:
 
 def soon(look: Callable[[], T], expected: T) -> None:
     """containerd's CRI hears of images by events."""
-    for _ in range(100):
-        if look() == expected:
-            return
-        time.sleep(0.1)
-    assert look() == expected
+    until(lambda: look() == expected, f"{expected} is seen")
 
 
 def test_what_ctr_imports_tags_moves_and_removes_cri_shows(

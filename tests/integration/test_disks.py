@@ -271,11 +271,11 @@ registry = Registry({name: build_image(seed=name, layers=parts) for name, parts 
 refused, removed = [], []
 client, host = connect(transport=registry.transport), platforms.parse("linux/amd64")
 with ImageStore(disk / "store", registry=client, host=host) as store:
-    end = time.monotonic() + 4
+    enough, end = time.monotonic() + 4, time.monotonic() + 60
 
     def work(seed):
         chance = random.Random(seed)
-        while time.monotonic() < end:
+        while time.monotonic() < (enough if refused and removed else end):
             try:
                 if chance.random() < 0.9:
                     store.pull(chance.choice(names))

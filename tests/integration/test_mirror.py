@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import signal
@@ -24,7 +26,9 @@ from imagestore.testing import FaultRule, RegistryServer, Where, build_image, bu
 from imagestore.testing.faults import Drip
 from tests.support.dockerd import dockerd
 from tests.support.mirror import mirror_table
+from tests.support.patience import until
 from tests.support.peers import docker_registry, need
+from tests.support.plain_http import PLAIN
 from tests.support.private_containerd import private_containerd
 from tests.support.server import Server, serving
 
@@ -54,7 +58,7 @@ class Replicas:
         total = 0.0
         for server in self.servers:
             port = server.log("numbers published")[0]["port"]
-            text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
+            text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=120).text
             total += sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
         return int(total)
 
@@ -179,7 +183,7 @@ def test_a_replica_killed_in_the_middle_fails_no_pull(tmp_path: Path) -> None:
         hosts = certs_d(tmp_path, "registry.test", mirrors.urls, upstream.url)
 
         def kill() -> None:
-            time.sleep(1.0)
+            until(lambda: upstream.ledger.count(kind="blob", method="GET"), "blobs are fetched")
             mirrors.servers[0].process.kill()
 
         killer = threading.Thread(target=kill)
@@ -197,7 +201,7 @@ def test_twenty_nodes_fetch_once(tmp_path: Path) -> None:
     unique = sum(body.size for body in image.blobs.values())
     with (
         RegistryServer({"registry.test/team/app:1": image}) as upstream,
-        replicas(tmp_path, {"registry.test": f'endpoints = ["{upstream.url}"]'}) as mirrors,
+        replicas(tmp_path, {"registry.test": f'endpoints = ["{upstream.url}"]'}, answer_timeout='"60s"') as mirrors,
     ):
         nodes = 20
 
@@ -232,43 +236,44 @@ def test_a_mirror_killed_again_and_again(tmp_path: Path) -> None:
     slow = FaultRule(Drip(bytes_per_second=8 << 20), Where(kind="blob", method="GET"), times=0)
     (port,) = free_ports(1)
     root, settings = tmp_path / "root", tmp_path / "mirror.toml"
-    is_over = threading.Event()
+    is_over, came = threading.Event(), list[bool]()
 
-    def pull(url: str, seed: int) -> int:
-        """Ask for blobs until told to stop; how many came whole, each of which has to be right."""
-        whole = number = 0
-        while not is_over.is_set():
-            number += 1
-            digest = blobs[(seed + number * 5) % len(blobs)].digest
-            try:
-                answer = httpx.get(f"{url}/v2/team/app/blobs/{digest}?ns=registry.test", timeout=30)
-            except httpx.TransportError:
-                time.sleep(0.01)
-                continue
-            if answer.status_code == 200:
-                assert Digest.of(answer.content) == digest
-                whole += 1
-        return whole
+    def comes_whole(digest: Digest) -> bool:
+        """Ask for a blob; what comes whole has to be right."""
+        url = f"http://127.0.0.1:{port}/v2/team/app/blobs/{digest}?ns=registry.test"
+        try:
+            answer = httpx.get(url, timeout=60, verify=PLAIN)
+        except httpx.TransportError:
+            return False
+        assert answer.status_code != 200 or Digest.of(answer.content) == digest
+        return answer.status_code == 200
+
+    def pull(seed: int) -> None:
+        """Ask for blobs until told to stop."""
+        for number in itertools.count():
+            if is_over.wait(0.01):
+                return
+            came.extend([True] if comes_whole(blobs[(seed + number * 5) % len(blobs)].digest) else [])
 
     with RegistryServer({"registry.test/team/app:1": image}, faults=[slow]) as upstream:
         settings.write_text(mirror_table({"registry.test": f'endpoints = ["{upstream.url}"]'}))
         with ThreadPoolExecutor(4) as clients:
-            pulls = [clients.submit(pull, f"http://127.0.0.1:{port}", seed) for seed in range(4)]
+            pulls = [clients.submit(pull, seed) for seed in range(4)]
             try:
                 for number in range(KILLS):
                     with serving(root, "--mirror", f"127.0.0.1:{port}", config=settings) as server:
-                        httpx.get(f"http://127.0.0.1:{port}/v2/team/app/manifests/1?ns=registry.test", timeout=30)
+                        httpx.get(f"http://127.0.0.1:{port}/v2/team/app/manifests/1?ns=registry.test", timeout=60)
                         time.sleep(0.05 + 0.08 * (number % 12))
                         server.process.kill()
+                with serving(root, "--mirror", f"127.0.0.1:{port}", config=settings):
+                    until(lambda: came, "a client has a whole blob")
             finally:
                 is_over.set()
-            assert sum(done.result() for done in pulls) > 0
+            for done in pulls:
+                done.result()
         with serving(root, "--mirror", f"127.0.0.1:{port}", config=settings):
             for blob in blobs[:4]:
-                answer = httpx.get(
-                    f"http://127.0.0.1:{port}/v2/team/app/blobs/{blob.digest}?ns=registry.test", timeout=30
-                )
-                assert Digest.of(answer.content) == blob.digest
+                until(functools.partial(comes_whole, blob.digest), "a whole blob comes")
     with ImageStore(root) as store:
         assert not store.check().faults
         here = {info.digest for info in store.content.walk()}

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +31,7 @@ from imagestore.registry.credentials.model import FoundCredential, Target
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
 from imagestore.testing.faults import Drip
 from tests.support.logins import HTPASSWD, PASSWORD, TokenService, token_service
+from tests.support.patience import until
 from tests.support.peers import DockerRegistry, docker_registry
 
 pytestmark = pytest.mark.integration
@@ -65,7 +65,7 @@ def open_store(root: Path, *, certs: Path | None = None, credentials: Credential
 
 
 def assert_arrives(store: ImageStore, reference: str, **more: Any) -> None:
-    image = store.pull(reference, cancel=CancelToken(30), **more)
+    image = store.pull(reference, cancel=CancelToken(120), **more)
     assert image.id == IMAGE.manifests[0].config.digest
     assert [Digest.of(path.read_bytes()) for path in image.layer_paths] == [part.digest for part in image.layers]
 
@@ -144,7 +144,7 @@ def test_login_reaches_the_registry_as_a_pull_does(filled: Path, password: str, 
         environment = {**os.environ, "REGISTRY_AUTH_FILE": str(logins)}
         pull = [*command, "pull", "--platform=linux/amd64", "--progress=none", f"{registry.address}/team/app:1"]
         if status == 0:
-            subprocess.run(pull, env=environment, capture_output=True, timeout=60, check=True)
+            subprocess.run(pull, env=environment, capture_output=True, timeout=120, check=True)
 
 
 @pytest.fixture
@@ -182,14 +182,10 @@ def test_a_mirror_behind_a_dead_mirror(filled: Path) -> None:
         # Six things were asked for, and one of them noticed; the others left the dead mirror out.
         assert [(event.failed_host, event.next_host) for event in switched] == [("127.0.0.1:1", mirror.address)]
         layer_path = mirror.blob_path(IMAGE.manifests[0].layers[0].digest.encoded)
-        for _ in range(100):  # the mirror keeps what it passed on, a moment later
-            if layer_path.exists():
-                break
-            time.sleep(0.05)
-        assert layer_path.exists()
+        until(layer_path.exists, "the mirror keeps what it passed on")
         again: list[Any] = []
         with open_store(filled, certs=certs) as store:
-            store.registry.observed_by(again.append).resolve(Reference.parse(reference), cancel=CancelToken(30))
+            store.registry.observed_by(again.append).resolve(Reference.parse(reference), cancel=CancelToken(120))
         assert again == []
 
 
@@ -207,23 +203,23 @@ def test_a_pull_that_was_killed_goes_on_in_another_process(tmp_path: Path) -> No
         first.send_signal(signal.SIGKILL)
         assert first.wait(timeout=60) == -signal.SIGKILL
         kept = _wait_for_bytes(root, kept)
-        done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=120, check=True)
         assert json.loads(done.stdout)["images"][0]["manifest"]["digest"] == str(image.target.digest)
         ranges = [entry.range for entry in server.ledger.select(digest=part.digest)]
         assert ranges[0] == ""
         assert ranges[1].startswith("bytes=")
         assert int(ranges[1][6:-1]) >= kept
-        # A tenth is on its way when the process is killed, and some more on a busy machine.
-        server.ledger.assert_bytes_fetched(part.digest, size, ratio=1.2)
+        # What is on its way when the process is killed comes again, on a busy machine all the rest.
+        server.ledger.assert_bytes_fetched(part.digest, size, ratio=1.75)
     with ImageStore(root, host=LINUX) as store:
         assert Digest.of(store.content.path(part.digest).read_bytes()) == part.digest
 
 
 def _wait_for_bytes(root: Path, least: int) -> int:
     """Wait until an unfinished download has so many bytes on disk."""
-    for _ in range(600):
-        size = max((path.stat().st_size for path in root.glob("content/ingest/*/data")), default=0)
-        if size >= least:
-            return size
-        time.sleep(0.02)
-    raise AssertionError(f"no download of {least} bytes began within 12 seconds")
+
+    def size() -> int:
+        return max((path.stat().st_size for path in root.glob("content/ingest/*/data")), default=0)
+
+    until(lambda: size() >= least, f"{least} bytes are on disk")
+    return size()

@@ -15,6 +15,7 @@ import pytest
 from imagestore.cri.client import CriImageService
 from imagestore.errors import ServiceUnavailableError
 from tests.support.containerd_client import WRITE, Client, message
+from tests.support.patience import until
 from tests.support.server import Server, serving, short_folder
 
 pytestmark = pytest.mark.integration
@@ -35,7 +36,7 @@ def test_memory_does_not_grow_with_writes(tmp_path: Path) -> None:
         assert server.memory_bytes < before + 150 * MIB
 
 
-def test_a_client_finds_its_server_soon_after_an_outage(tmp_path: Path) -> None:
+def test_a_client_finds_its_server_after_an_outage(tmp_path: Path) -> None:
     with short_folder() as folder:
         server = Server(folder, tmp_path / "root")
         with contextlib.closing(server):
@@ -50,14 +51,14 @@ def test_a_client_finds_its_server_soon_after_an_outage(tmp_path: Path) -> None:
         again = Server(folder, tmp_path / "root")
         with contextlib.closing(again), client:
             again.hear("READY=1")
-            limit = time.monotonic() + 6
-            while True:
-                try:
+
+            def is_answered() -> bool:
+                with contextlib.suppress(ServiceUnavailableError):
                     client.list()
-                    break
-                except ServiceUnavailableError:
-                    assert time.monotonic() < limit
-                    time.sleep(0.1)
+                    return True
+                return False
+
+            until(is_answered, "the client finds its server")
 
 
 def test_callers_who_leave_while_they_are_refused_are_no_bugs(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.maintenance import verify_tape
 from tests.support.logins import PASSWORD, token_service
+from tests.support.patience import until
 from tests.support.peers import docker_registry, need
 
 if TYPE_CHECKING:
@@ -89,16 +89,13 @@ def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen([need("containerd"), "-c", str(config)], stdout=log, stderr=log)
     try:
-        for _ in range(100):
+
+        def answers() -> bool:
             assert process.poll() is None, (folder / "log").read_text()
-            if (
-                subprocess.run(
-                    [need("ctr"), "-a", str(address), "version"], capture_output=True, check=False
-                ).returncode
-                == 0
-            ):
-                break
-            time.sleep(0.1)
+            probe = [need("ctr"), "-a", str(address), "version"]
+            return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+        until(answers, "containerd answers")
         yield str(address)
     finally:
         process.terminate()

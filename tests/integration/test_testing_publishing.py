@@ -148,7 +148,7 @@ def tape_command(folder: Path, *arguments: str, **variables: str) -> subprocess.
     """Run ``imagestore tape`` in a home of its own; oras alone would wait for minutes."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
     command = [sys.executable, "-m", "imagestore", "tape", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def logins(folder: Path, name: str, host: str, password: str) -> Path:

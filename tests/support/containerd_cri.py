@@ -10,12 +10,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cri.client import CriImageService
 from imagestore.errors import ImageStoreError
+from tests.support.patience import until
 from tests.support.peers import need
 
 if TYPE_CHECKING:
@@ -83,10 +83,11 @@ def containerd_cri(content: Path | None = None) -> Iterator[str]:
 
 
 def _wait_for(endpoint: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(200):
+    def answers() -> bool:
         assert process.poll() is None, log.read_text()
-        with contextlib.suppress(ImageStoreError), CriImageService(endpoint, timeout_seconds=2) as client:
+        with contextlib.suppress(ImageStoreError), CriImageService(endpoint, timeout_seconds=20) as client:
             client.version()
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"containerd's CRI did not answer within 10 seconds\n{log.read_text()}")
+            return True
+        return False
+
+    until(answers, "containerd's CRI answers")

@@ -8,10 +8,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.patience import until
 from tests.support.peers import need
 
 if TYPE_CHECKING:
@@ -39,15 +39,16 @@ def dockerd(*options: str) -> Iterator[str]:
         yield str(path)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
+    def answers() -> bool:
         assert process.poll() is None, f"dockerd ended at once\n{log.read_text()}"
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             probe.connect(str(path))
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"dockerd did not answer within 30 seconds\n{log.read_text()}")
+            return True
+        return False
+
+    until(answers, "dockerd takes connections")

@@ -39,10 +39,12 @@ class Element:
 
     def all(self, *tags: str) -> Iterator[Element]:
         """The elements of these names in it, all of them without a name."""
-        for child in self.children:
-            if not tags or child.tag in tags:
-                yield child
-            yield from child.all(*tags)
+        waiting = self.children[::-1]
+        while waiting:
+            each = waiting.pop()
+            if not tags or each.tag in tags:
+                yield each
+            waiting += each.children[::-1]
 
 
 class _Reader(HTMLParser):

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from imagestore import ImageStore, config, platforms
+from imagestore import Digest, ImageStore, config, platforms
+from imagestore.mirror.backing import open_backing
 from imagestore.mirror.listener import Listener
 from imagestore.mirror.service import Mirror
 from imagestore.store.workers import StoreWorkers
+from tests.support.patience import until
 from tests.support.plain_http import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
+
+    from imagestore.mirror.backing import Backing
 
 HOST: Final = platforms.parse("linux/amd64")
 #: A handler for containers, and one whose guests have another architecture.
@@ -53,6 +57,19 @@ class RunningMirror:
         """Ask it."""
         return httpx.request(method, f"{self.url}{path}", headers=headers, timeout=60, verify=PLAIN)
 
+    def serve_whole(self, path: str, digest: Digest) -> None:
+        """Ask until a blob comes whole; a client that reads wrong bytes while they are judged is cut off."""
+
+        def comes_whole() -> bool:
+            try:
+                answer = self.get(path)
+            except httpx.RemoteProtocolError:
+                return False
+            assert answer.status_code != 200 or Digest.of(answer.content) == digest
+            return answer.status_code == 200
+
+        until(comes_whole, f"{path} comes whole")
+
     def results(self, kind: str) -> dict[str, int]:
         """How often clients were answered how."""
         found: dict[str, int] = {}
@@ -76,8 +93,10 @@ def mirror_table(upstreams: dict[str, str], **settings: str) -> str:
 
 
 @contextlib.contextmanager
-def running_mirror(root: Path, text: str, *, port: int = 0) -> Iterator[RunningMirror]:
-    """Serve a configuration from a store."""
+def running_mirror(
+    root: Path, text: str, *, port: int = 0, opener: Callable[..., Backing] = open_backing
+) -> Iterator[RunningMirror]:
+    """Serve a configuration from a store, with what Mirror's ``opener`` opens."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -90,7 +109,7 @@ def running_mirror(root: Path, text: str, *, port: int = 0) -> Iterator[RunningM
         loaded = config.loads(text, filename="mirror.toml", host=HOST)
         workers = StoreWorkers(ImageStore(root, config=loaded, host=HOST))
         try:
-            mirror, listener = call(_start(workers, port))
+            mirror, listener = call(_start(workers, port, opener))
             try:
                 yield RunningMirror(f"http://127.0.0.1:{listener.port}", mirror, workers, call)
             finally:
@@ -104,8 +123,8 @@ def running_mirror(root: Path, text: str, *, port: int = 0) -> Iterator[RunningM
         loop.close()
 
 
-async def _start(workers: StoreWorkers, port: int) -> tuple[Mirror, Listener]:
-    mirror = Mirror(workers)
+async def _start(workers: StoreWorkers, port: int, opener: Callable[..., Backing]) -> tuple[Mirror, Listener]:
+    mirror = Mirror(workers, opener=opener)
     await mirror.start()
     listener = Listener(mirror, "127.0.0.1", port)
     await listener.start(drain_seconds=1.0)

@@ -6,11 +6,12 @@ import contextlib
 import shutil
 import socket
 import subprocess
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx
+
+from tests.support.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,9 +93,10 @@ def need(program: str) -> str:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(200):
+    def answers() -> bool:
         assert process.poll() is None, "docker-registry ended at once"
-        with contextlib.suppress(OSError), socket.create_connection(("6027.0.0.60", port), timeout=60):
-            return
-        time.sleep(0.05)
-    raise AssertionError("docker-registry did not start within 10 seconds")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60):
+            return True
+        return False
+
+    until(answers, "docker-registry takes connections")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.patience import until
 from tests.support.peers import need
 
 _CONFIG: Final = """
@@ -71,11 +71,12 @@ def private_containerd(
         command = [*apart, need("containerd"), "--config", f"{folder}/config.toml"]
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        for _ in range(400):
+
+        def is_there() -> bool:
             assert process.poll() is None, f"containerd: {(folder / 'log').read_text()[-500:]}"
-            if (folder / "containerd.sock").exists():
-                break
-            time.sleep(0.05)
+            return (folder / "containerd.sock").exists()
+
+        until(is_there, "containerd's socket is there")
         yield Containerd(folder)
     finally:
         process.terminate()

@@ -52,7 +52,7 @@ def served(store: ImageStore, add: dict[Path, Add]) -> Iterator[None]:
     try:
         yield
     finally:
-        asyncio.run_coroutine_threadsafe(stop(servers), loop).result(30)
+        asyncio.run_coroutine_threadsafe(stop(servers), loop).result(120)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

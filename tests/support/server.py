@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,13 @@ class Server:
         """The log's lines with a message."""
         lines = [json.loads(line) for line in self.log_path.read_text().splitlines() if line.startswith("{")]
         return [line for line in lines if line["message"] == message]
+
+    def number(self, name: str) -> float:
+        """A number that it publishes, which has no labels; it was started with ``--metrics-listen``."""
+        (published,) = self.log("numbers published")
+        with urllib.request.urlopen(f"http://127.0.0.1:{published['port']}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.split()[1]) for line in lines if line.split()[0] == name)
 
     def client(self, endpoint: str = "") -> CriImageService:
         """A client of its CRI face."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import grimp
@@ -33,6 +34,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert sorted(left) == []
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def test_no_module_takes_a_neighbour_from_the_face_of_its_package() -> None:
     """A face (``__init__``) imports the modules behind it: a module behind it that imports from it closes a circle."""
     wrong = []
@@ -40,7 +46,7 @@ def test_no_module_takes_a_neighbour_from_the_face_of_its_package() -> None:
         if "_proto" in path.parts or path.name == "__init__.py":
             continue
         own = ".".join(("imagestore", *path.relative_to(TOP).with_suffix("").parts))
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if not isinstance(node, ast.ImportFrom) or not own.startswith(f"{node.module}."):
                 continue
             face = TOP.parent.joinpath(*str(node.module).split(".")) / "__init__.py"
@@ -54,7 +60,7 @@ def test_no_function_is_longer_than_a_page() -> None:
     for path in TOP.rglob("*.py"):
         if "_proto" in path.parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > MOST_LINES:
@@ -67,7 +73,7 @@ def test_every_module_of_a_room_has_a_docstring_of_its_own() -> None:
     for path in TOP.rglob("*.py"):
         if "_proto" in path.parts:
             continue
-        text = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+        text = ast.get_docstring(tree_of(path))
         if path.name == "_version.py":
             continue
         assert text, path

@@ -94,6 +94,7 @@ class PostgresDatabase:
 
     def __init__(self, url: str, *, scope: str, is_making: bool = True) -> None:
         self._scope = checked_scope(scope)
+        self._url = url
         address = DatabaseAddress(url)
         #: For messages.
         self.name = address.name
@@ -265,7 +266,8 @@ class PostgresDatabase:
         after_commit: list[Callable[[], None]] = []
         with Translated(self.name), contextlib.ExitStack() as stack:
             reach("database-begin")
-            db = self._begun(stack, is_alone=is_alone)
+            db, row = self.begun(stack, self._prologue(is_alone=is_alone))
+            schema.refuse_newer(row, self.name)
             current.connection, current.after_commit = db, after_commit
             try:
                 reach("database-begun")
@@ -277,19 +279,26 @@ class PostgresDatabase:
         for work in after_commit:
             work()
 
-    def _begun(self, stack: contextlib.ExitStack, *, is_alone: bool) -> Connection:
-        """A connection in a transaction that holds the store's lock, both until the stack ends.
+    def begun(self, stack: contextlib.ExitStack, prologue: str) -> tuple[Connection, tuple[Any, ...] | None]:
+        """A connection in a transaction, both until the stack ends.
 
         A restarted server leaves dead connections in the pool. What was lost with one is nothing yet.
+
+        Args:
+            stack: ends the transaction: it is committed, or after an exception rolled back.
+            prologue: statements that begin with BEGIN, sent in one round trip, as ``Connection.transaction()`` can't.
+
+        Returns:
+            The connection, and the first row of the prologue's last statement.
         """
         for _ in range(_MOST_CONNECTIONS):
             db: LimitedConnection | None = None
             try:
                 with contextlib.ExitStack() as trial:
                     db = trial.enter_context(self._pool.connection(CONNECT_SECONDS))
-                    trial.enter_context(self._locked(db, is_alone=is_alone))
+                    row = trial.enter_context(_transaction(db, prologue))
                     stack.push(trial.pop_all())
-                    return db
+                    return db, row
             except psycopg.OperationalError:
                 if db is None or not db.closed:
                     raise
@@ -308,26 +317,16 @@ class PostgresDatabase:
                 return
         raise psycopg.OperationalError("connections are lost as soon as they are made")
 
-    @contextlib.contextmanager
-    def _locked(self, db: Connection, *, is_alone: bool) -> Iterator[None]:
-        """A transaction that holds the store's lock; begun in one round trip, as ``transaction()`` would not."""
+    def settings(self) -> str:
+        """Statements for the begin of every transaction."""
         isolation = "READ COMMITTED" if RULES.read_committed else "REPEATABLE READ"
-        begun = db.execute(
+        return (
             f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
-            f" SET LOCAL synchronous_commit = {self._commit_mode}; {_lock(is_alone=is_alone)}; {schema.ASK_VERSION}"
+            f" SET LOCAL synchronous_commit = {self._commit_mode}"
         )
-        try:
-            # The rows are those of the last of these statements.
-            while begun.nextset():
-                pass
-            schema.refuse_newer(begun.fetchone(), self.name)
-            yield
-        except BaseException:
-            # What failed is told, whatever becomes of the rollback; the pool throws a broken connection away.
-            with contextlib.suppress(psycopg.Error):
-                db.rollback()
-            raise
-        db.commit()
+
+    def _prologue(self, *, is_alone: bool) -> str:
+        return f"{self.settings()}; {_lock(is_alone=is_alone)}; {schema.ASK_VERSION}"
 
     def deletable(self, texts: Sequence[str]) -> Sequence[str]:
         """Those contents that this thread may delete: in a sweep, those whose rows it has locked."""
@@ -355,6 +354,21 @@ def _is_pooled(db: Connection) -> bool:
     """Whether the session that answers isn't the one we were told of when we connected, as behind pgbouncer."""
     row = db.execute("SELECT pg_backend_pid()").fetchone()
     return row is None or row[0] != db.info.backend_pid
+
+
+@contextlib.contextmanager
+def _transaction(db: Connection, prologue: str) -> Iterator[tuple[Any, ...] | None]:
+    begun = db.execute(prologue)
+    try:
+        while begun.nextset():
+            pass
+        yield begun.fetchone() if begun.description is not None else None
+    except BaseException:
+        # What failed is told, whatever becomes of the rollback; the pool throws a broken connection away.
+        with contextlib.suppress(psycopg.Error):
+            db.rollback()
+        raise
+    db.commit()
 
 
 def _lock(*, is_alone: bool) -> str:

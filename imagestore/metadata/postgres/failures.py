@@ -56,12 +56,14 @@ class Translated:
 
     Args:
         name: of the database, for messages.
+        spared: errors of psycopg that come out as they are.
     """
 
-    __slots__ = ("_name",)
+    __slots__ = ("_name", "_spared")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, spared: tuple[type[psycopg.Error], ...] = ()) -> None:
         self._name = name
+        self._spared = spared
 
     def __enter__(self) -> None:
         return
@@ -71,7 +73,7 @@ class Translated:
     ) -> None:
         if isinstance(value, psycopg_pool.PoolClosed):
             raise StoreError(f"{self._name}: this store is closed", hint="open it again") from value
-        if isinstance(value, psycopg.Error):
+        if isinstance(value, psycopg.Error) and not isinstance(value, self._spared):
             raise translated(value, self._name) from value
 
 

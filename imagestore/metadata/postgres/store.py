@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import ImageStoreError, UnsupportedError
 from imagestore.metadata.postgres.address import DEFAULT_SCOPE
+from imagestore.metadata.postgres.database import PostgresDatabase
 from imagestore.metadata.postgres.flights import Flights
 from imagestore.metadata.postgres.images import ImageTables
 from imagestore.metadata.postgres.leases import LeaseTables
 from imagestore.metadata.postgres.named_images import NamedImageTables
 from imagestore.metadata.postgres.namespaces import NamespaceTables
 from imagestore.metadata.postgres.objects import PostgresObjectIndex
+from imagestore.metadata.postgres.statements import SharedStatements
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -26,6 +29,18 @@ class PostgresMetadataStore(ImageTables, LeaseTables, NamedImageTables, Namespac
         self._flights = Flights(None if self.is_pooled else self.connect)
         #: Which object of the bucket holds which content.
         self.objects = PostgresObjectIndex(self, self._flights)
+
+    def statements(self, name: str, *, version: int, tables: Sequence[str]) -> SharedStatements:
+        """A room's own tables in this database and scope, with connections of their own; close them.
+
+        Args:
+            name: of the room.
+            version: of the tables.
+            tables: statements that make them; see SharedStatements.
+        """
+        return SharedStatements(
+            PostgresDatabase(self._url, scope=self._scope), name=name, version=version, tables=tables
+        )
 
     def generation(self) -> int | None:
         """A number that is another one after every change; also after changes of other scopes."""

@@ -94,6 +94,8 @@ class _Spot:
         folder: where that leads.
         own: what this layer has in it.
         known: the folders that have metadata and are in it, where there is one.
+        owner: user and group that new files have in it, once one has been made. The folder has neither owner nor mode
+            changed as long as this spot is used.
     """
 
     text: str | None
@@ -101,6 +103,7 @@ class _Spot:
     folder: Folder
     own: PathNode
     known: PathNode | None
+    owner: tuple[int, int] | None = None
 
 
 class LayerApplier:
@@ -228,7 +231,7 @@ class LayerApplier:
         if spot.known is not None:
             spot.known.inner.pop(name, None)
         if entry.kind == FILE:
-            self._make_file(entry, spot.folder, name, stream)
+            self._make_file(entry, spot, name, stream)
         elif entry.kind == LINK:
             above = self._tree.make_link(spot.folder, name, entry.link)
             self._set_on_name(entry, above, spot, name, is_link=True)
@@ -268,21 +271,25 @@ class LayerApplier:
         mode = metadata.mode | stat.S_IRWXU if self._is_rootless else metadata.mode
         set_on_open(descriptor, metadata, has_owner=not self._is_rootless, mode=mode)
 
-    def _make_file(self, entry: Entry, folder: Folder, name: str, stream: LayerStream) -> None:
+    def _make_file(self, entry: Entry, spot: _Spot, name: str, stream: LayerStream) -> None:
         metadata = FileMetadata.of(entry)
-        descriptor = self._tree.make_file(folder, name)
+        descriptor = self._tree.make_file(spot.folder, name)
         try:
             if entry.pieces is None:
                 _write(descriptor, entry.stored, stream)
             else:
                 _write_sparse(descriptor, entry, stream)
-            set_on_open(descriptor, metadata, has_owner=not self._is_rootless)
+            if spot.owner is None:
+                status = os.fstat(descriptor)
+                spot.owner = (status.st_uid, status.st_gid)
+            is_given = not self._is_rootless and spot.owner != (metadata.uid, metadata.gid)
+            set_on_open(descriptor, metadata, has_owner=is_given)
             refused = set_xattrs(descriptor, metadata) if metadata.xattrs else ()
             os.utime(descriptor, ns=metadata.times_ns)
         finally:
             os.close(descriptor)
         if refused:
-            self._leave_out_xattrs((*folder.parts, name), refused)
+            self._leave_out_xattrs((*spot.folder.parts, name), refused)
 
     def _leave_out_device(self, named: Parts) -> None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

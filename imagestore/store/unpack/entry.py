@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Entry:
         mtime: last modification, in seconds since 1970; a PAX record may have it more precisely.
         major: of a device.
         minor: of a device.
-        records: PAX records of this entry by keyword.
+        records: PAX records of this entry by keyword; None when it has no extended header.
         pieces: of a sparse file, place and length of each piece that is stored, in order.
     """
 
@@ -54,5 +54,5 @@ class Entry:
     mtime: int
     major: int = 0
     minor: int = 0
-    records: Mapping[str, bytes] = field(default_factory=dict)
+    records: Mapping[str, bytes] | None = None
     pieces: tuple[tuple[int, int], ...] | None = None

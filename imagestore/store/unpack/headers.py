@@ -15,6 +15,7 @@ from imagestore.store.unpack.entry import BLOCK
 
 _HALF: Final = BLOCK // 2
 _CHECKSUM: Final = slice(148, 156)
+_BLANK_CHECKSUM: Final = 8 * ord(" ")
 _OWNER_FIELDS: Final = (slice(0, 8), slice(8, 16), slice(16, 24))
 _RECORD_LENGTH: Final = re.compile(rb"([1-9][0-9]{0,7}) ")
 _POSITIVE, _NEGATIVE = 0x80, 0xFF
@@ -65,11 +66,11 @@ def is_intact(block: bytes) -> bool:
         ValueError: the checksum is no number.
     """
     field = block[_CHECKSUM]
-    stated = number(field)
     # The lower half of Adler-32 is 1 and the sum of the bytes, modulo 65521, which 256 bytes don't reach. It takes a
     # tenth of the time that sum() takes.
     plain = (zlib.adler32(block[:_HALF]) & 0xFFFF) + (zlib.adler32(block[_HALF:]) & 0xFFFF) - 2
-    found = plain - sum(field) + len(field) * ord(" ")
+    found = plain - sum(field) + _BLANK_CHECKSUM
+    stated = number(field)
     # Old programs added bytes as signed numbers.
     return stated == found or stated == found - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
 

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.entry import DEVICES, HARD_LINK, LINK
+from imagestore.store.unpack.entry import DEVICES, FILE, FOLDER, HARD_LINK, LINK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +30,8 @@ _XATTR_NAME_BYTES: Final = 255
 _XATTR_BYTES: Final = 65536
 _MOST_SECONDS: Final = 2**63 - 1
 _MOST_SHOWN: Final = 200
+#: Kinds of which nothing but name and numbers is judged.
+_PLAIN: Final = (FILE, FOLDER)
 # PAX records as POSIX has them (pax(1), "pax Extended Header Keywords"): decimal numbers, times with a fraction.
 _NUMBER: Final = re.compile(rb"[0-9]{1,19}")
 _TIME: Final = re.compile(rb"-?[0-9]{1,18}(\.[0-9]*)?")
@@ -55,6 +57,15 @@ def judge(entry: Entry, *, what: str) -> None:
     Raises:
         DocumentError: names the entry, and what is wrong with it.
     """
+    has_usual_numbers = (
+        0 <= entry.uid <= MOST_ID
+        and 0 <= entry.gid <= MOST_ID
+        and 0 <= entry.size <= _MOST_SECONDS
+        and -_MOST_SECONDS <= entry.mtime <= _MOST_SECONDS
+    )
+    # No character takes more than four bytes.
+    if has_usual_numbers and entry.kind in _PLAIN and len(entry.name) * 4 <= _NAME_BYTES and "\0" not in entry.name:
+        return
     for fault in _faults(entry):
         raise DocumentError(what, [f"has an entry {shown(entry.name)} {fault}"])
 
@@ -71,9 +82,7 @@ def record_faults(records: Mapping[str, bytes]) -> Iterator[str]:
 
 
 def _faults(entry: Entry) -> Iterator[str]:
-    is_usual = 0 <= entry.uid <= MOST_ID and 0 <= entry.gid <= MOST_ID and 0 <= entry.size <= _MOST_SECONDS
-    if not is_usual or not -_MOST_SECONDS <= entry.mtime <= _MOST_SECONDS or entry.kind in DEVICES:
-        yield from _number_faults(entry)
+    yield from _number_faults(entry)
     yield from _name_faults(entry.name, "name")
     if entry.kind in (LINK, HARD_LINK):
         yield from _link_faults(entry)
@@ -96,9 +105,6 @@ def _number_faults(entry: Entry) -> Iterator[str]:
 def _name_faults(path: str, kind: str) -> Iterator[str]:
     if "\0" in path:
         yield f"with a NUL character in its {kind}"
-    # No character takes more than four bytes.
-    if len(path) * 4 <= _NAME_BYTES:
-        return
     for part in path.split("/"):
         # What a whiteout hides may have a name of full length.
         if len(part.removeprefix(WHITEOUT).encode("utf-8", "surrogateescape")) > _NAME_BYTES:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
 from imagestore.oci.digest import Digest, new_hash
+from imagestore.store.unpack.entry import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,9 +82,10 @@ class LayerStream:
         self._piece, self._used = piece, 0
         return True
 
-    def begin_entry(self) -> None:
-        """The headers of one more entry come."""
+    def first_block(self) -> bytes:
+        """The first block of one more entry's headers; fewer bytes at the end."""
         self._header_bytes_left = MAX_HEADER_BYTES
+        return self.read(BLOCK)
 
     def read(self, size: int) -> bytes:
         """So many bytes of a header, or of the data that stands for one; fewer at the end.
@@ -120,14 +122,13 @@ class LayerStream:
         """Bytes from the beginning."""
         return self._before + self._used
 
-    def skip(self, size: int) -> None:
+    def skip_to(self, end: int) -> None:
         """Skip forward; at the end as far as there is something."""
-        while size > (here := len(self._piece) - self._used):
-            size -= here
-            self._used += here
+        while end - self._before > len(self._piece):
+            self._used = len(self._piece)
             if not self._advance():
                 return
-        self._used += size
+        self._used = max(self._used, end - self._before)
 
     def finish(self) -> Digest:
         """Read what is left, and return the digest of all bytes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -45,15 +46,22 @@ class FileMetadata(NamedTuple):
     @classmethod
     def of(cls, entry: Entry) -> FileMetadata:
         """What the headers of an entry say that has been judged; PAX records come before the plain fields."""
-        modified = _bounded(entry.mtime * _NANOSECONDS)
-        if not entry.records:
-            return cls(entry.uid, entry.gid, entry.mode & 0o7777, (modified, modified), ())
         records = entry.records
+        if records is None:
+            return _plain(entry.uid, entry.gid, entry.mode, entry.mtime)
+        modified = _bounded(entry.mtime * _NANOSECONDS)
         if text := records.get("mtime"):
             modified = _nanoseconds(text)
         accessed = _nanoseconds(text) if (text := records.get("atime")) else modified
         xattrs = tuple((name.removeprefix(XATTR), value) for name, value in records.items() if name.startswith(XATTR))
         return cls(entry.uid, entry.gid, entry.mode & 0o7777, (accessed, modified), xattrs)
+
+
+@functools.lru_cache(1024)
+def _plain(uid: int, gid: int, mode: int, mtime: int) -> FileMetadata:
+    """Without records; what many entries have in common."""
+    modified = _bounded(mtime * _NANOSECONDS)
+    return FileMetadata(uid, gid, mode & 0o7777, (modified, modified), ())
 
 
 def _nanoseconds(text: bytes) -> int:
@@ -73,7 +81,7 @@ def set_on_open(descriptor: int, metadata: FileMetadata, *, has_owner: bool, mod
     Args:
         descriptor: of the file.
         metadata: what it gets.
-        has_owner: whether this user may give files away.
+        has_owner: whether it gets its owner, which this user then may give it.
         mode: instead of the one in the metadata.
     """
     if has_owner:

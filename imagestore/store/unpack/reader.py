@@ -57,7 +57,7 @@ def entries(stream: LayerStream, *, what: str) -> Iterator[Entry]:
     while (entry := reader.next()) is not None:
         end = stream.tell() + entry.stored + -entry.stored % BLOCK
         yield entry
-        stream.skip(end - stream.tell())
+        stream.skip_to(end)
 
 
 class _Reader:
@@ -68,9 +68,8 @@ class _Reader:
     def next(self) -> Entry | None:
         """The next entry, judged; None at the end."""
         extension: _Extension | None = None
-        self._stream.begin_entry()
+        block = self._stream.first_block()
         while True:
-            block = self._stream.read(BLOCK)
             if len(block) < BLOCK or block == _ZEROS:
                 self._end(block, extension)
                 return None
@@ -82,6 +81,7 @@ class _Reader:
                     return self._entry(block, kind, extension)
                 extension = extension or _Extension()
                 self._extend(extension, kind, self._data(headers.number(block[124:136])))
+                block = self._stream.read(BLOCK)
             except ValueError as error:
                 self._refuse_damage(str(error), error)
 
@@ -121,18 +121,9 @@ class _Reader:
 
     def _entry(self, block: bytes, kind: bytes, extension: _Extension | None) -> Entry:
         mode, uid, gid = headers.owner(block[100:124])
-        size = headers.number(block[124:136])
-        entry = Entry(
-            name=headers.name_of(block).decode("utf-8", "surrogateescape"),
-            kind=FILE if kind in _FILES else kind,
-            link="",
-            size=size,
-            stored=size,
-            mode=mode,
-            uid=uid,
-            gid=gid,
-            mtime=headers.known_number(block[136:148]),
-        )
+        size, mtime = headers.number(block[124:136]), headers.known_number(block[136:148])
+        name = headers.name_of(block).decode("utf-8", "surrogateescape")
+        entry = Entry(name, FILE if kind in _FILES else kind, "", size, size, mode, uid, gid, mtime)
         if kind in (LINK, HARD_LINK):
             entry.link = _decoded(headers.text(block[157:257]))
         elif kind in DEVICES:
@@ -141,11 +132,12 @@ class _Reader:
             self._apply(extension, entry)
         if kind == _OLD_FILE and entry.name.endswith("/"):  # before USTAR a folder had no type of its own
             entry.kind = FOLDER
+        if entry.kind == FOLDER:
+            entry.name = entry.name.rstrip("/")
         if kind == _GNU_SPARSE or (extension is not None and extension.sparse):
             self._apply_sparse(block, entry, extension)
         if entry.kind in WITHOUT_DATA:
             entry.stored = 0
-            entry.name = entry.name.rstrip("/") if entry.kind == FOLDER else entry.name
         judge(entry, what=self._what)
         return entry
 

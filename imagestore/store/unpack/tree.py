@@ -235,7 +235,10 @@ class Tree:
 
     def make_file(self, folder: Folder, name: str) -> int:
         """A new, empty file in the place of anything else, open for writing; the caller closes it."""
-        return self._replacing(folder, name, lambda above: os.open(name, _NEW_FILE, 0o600, dir_fd=above.descriptor))
+        try:
+            return os.open(name, _NEW_FILE, 0o600, dir_fd=folder.descriptor)
+        except FileExistsError:
+            return self._replacing(folder, name, lambda above: os.open(name, _NEW_FILE, 0o600, dir_fd=above.descriptor))
 
     def make_link(self, folder: Folder, name: str, target: str) -> int:
         """A symbolic link in the place of anything else; returns the descriptor of the folder that has it."""

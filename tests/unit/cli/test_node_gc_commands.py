@@ -14,6 +14,7 @@ from imagestore.cli.app import App
 from imagestore.cli.main import main
 from imagestore.cli.node.services import ServiceChoice, clean_up_command
 from imagestore.errors import StoreError
+from imagestore.node.eviction import DiskUsage
 from imagestore.node.gate_change import GateMarker
 from imagestore.node.image_uses import CollectorState
 from imagestore.node.pull_record_files import PullRecordFiles
@@ -32,6 +33,7 @@ def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of an image at a registry."""
     monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr("imagestore.node.image_gc.disk_of_images", lambda _service: DiskUsage(10**12, 10**12 // 2))
     with RegistryServer({APP: build_index(("linux/amd64", "linux/arm64"), seed="app")}) as running:
         yield running.server.reference(APP)
 

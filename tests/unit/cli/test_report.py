@@ -50,7 +50,8 @@ def _check(page: Element) -> None:
     assert (root.tag, root.attributes) == ("html", {"lang": "en"})
     every = list(page.all())
     ids = [each.attributes["id"] for each in every if "id" in each.attributes]
-    assert len(ids) == len(set(ids))
+    known = set(ids)
+    assert len(ids) == len(known)
     for each in every:
         assert each.tag not in {"script", "img", "iframe", "object", "link", "form", "base"}
         assert not {name for name in each.attributes if name.startswith("on")} | (
@@ -58,10 +59,10 @@ def _check(page: Element) -> None:
         )
         if each.tag == "a":
             assert (each.attributes["href"] or "")[:1] == "#"
-            assert (each.attributes["href"] or "")[1:] in ids
+            assert (each.attributes["href"] or "")[1:] in known
         if "popovertarget" in each.attributes:
             assert each.tag == "button"
-            assert each.attributes["popovertarget"] in ids
+            assert each.attributes["popovertarget"] in known
     _check_policy(page)
     _check_tables(page)
     body = next(page.all("body"))

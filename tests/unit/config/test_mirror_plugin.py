@@ -48,6 +48,7 @@ key = "/k.pem"
 client_ca = "/clients.pem"
 max_connections = 10
 answer_timeout = "2s"
+local_quota = "3Gi"
 bucket.url = "s3://some-bucket/a/b/"
 bucket.endpoint = "http://s3:7480/"
 bucket.public_endpoint = "https://s3.example"
@@ -107,6 +108,7 @@ private = true
             secret_key_file="/s",
             redirects=True,
         ),
+        local_quota_bytes=3 << 30,
     )
 
 

@@ -169,7 +169,7 @@ def test_a_second_writer_of_one_ref_waits_and_then_finds_the_blob(store: LocalCo
 
     def wait() -> None:
         try:
-            store.writer("r", expected=digest, total=1, cancel=CancelToken(30))
+            store.writer("r", expected=digest, total=1, cancel=CancelToken(120))
         except AlreadyExistsError:
             outcome.append("already exists")
 

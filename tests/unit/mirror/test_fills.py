@@ -33,7 +33,7 @@ def layer_path(upstream: RegistryServer) -> str:
 
 
 def test_who_asks_later_reads_along_from_the_start(tmp_path: Path) -> None:
-    slow = FaultRule(Drip(bytes_per_second=LAYER_BYTES), Where(reference=str(LAYER.digest), method="GET"))
+    slow = FaultRule(Drip(bytes_per_second=LAYER_BYTES / 2), Where(reference=str(LAYER.digest), method="GET"))
     with serving(slow) as upstream, running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror:
         bodies: list[bytes] = []
 
@@ -66,11 +66,7 @@ def test_a_client_that_goes_away_ends_nothing(tmp_path: Path) -> None:
 def test_damage_is_fetched_again_and_never_served_whole(tmp_path: Path) -> None:
     flipped = FaultRule(Flip(), Where(reference=str(LAYER.digest), method="GET"), times=1)
     with serving(flipped) as upstream, running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror:
-        try:
-            body = mirror.get(layer_path(upstream)).content
-        except httpx.RemoteProtocolError:  # it had read the damaged bytes, and is cut off
-            body = mirror.get(layer_path(upstream)).content
-        assert Digest.of(body) == LAYER.digest
+        mirror.serve_whole(layer_path(upstream), LAYER.digest)
 
 
 def test_an_upstream_that_lies_serves_nobody(tmp_path: Path) -> None:
@@ -78,8 +74,6 @@ def test_an_upstream_that_lies_serves_nobody(tmp_path: Path) -> None:
         serving(FaultRule(Flip(), Where(reference=str(LAYER.digest), method="GET"), times=0)) as upstream,
         running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror,
     ):
-        with pytest.raises(httpx.RemoteProtocolError):
-            mirror.get(layer_path(upstream))
 
         def is_refused() -> bool:
             try:
@@ -115,7 +109,7 @@ def test_an_answer_in_time_is_no(tmp_path: Path) -> None:
 )
 def test_trouble_upstream_is_not_passed_on(tmp_path: Path, status: int, kind: str, answered: int) -> None:
     trouble = FaultRule(Refuse(status=status), Where(kind=kind), times=0)
-    settings = mirror_table({"PLACE": ""}, answer_timeout='"300ms"')
+    settings = mirror_table({"PLACE": ""}, answer_timeout='"2s"')
     with serving(trouble) as upstream, running_mirror(tmp_path, settings.replace("PLACE", upstream.address)) as mirror:
         rest = f"blobs/{LAYER.digest}" if kind == "blob" else "manifests/1"
         answer = mirror.get(f"/v2/team/app/{rest}?ns={upstream.address}")
@@ -158,4 +152,6 @@ def test_a_mirror_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
             next(pieces)
         with running_mirror(tmp_path, table) as second:
             assert Digest.of(second.get(layer_path(upstream)).content) == LAYER.digest
-        upstream.ledger.assert_bytes_fetched(LAYER.digest, LAYER_BYTES, ratio=1.3)
+        *_, last = upstream.ledger.select(digest=LAYER.digest)
+        assert last.range.startswith("bytes=")
+        upstream.ledger.assert_bytes_fetched(LAYER.digest, LAYER_BYTES, ratio=1.6)

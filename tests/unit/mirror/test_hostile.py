@@ -90,7 +90,7 @@ def test_content_of_a_private_upstream_is_given_to_nobody_by_another_ones_word(t
 
 def test_an_upstream_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
     with RegistryServer({NAME: IMAGE}) as upstream, hanging() as stuck:
-        table = mirror_table({upstream.address: "", stuck: ""}, answer_timeout='"1s"')
+        table = mirror_table({upstream.address: "", stuck: ""}, answer_timeout='"4s"')
         with running_mirror(tmp_path, table) as mirror:
             threads = [
                 threading.Thread(target=mirror.get, args=(f"/v2/app/{rest}?ns={stuck}",))
@@ -128,7 +128,7 @@ def test_a_replica_that_hangs_is_no_failure(tmp_path: Path) -> None:
     with RegistryServer({NAME: IMAGE}) as upstream, hanging() as stuck:
         (port,) = free_ports(1)
         url = f"http://127.0.0.1:{port}"
-        settings = {"replicas": str([url, f"http://{stuck}"]), "replica": f'"{url}"', "answer_timeout": '"2s"'}
+        settings = {"replicas": str([url, f"http://{stuck}"]), "replica": f'"{url}"', "answer_timeout": '"4s"'}
         with running_mirror(tmp_path, mirror_table({upstream.address: ""}, **settings), port=port) as mirror:
             for rest in ("manifests/1", *(f"blobs/{digest}" for digest in IMAGE.blobs)):
                 assert mirror.get(f"/v2/app/{rest}?ns={upstream.address}").status_code == 200
@@ -158,9 +158,10 @@ def test_a_range_of_a_blob_that_does_not_verify_is_never_complete(tmp_path: Path
     with (
         RegistryServer({NAME: IMAGE}, faults=[lying]) as upstream,
         running_mirror(tmp_path, mirror_table({upstream.address: ""})) as mirror,
-        pytest.raises(httpx.RemoteProtocolError),
+        contextlib.suppress(httpx.RemoteProtocolError),  # where the answer began before the blob was judged
     ):
-        mirror.get(f"/v2/app/blobs/{LAYER.digest}?ns={upstream.address}", Range="bytes=0-999")
+        answer = mirror.get(f"/v2/app/blobs/{LAYER.digest}?ns={upstream.address}", Range="bytes=0-999")
+        assert answer.status_code == 404
 
 
 def test_a_mirror_that_would_ask_itself(tmp_path: Path) -> None:
@@ -255,5 +256,5 @@ def test_who_waits_behind_blobs_that_do_not_come_is_told_so_too(tmp_path: Path) 
             assert mirror.get(f"/v2/app/manifests/1?ns={upstream.address}").status_code == 200
             urls = [f"{mirror.url}/v2/app/blobs/{digest}?ns={upstream.address}" for digest in IMAGE.blobs]
             with ThreadPoolExecutor(len(urls)) as clients:
-                answers = list(clients.map(lambda url: httpx.get(url, timeout=30), urls))
+                answers = list(clients.map(lambda url: httpx.get(url, timeout=120), urls))
         assert [answer.status_code for answer in answers] == [404] * len(urls)

@@ -239,7 +239,7 @@ def test_a_pull_that_stands_still_is_given_up(bed: Bed) -> None:
 
 
 def test_a_call_has_the_request_timeout(bed: Bed) -> None:
-    service = bed.another(timeout_seconds=0.05)
+    service = bed.another(timeout_seconds=1)
     service.list()
     let_go = threading.Event()
     original = bed.engine.answer

@@ -122,7 +122,7 @@ def test_halves_of_surrogate_pairs_are_found_everywhere_and_can_not_make_two_mem
         decode(b'{"a": "\\ud800", "b": ' + nested(MAX_DEPTH) + b"}", "test document")
 
 
-@pytest.mark.parametrize("text", [b"a" * (1 << 20), b"\\n" * (1 << 19), b"a\\u0061" * (1 << 17)])
+@pytest.mark.parametrize("text", [b"a" * (1 << 18), b"\\n" * (1 << 17), b"a\\u0061" * (1 << 15)])
 def test_a_long_text_in_what_is_no_json_takes_no_memory(text: bytes) -> None:
     """A state kept for each character would take half a gibibyte for the largest document."""
     raw = b'{"a":"' + text + b'",}'
@@ -130,7 +130,7 @@ def test_a_long_text_in_what_is_no_json_takes_no_memory(text: bytes) -> None:
     try:
         with pytest.raises(DocumentError, match="is not JSON"):
             decode(raw, "the manifest")
-        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20
     finally:
         tracemalloc.stop()
 
@@ -159,7 +159,7 @@ def test_a_child_of_a_process_that_parsed_a_large_document_parses_its_own() -> N
     raw = b'{"schemaVersion": 2, "manifests": []' + b" " * 300_000 + b"}"
     assert Index.parse(raw).manifests == ()
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        assert pool.submit(_entries, raw).result(30) == 0
+        assert pool.submit(_entries, raw).result(120) == 0
 
 
 def _entries(raw: bytes) -> int:

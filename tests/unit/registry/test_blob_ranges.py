@@ -274,11 +274,10 @@ def test_parts_ahead_of_their_turn_are_bounded(make_bench: MakeBench) -> None:
 
 
 def test_closing_early_leaves_no_thread_behind(make_bench: MakeBench) -> None:
-    before = threading.active_count()
     bench = make_bench(Host(), policy=POLICY)
     with bench.client.blob(REFERENCE, LAYER, cancel=CancelToken(60)) as stream:
         next(pieces(stream))
-    assert threading.active_count() == before
+    assert "imagestore-range" not in {thread.name for thread in threading.enumerate()}
 
 
 def forgetful(first: int, end: int, number: int) -> httpx.Response | None:
@@ -358,7 +357,7 @@ class TestOnTheWire:
             connect(policy=policy) as client,
         ):
             reference = Reference.parse(server.server.reference("registry.example/big:1"))
-            with client.blob(reference, part, cancel=CancelToken(30)) as stream:
+            with client.blob(reference, part, cancel=CancelToken(120)) as stream:
                 received = drain(stream)
             assert Digest.of(received) == part.digest
             asked = server.ledger.select(digest=part.digest)

@@ -76,7 +76,7 @@ def test_places_are_given_in_the_order_of_asking() -> None:
 
 
 def test_whoever_comes_when_a_place_gets_free_stands_behind_those_who_wait() -> None:
-    slots, cancel, order = TransferSlots(1), CancelToken(30), []
+    slots, cancel, order = TransferSlots(1), CancelToken(120), []
     taken = slots.take(ONE, cancel=cancel)
 
     def wait() -> None:

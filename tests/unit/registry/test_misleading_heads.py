@@ -106,7 +106,7 @@ def test_every_way_to_resolve_a_tag_asks_with_get_where_head_fails(tmp_path: Pat
             assert here.pull().target == IMAGE.target
 
 
-@pytest.mark.parametrize("how", [SlowHead(30.0), Reset(before_head=True)], ids=["silent", "reset"])
+@pytest.mark.parametrize("how", [SlowHead(120.0), Reset(before_head=True)], ids=["silent", "reset"])
 def test_a_head_that_is_never_answered_is_followed_by_a_get(tmp_path: Path, how: Effect) -> None:
     fault = FaultRule(how, Where(method="HEAD"), times=0)
     policy = TransferPolicy(head_seconds=0.2)

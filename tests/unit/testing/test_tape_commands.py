@@ -157,7 +157,7 @@ def test_a_private_authority_is_trusted_as_the_environment_says(tmp_path: Path) 
         options = ["--tape", str(tmp_path / "one"), "--upstream", f"registry.example={server.url}"]
         command = [sys.executable, "-m", "imagestore", "record", *options, "--", sys.executable, "-c", ASK]
         environment = {**os.environ, "SSL_CERT_FILE": str(tmp_path / "ca.pem")}
-        subprocess.run([*command, "registry.example"], env=environment, check=True, timeout=30)
+        subprocess.run([*command, "registry.example"], env=environment, check=True, timeout=120)
     assert len(load_tape(tmp_path / "one").exchanges) == 1
 
 

@@ -38,7 +38,7 @@ def test_cancel_ends_a_wait_at_once() -> None:
 
 def test_a_deadline_ends_a_wait() -> None:
     with pytest.raises(DeadlineExceededError):
-        CancelToken(0.01).wait(30)
+        CancelToken(0.01).wait(120)
 
 
 def test_callbacks_run_once_and_only_while_registered() -> None:
@@ -68,7 +68,7 @@ def test_a_childs_deadline_is_told_as_it_was_given() -> None:
     parent = CancelToken(0.05)
     time.sleep(0.01)
     with parent.child() as child, child.child() as grandchild, pytest.raises(DeadlineExceededError, match=r"0\.05 s"):
-        grandchild.wait(30)
+        grandchild.wait(120)
 
 
 def test_a_child_can_end_alone() -> None:
@@ -116,7 +116,7 @@ print(raised, called, token.is_cancelled)
 
 
 def test_a_signal_cancels_also_while_its_thread_holds_the_token() -> None:
-    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[True] [True] True\n"
 
 

@@ -84,6 +84,41 @@ def test_files_below_a_link_to_a_folder_are_where_it_leads(tmp_path: Path) -> No
     assert (found["usr/lib/a"], found["usr/lib/b"], found["usr/lib/c"]) == ("1", "2", "3")
 
 
+def test_names_lead_where_they_lead_when_their_entry_comes(tmp_path: Path) -> None:
+    """A link that is exchanged between two files of one folder, by a link, a folder and a file's whiteout."""
+    unpacked(
+        tmp_path,
+        made(
+            *(folder("a"), folder("b"), link("way", "a"), entry("way/1", data=b"1")),
+            *(link("way", "b"), entry("way/2", data=b"2"), entry("way/2", data=b"two")),
+            *(folder("way"), entry("way/3", data=b"3"), link("b", "way"), entry("b/4", data=b"4")),
+        ),
+        made(entry("b/5", data=b"5"), entry(".wh.b"), entry("b/6", data=b"6"), entry("b/7", data=b"7")),
+    )
+    found = {name: text for name, text in listed(tmp_path / "root").items() if text != "folder"}
+    assert found == {"a/1": "1", "way/3": "3", "way/4": "4", "way/5": "5", "b/6": "6", "b/7": "7"}
+
+
+def test_more_folders_in_turns_than_stay_open(tmp_path: Path) -> None:
+    entries = [entry(f"{turn % 3}/{number}/{turn}", data=b"1") for turn in range(6) for number in range(70)]
+    unpacked(tmp_path, made(*entries))
+    assert sum(text == "1" for text in listed(tmp_path / "root").values()) == len(entries)
+
+
+@needs_root
+def test_files_have_their_group_in_folders_that_pass_on_theirs(tmp_path: Path) -> None:
+    """A set-group-id folder gives its group to what is made in it, also when it becomes one between two files."""
+    layer = made(
+        *(folder("d"), link("l", "d"), entry("d/a"), entry("d/b", gid=5)),
+        *(folder("d", mode=0o2755, gid=7), entry("d/c"), entry("d/d", gid=7), entry("l/e"), entry("d/f", uid=3)),
+        *(folder("l/", gid=8), entry("d/g"), entry("l/h")),
+    )
+    unpacked(tmp_path, layer)
+    owners = {each.name: (each.stat().st_uid, each.stat().st_gid) for each in (tmp_path / "root/d").iterdir()}
+    assert owners == {"a": (0, 0), "b": (0, 5), "c": (0, 0), "d": (0, 7), "e": (0, 0), "f": (3, 0), "g": (0, 0)}
+    assert (tmp_path / "root/l/h").stat().st_gid == 0
+
+
 def test_hard_links_are_one_file(tmp_path: Path) -> None:
     unpacked(tmp_path, made(folder("d"), entry("d/a", data=b"1"), hard_link("b", "d/a"), hard_link("c", "/d/./a")))
     root = tmp_path / "root"

@@ -1,0 +1,127 @@
+"""Tables that another room keeps in a shared store's database, and transactions of its statements over them.
+
+Each scope has its own, in a schema of the database. Their version is part of the schema's name: while replicas are
+brought up to date one by one, the older ones go on with theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import psycopg
+
+from imagestore.errors import StoreBusyError
+from imagestore.metadata.postgres.failures import Translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from imagestore.metadata.postgres.database import Connection, PostgresDatabase
+
+T = TypeVar("T")
+
+_PARAMETER: Final = re.compile(r":([a-z_]+)")
+#: How often a transaction is run again that the server ended for another one's sake.
+_TRIES: Final = 10
+_ENDED: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+_TYPES: Final = {"text": 'text COLLATE "C"', "integer": "bigint", "real": "double precision", "options": ""}
+
+
+class SharedStatements:
+    """Runs transactions over a room's own tables; thread-safe. Close it.
+
+    Args:
+        database: whose connections are used; closed with this.
+        name: of the room; part of the schema's name.
+        version: of the tables.
+        tables: statements that make them, to be formatted with ``text``, ``integer``, ``real`` and ``options``.
+
+    Raises:
+        PreconditionError: the user may make no schema.
+        StoreError: the database can't be asked.
+    """
+
+    def __init__(self, database: PostgresDatabase, *, name: str, version: int, tables: Sequence[str]) -> None:
+        self._database = database
+        scope = hashlib.sha256(database.scope.encode()).hexdigest()[:12]
+        self._name = f"{name}_v{version}_{scope}"
+        self._prologue = f"{database.settings()}; SET LOCAL search_path = {self._name}"
+        self._make(tables)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._database.close()
+
+    def read(self, work: Callable[[StatementTransaction], T]) -> T:
+        """Run queries; each sees what was committed before it."""
+        return self._run(work)
+
+    def write(self, work: Callable[[StatementTransaction], T]) -> T:
+        """Run a transaction, and commit it; once more where the server ended it for another one's sake.
+
+        Raises:
+            StoreBusyError: that happened too often.
+            StoreError: the database can't be asked.
+        """
+        for _ in range(_TRIES):
+            try:
+                return self._run(work)
+            except _ENDED:
+                continue
+        raise StoreBusyError(
+            f"{self._database.name}: other replicas write the same rows all the time", hint="try again"
+        )
+
+    def _run(self, work: Callable[[StatementTransaction], T]) -> T:
+        self._database.check_process()
+        with Translated(self._database.name, spared=_ENDED), contextlib.ExitStack() as stack:
+            db, _ = self._database.begun(stack, self._prologue)
+            return work(StatementTransaction(db))
+
+    def _make(self, tables: Sequence[str]) -> None:
+        with self._database.transaction(is_alone=True) as db:
+            made = db.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._name,)).fetchone()
+            if made is None:
+                db.execute(f"CREATE SCHEMA {self._name}")
+                db.execute(f"SET LOCAL search_path = {self._name}")
+                for statement in tables:
+                    db.execute(statement.format(**_TYPES))
+
+
+class StatementTransaction:
+    """Statements of a transaction; parameters are written ``:name``.
+
+    Args:
+        db: in a transaction.
+    """
+
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+
+    def rows(self, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        """Run a query."""
+        return self._db.execute(_rewritten(statement), values).fetchall()
+
+    def run(self, statement: str, values: Mapping[str, object]) -> None:
+        """Run a statement."""
+        self._db.execute(_rewritten(statement), values)
+
+    def run_many(self, statement: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Run a statement for each of some values."""
+        if rows:
+            with self._db.cursor() as cursor:
+                cursor.executemany(_rewritten(statement), rows)
+
+    def lock(self, name: str) -> None:
+        """Wait for the transactions that hold this lock, and hold it until this one ends."""
+        lock = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || %s, 0))"
+        self._db.execute(lock, (name,))
+
+
+@functools.lru_cache(maxsize=256)
+def _rewritten(statement: str) -> str:
+    return _PARAMETER.sub(r"%(\1)s", statement)

@@ -1,0 +1,198 @@
+"""A folder of whole, verified copies of content, within a limit of bytes: the least recently used are deleted.
+
+A copy grows in a file with an ending of its own, and gets its name when it is whole. What a killed process left of such
+files is removed at the start. A file is deleted by unlinking it, so a reader that has it open reads it to its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.blob_files import is_name
+from imagestore.content.disk import make_directory, translated
+from imagestore.content.locks import FileLock
+from imagestore.errors import StoreBusyError
+from imagestore.oci.digest import Digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import BinaryIO
+
+log = logging.getLogger(__name__)
+
+_GROWING: Final = ".part"
+_LOCK: Final = "lock"
+#: How exactly it is known after a new start when a copy was used last.
+_EXACT_SECONDS: Final = 60.0
+
+
+@dataclass(slots=True)
+class GrowingCopy:
+    """A copy that isn't whole yet.
+
+    Attributes:
+        digest: what it will be.
+        size: how many bytes it will have.
+        path: its file.
+        file: the same, open for writing without a buffer.
+    """
+
+    digest: Digest
+    size: int
+    path: str
+    file: BinaryIO
+
+
+@dataclass(slots=True)
+class _Whole:
+    size: int
+    used_at: float
+
+
+class CopyFolder:
+    """The folder's files and which of them go first; for one process, and one thread at a time. Close it.
+
+    Args:
+        path: made when missing.
+        quota_bytes: what copies may take, those that grow included. One that is larger than that is made all the same
+            and deleted when it is whole, for those who read it along.
+
+    Raises:
+        StoreBusyError: another process has the folder.
+        StoreError: it can't be made or read.
+    """
+
+    def __init__(self, path: Path, quota_bytes: int) -> None:
+        self._path = path
+        self._quota = quota_bytes
+        make_directory(path, 0o700)
+        self._lock = FileLock(str(path / _LOCK))
+        if not self._lock.try_acquire():
+            raise StoreBusyError(
+                f"{path}: another process has its copies here", hint="give each replica its own folder"
+            )
+        #: From the one that goes first to the one that goes last.
+        self._whole: OrderedDict[Digest, _Whole] = OrderedDict()
+        self._growing_bytes = 0
+        self._used = 0
+        try:
+            self._read()
+            self._evict()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def used_bytes(self) -> int:
+        """What whole copies take."""
+        return self._used
+
+    def size(self, digest: Digest) -> int | None:
+        """The size of a whole copy; None where there is none."""
+        found = self._whole.get(digest)
+        return None if found is None else found.size
+
+    def open(self, digest: Digest) -> BinaryIO | None:
+        """A whole copy, which is used now; None where there is none."""
+        found = self._whole.get(digest)
+        if found is None:
+            return None
+        path = self._file(digest)
+        try:
+            file = open(path, "rb")  # noqa: SIM115 - the caller's
+        except OSError as error:
+            log.warning("a copy can't be read: %s", error, extra={"path": path})
+            self.drop(digest)
+            return None
+        if os.fstat(file.fileno()).st_size != found.size:
+            log.warning("a copy was cut, and is made again", extra={"path": path})
+            file.close()
+            self.drop(digest)
+            return None
+        self._whole.move_to_end(digest)
+        if not 0 <= time.time() - found.used_at < _EXACT_SECONDS:
+            found.used_at = time.time()
+            with translated("touch", path):
+                os.utime(file.fileno())
+        return file
+
+    def begin(self, digest: Digest, size: int) -> GrowingCopy:
+        """A file for a copy; others are deleted for it. finish() or abandon() it.
+
+        Raises:
+            StoreError: it can't be made.
+        """
+        path = f"{self._file(digest)}.{secrets.token_hex(8)}{_GROWING}"
+        with translated("make", path):
+            file = open(path, "xb", buffering=0)  # noqa: SIM115 - the caller's
+        self._growing_bytes += size
+        self._evict()
+        return GrowingCopy(digest, size, path, file)
+
+    def finish(self, copy: GrowingCopy) -> None:
+        """A copy is whole, verified and synced.
+
+        Raises:
+            StoreError: it can't be renamed; abandon() it.
+        """
+        with translated("rename", copy.path):
+            os.rename(copy.path, self._file(copy.digest))
+        copy.file.close()
+        self._growing_bytes -= copy.size
+        before = self._whole.pop(copy.digest, None)
+        self._whole[copy.digest] = _Whole(copy.size, time.time())
+        self._used += copy.size - (before.size if before is not None else 0)
+        self._evict()
+
+    def abandon(self, copy: GrowingCopy) -> None:
+        """A copy won't be whole."""
+        copy.file.close()
+        self._growing_bytes -= copy.size
+        _unlink(copy.path)
+
+    def drop(self, digest: Digest) -> None:
+        """A copy is no good; harmless where there is none."""
+        found = self._whole.pop(digest, None)
+        if found is not None:
+            self._used -= found.size
+            _unlink(self._file(digest))
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.release()
+
+    def _file(self, digest: Digest) -> str:
+        return str(self._path / f"{digest.algorithm}-{digest.encoded}")
+
+    def _read(self) -> None:
+        """What is there: copies, and what a killed process left."""
+        found = []
+        with translated("read", self._path), os.scandir(self._path) as entries:
+            for entry in entries:
+                algorithm, _, encoded = entry.name.partition("-")
+                if entry.name.endswith(_GROWING):
+                    os.unlink(entry.path)
+                elif is_name(algorithm, encoded) and entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime, Digest(algorithm, encoded), status.st_size))
+        for used_at, digest, size in sorted(found):
+            self._whole[digest] = _Whole(size, used_at)
+            self._used += size
+
+    def _evict(self) -> None:
+        while self._whole and self._used + self._growing_bytes > self._quota:
+            self.drop(next(iter(self._whole)))
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError as error:
+        # It is found again at the next start.
+        log.warning("a copy can't be deleted: %s", error, extra={"path": path})
