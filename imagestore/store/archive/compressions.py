@@ -34,10 +34,10 @@ _HEADS: Final = {
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
 }
 _PIECE: Final = 1024 * 1024
-#: Compressed bytes that a decoder gets at a time. It copies what is behind a member, and there may be one every twenty
-#: bytes: so few at first and after the end of a member, then more, since each call costs threads a change of turns.
+# Compressed bytes that a decoder gets at a time. It copies what is behind a member, and there may be one every twenty
+# bytes: so few at first and after the end of a member, then more, since threads change turns with each call.
 _LEAST_FED: Final = 32 * 1024
-_MOST_FED: Final = 256 * 1024
+_MOST_FED: Final = 1024 * 1024
 # A stream names the memory that its reader needs: more than any usual level of compression takes.
 _XZ_MEMORY_BYTES: Final = 256 * 1024 * 1024
 _ZSTD_WINDOW_LOG: Final = 27
@@ -142,13 +142,13 @@ def decompressed(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[b
         start = 0
         while start < len(piece):
             rest = piece[start : start + size]
-            start, size = start + size, min(2 * size, _MOST_FED)
+            start, size = start + len(rest), min(2 * size, _MOST_FED)
             while rest or not (decoder.eof or decoder.needs_input):
                 if decoder.eof:
                     rest = rest.lstrip(b"\0") if has_begun else rest  # some tools pad with zeros
                     if not rest:
                         break
-                    decoder, size = make(), _LEAST_FED
+                    decoder = make()
                 try:
                     data = decoder.decompress(rest, _PIECE)
                 except _FAULTS as error:
@@ -157,6 +157,10 @@ def decompressed(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[b
                 if data:
                     yield data
                 rest = decoder.unused_data if decoder.eof else b""
+                if rest:
+                    size = _LEAST_FED
+                if len(rest) > size:  # comes again, in smaller parts
+                    start, rest = start - len(rest), b""
     if not decoder.eof:
         raise DocumentError(what, [f"has {kind} data that is cut off"])
 
