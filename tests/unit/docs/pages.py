@@ -11,6 +11,8 @@ from docs._tools.root_pages import PAGES as ROOT_PAGES
 
 TOP: Final = Path(__file__).parents[3]
 DOCS: Final = TOP / "docs"
+#: A page with this comment has examples that need servers: tests/integration/test_docs.py runs them.
+NEEDS_SERVERS: Final = "<!-- examples need: postgresql, bucket -->"
 #: What isn't written as a page of the site: files of the root, the record of decisions, and tools.
 NOT_TASKS: Final = (*ROOT_PAGES, "decisions", "man", "_tools")
 
@@ -46,6 +48,11 @@ def pages() -> list[Path]:
     """Every page that people wrote, README.md included."""
     found = [path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).parts[0] not in NOT_TASKS]
     return [TOP / "README.md", *found]
+
+
+def needs_servers(page: Path) -> bool:
+    """Whether a page's examples need a database server and a bucket."""
+    return NEEDS_SERVERS in page.read_text("utf-8")
 
 
 def blocks(text: str) -> list[Block]:

@@ -22,9 +22,11 @@ from imagestore.testing import Image, RegistryServer, build_index, replay
 from tests.unit.docs.pages import TOP, Block, commands
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from types import TracebackType
     from typing import Self
 
+NONE: Final[Mapping[str, str]] = {}
 #: Paths of the pages.
 ROOT: Final = "/var/lib/imagestore"
 SOCKET: Final = "unix:///run/imagestore/imagestore.sock"
@@ -44,12 +46,24 @@ class Session:
         folder: where files go.
         patch: sets what goes away with the test.
         node: the node's platform.
+        servers: what stands for names of servers on the page, by these; each is replaced in this order.
+        sql: runs the statements of a block.
     """
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, node: str = "linux/amd64") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        patch: pytest.MonkeyPatch,
+        node: str = "linux/amd64",
+        *,
+        servers: Mapping[str, str] = NONE,
+        sql: Callable[[str], None] | None = None,
+    ) -> None:
         self._folder = folder.resolve()
         self._patch = patch
         self._node = platforms.parse(node)
+        self._servers = servers
+        self._sql = sql
         self._stack = contextlib.ExitStack()
         self._addresses: dict[str, str] = {}
         self._socket = ""
@@ -93,13 +107,17 @@ class Session:
             exec(compile(self.real(block.text), f"line {block.line}", "exec"), self._names)
         elif block.language == "pycon":
             self._doctest(block)
+        elif block.language == "sql":
+            assert self._sql is not None, f"line {block.line}: expected a page that needs servers"
+            self._sql(self.real(block.text))
 
     def output(self, command: str) -> str:
         """What a command prints; the standard error only when it fails."""
         words = shlex.split(self.real(command), comments=True)
         if words[:1] == ["export"]:
-            name, _, value = words[1].partition("=")
-            self._patch.setenv(name, value)
+            for word in words[1:]:
+                name, _, value = word.partition("=")
+                self._patch.setenv(name, value)
             return ""
         if words == ["echo", "$?"]:
             return f"{self._status}\n"
@@ -113,12 +131,16 @@ class Session:
         """A page's text with the session's folder and addresses."""
         if SOCKET in text:
             text = text.replace(SOCKET, self._endpoint())
+        for shown, real in self._servers.items():
+            text = text.replace(shown, real)
         for host, address in self._addresses.items():
             text = text.replace(f"https://{host}", f"http://{address}")
         return text.replace(ROOT, str(self._folder / "store"))
 
     def shown(self, text: str) -> str:
         """Output with the page's folder and addresses."""
+        for name, real in self._servers.items():
+            text = text.replace(real, name)
         for host, address in self._addresses.items():
             text = text.replace(f"http://{address}", f"https://{host}").replace(address, host)
         if self._socket:

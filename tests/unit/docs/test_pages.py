@@ -13,11 +13,13 @@ import pytest
 from docs._tools.tables import PAGES as PAGES_WITH_TABLES
 from imagestore import platforms
 from imagestore.cli.main import cli
-from tests.unit.docs.pages import DOCS, TOP, blocks, pages
+from tests.unit.docs.pages import DOCS, TOP, blocks, needs_servers, pages
 from tests.unit.docs.session import Session
 
 PAGES = pages()
 NAMES = [str(path.relative_to(TOP)) for path in PAGES]
+#: Whose examples need no servers; tests/integration/test_docs.py has the others.
+ALONE = [path for path in PAGES if not needs_servers(path)]
 #: Without the specification of tapes and the program's own texts.
 PROSE = [path for path in PAGES if path.name != "tape-format.md" and "cli" not in path.parts]
 #: What programs may import; docs/reference/api lists them.
@@ -46,7 +48,7 @@ def node_of(text: str) -> str:
     return found[1] if found else "linux/amd64"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@pytest.mark.parametrize("page", ALONE, ids=[str(path.relative_to(TOP)) for path in ALONE])
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = page.read_text("utf-8")
     with Session(tmp_path, monkeypatch, node_of(text)) as session:
