@@ -61,7 +61,7 @@ def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[C
     token = CancelToken(deadline_seconds)
     first: float | None = None
 
-    def cancel(_signum: int, _frame: object) -> None:
+    def _cancel(_signum: int, _frame: object) -> None:
         nonlocal first
         now = time.monotonic()
         if first is not None and now - first >= _PATIENCE_SECONDS:
@@ -69,7 +69,7 @@ def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[C
         first = now if first is None else first
         token.cancel_beside("interrupted")
 
-    before = {number: signal.signal(number, cancel) for number in _heard()}
+    before = {number: signal.signal(number, _cancel) for number in _heard()}
     try:
         raise_if_signalled()
         yield token
