@@ -28,6 +28,7 @@ class _One:
     is_negated: bool = False
 
     def fits(self, character: str) -> bool:
+        """Whether this element accepts the character."""
         return any(low <= character <= high for low, high in self.ranges) is not self.is_negated
 
 

@@ -88,11 +88,11 @@ def _endpoints(entry: Entry) -> list[str]:
 
 
 def _host(url: str, entry: Entry, document: Table) -> HostConfig:
-    def refuse(text: str, hint: str = "") -> Exception:
+    def _refuse(text: str, hint: str = "") -> Exception:
         return refusal(entry.location, dotted(entry.path), f"{show(url)}: {text}", hint)
 
     # A path is taken as it stands here; only without one the API's own is meant.
-    base = base_url(_with_scheme(url), override_path=True, refuse=refuse)
+    base = base_url(_with_scheme(url), override_path=True, refuse=_refuse)
     if base.count("/") == 2:
         base += "/v2"
     return HostConfig(base, _CAPABILITIES, (), _tls(base.split("/")[2], document), str(entry.location))
@@ -117,7 +117,7 @@ def is_local(host: str) -> bool:
 def _tls(host: str, document: Table) -> ConnectionSettings:
     table = child(child(child(registry_table(document), "configs"), host), "tls")
 
-    def text(key: str) -> str:
+    def _text(key: str) -> str:
         entry = table.get(key)
         if entry is not None and not isinstance(entry.value, str):
             raise refusal(entry.location, dotted(entry.path), "expected a file name")
@@ -125,7 +125,7 @@ def _tls(host: str, document: Table) -> ConnectionSettings:
 
     skip = table.get("insecure_skip_verify")
     places = {str(entry.value): entry.location for key, entry in table.items() if key in ("ca_file", "cert_file")}
-    authority, certificate, key = text("ca_file"), text("cert_file"), text("key_file")
+    authority, certificate, key = _text("ca_file"), _text("cert_file"), _text("key_file")
     if key and not certificate:
         entry = table["key_file"]
         raise refusal(entry.location, dotted(entry.path), "expected the certificate's cert_file next to it")
