@@ -58,16 +58,16 @@ class ContentService(ContentServicer):
     async def Info(self, request: wire.InfoRequest, context: Context) -> wire.InfoResponse:  # noqa: N802
         """Size, times and labels of a blob."""
 
-        def work(store: ImageStore) -> wire.InfoResponse:
+        def _work(store: ImageStore) -> wire.InfoResponse:
             found = self._space(context).get(store, Digest.parse(request.digest))
             return wire.InfoResponse(info=_info(found))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def Update(self, request: wire.UpdateRequest, context: Context) -> wire.UpdateResponse:  # noqa: N802
         """Change labels."""
 
-        def work(store: ImageStore) -> wire.UpdateResponse:
+        def _work(store: ImageStore) -> wire.UpdateResponse:
             space, digest = self._space(context), Digest.parse(request.info.digest)
             paths = list(request.update_mask.paths)
             checked_mask(paths, whole=("labels",), keyed=("labels",))
@@ -77,31 +77,31 @@ class ContentService(ContentServicer):
                 space.set_labels(store, digest, labels)
                 return wire.UpdateResponse(info=_info(space.get(store, digest)))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def List(  # noqa: N802
         self, request: wire.ListContentRequest, context: Context
     ) -> AsyncIterator[wire.ListContentResponse]:
         """Blobs by digest or label."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> list[wire.Info]:
+        def _work(store: ImageStore, cancel: CancelToken) -> list[wire.Info]:
             wanted = Filter.parse(request.filters)
             return [_info(each) for each in wanted.among(self._space(context).all(store), _fields, cancel)]
 
-        found = await self._workers.transfer(work)
+        found = await self._workers.transfer(_work)
         for start in range(0, len(found), _LIST_LENGTH):
             yield wire.ListContentResponse(info=found[start : start + _LIST_LENGTH])
 
     async def Delete(self, request: wire.DeleteContentRequest, context: Context) -> Empty:  # noqa: N802
         """Let the namespace forget a blob."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             space, digest = self._space(context), Digest.parse(request.digest)
             if not space.forget(store, digest):
                 raise ContentNotFoundError(f"content {digest} is not in {space.owner}")
             return Empty()
 
-        done = await self._workers.quick(work)
+        done = await self._workers.quick(_work)
         if self._proxy is None:
             self._collector.note_removal()
         return done
@@ -111,7 +111,7 @@ class ContentService(ContentServicer):
     ) -> AsyncIterator[wire.ReadContentResponse]:
         """A blob's bytes; offsets in answers count from where the request begins."""
 
-        def begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
+        def _begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
             found = self._space(context).get(store, Digest.parse(request.digest))
             blob = store.content.open(found.digest)
             try:
@@ -125,10 +125,10 @@ class ContentService(ContentServicer):
                 blob.close()
                 raise
 
-        blob, start, end, data = await self._workers.transfer(begin)
+        blob, start, end, data = await self._workers.transfer(_begin)
         digest = Digest.parse(request.digest)
 
-        def read(length: int, position: int) -> Callable[[ImageStore, CancelToken], bytes]:
+        def _read(length: int, position: int) -> Callable[[ImageStore, CancelToken], bytes]:
             return lambda _store, _token: _piece(blob, digest, length, position)
 
         with blob:
@@ -141,12 +141,12 @@ class ContentService(ContentServicer):
                 yield answer.pop()
                 if position >= end:
                     break
-                data = await self._workers.transfer(read(end - position, position))
+                data = await self._workers.transfer(_read(end - position, position))
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:  # noqa: N802
         """One unfinished write."""
 
-        def work(store: ImageStore) -> wire.StatusResponse:
+        def _work(store: ImageStore) -> wire.StatusResponse:
             space = self._space(context)
             status = space.status(store, request.ref)
             if status is None:
@@ -154,25 +154,25 @@ class ContentService(ContentServicer):
             expected = store.metadata.ingests(space.owner)
             return wire.StatusResponse(status=_status(space, status, expected))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def ListStatuses(  # noqa: N802
         self, request: wire.ListStatusesRequest, context: Context
     ) -> wire.ListStatusesResponse:
         """Unfinished writes; a filter may ask for ref."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
+        def _work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
             wanted, space = Filter.parse(request.filters), self._space(context)
             expected = store.metadata.ingests(space.owner)
             found = wanted.among(space.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
             return wire.ListStatusesResponse(statuses=[_status(space, each, expected) for each in found])
 
-        return await self._workers.transfer(work)
+        return await self._workers.transfer(_work)
 
     async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:  # noqa: N802
         """Throw an unfinished write away. Unlike containerd's, not while a writer has it open."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             space = self._space(context)
             if space.status(store, request.ref) is None:
                 # A plain content store takes that as success, one with namespaces doesn't.
@@ -187,7 +187,7 @@ class ContentService(ContentServicer):
             store.metadata.forget_ingest(space.owner, on_disk)
             return Empty()
 
-        return await once_unlocked(lambda: self._workers.quick(work))
+        return await once_unlocked(lambda: self._workers.quick(_work))
 
     async def Write(  # noqa: N802
         self, request_iterator: AsyncIterator[wire.WriteContentRequest], context: Context
@@ -224,10 +224,10 @@ def _piece(blob: BinaryIO, digest: Digest, length: int, position: int) -> bytes:
 
 
 def _closing(upload: Upload) -> Stage:
-    def stage(_store: ImageStore, _token: CancelToken) -> None:
+    def _run_stage(_store: ImageStore, _token: CancelToken) -> None:
         upload.close()
 
-    return stage
+    return _run_stage
 
 
 def _stage(
@@ -236,7 +236,7 @@ def _stage(
     """One message's work, and its answer."""
     piece = UploadPart(request.ref, request.total, request.expected, request.offset, request.data)
 
-    def stage(store: ImageStore, token: CancelToken) -> None:
+    def _run_stage(store: ImageStore, token: CancelToken) -> None:
         if is_first:
             upload.open(store, piece)
         else:
@@ -251,7 +251,7 @@ def _stage(
         answer.offset = upload.offset
         answer.digest = str(upload.digest)
 
-    return stage
+    return _run_stage
 
 
 def _stat(answer: wire.WriteContentResponse, status: IngestStatus, total: int) -> None:

@@ -67,15 +67,15 @@ class ImagesService(ImagesServicer):
     async def Get(self, request: wire.GetImageRequest, context: Context) -> wire.GetImageResponse:  # noqa: N802
         """One image."""
 
-        def work(store: ImageStore) -> wire.GetImageResponse:
+        def _work(store: ImageStore) -> wire.GetImageResponse:
             return wire.GetImageResponse(image=_wire(existing_image(store, namespace_of(context), request.name)))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:  # noqa: N802
         """Images in the order of their names."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> wire.ListImagesResponse:
+        def _work(store: ImageStore, cancel: CancelToken) -> wire.ListImagesResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
             found = {image.name: image for image in store.metadata.named_images(namespace)}
             if namespace == HOME:
@@ -83,12 +83,12 @@ class ImagesService(ImagesServicer):
             in_order = [found[name] for name in sorted(found)]
             return wire.ListImagesResponse(images=map(_wire, wanted.among(in_order, _fields, cancel)))
 
-        return await self._workers.transfer(work)
+        return await self._workers.transfer(_work)
 
     async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
         """Name a descriptor; what it names need not be there. In the store's namespace a whole image is a record."""
 
-        def work(store: ImageStore, _: CancelToken) -> NamedImage:
+        def _work(store: ImageStore, _: CancelToken) -> NamedImage:
             now = _moment(request)
             image = _checked(request.image, namespace_of(context))
             with store.metadata.exclusive():
@@ -98,7 +98,7 @@ class ImagesService(ImagesServicer):
                 return _put(store, replace(image, created_at=now, updated_at=now))
 
         with self._workers.hold() as lent:
-            image = await self._workers.transfer(work, held=lent)
+            image = await self._workers.transfer(_work, held=lent)
             image = await self._adopted(context, lent, image)
         return wire.CreateImageResponse(image=_wire(image))
 
@@ -106,15 +106,15 @@ class ImagesService(ImagesServicer):
         """Change labels, annotations or target of an image; a record moves to a target whose content is here."""
         paths = list(request.update_mask.paths)
 
-        def change(image: NamedImage) -> NamedImage:
+        def _change(image: NamedImage) -> NamedImage:
             return _updated(image, request.image, paths)
 
-        def work(store: ImageStore, _: CancelToken) -> _Update:
+        def _work(store: ImageStore, _: CancelToken) -> _Update:
             namespace = namespace_of(context)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
             with store.metadata.exclusive():
                 before = existing_image(store, namespace, request.image.name)
-                after = replace(change(before), updated_at=_moment(request))
+                after = replace(_change(before), updated_at=_moment(request))
                 _lease_expiring(store, after, lease_of(context))
                 is_moved = after.target.digest != before.target.digest
                 record = image_records.find(store, before.name) if namespace == HOME else None
@@ -130,10 +130,10 @@ class ImagesService(ImagesServicer):
                 return _Update(now, is_moved, is_looked_at=is_target_given)
 
         with self._workers.hold() as lent:
-            done = await self._workers.transfer(work, held=lent)
+            done = await self._workers.transfer(_work, held=lent)
             image = done.image
             if done.is_looked_at:
-                move = change if done.is_to_move else None
+                move = _change if done.is_to_move else None
                 image = await self._adopted(context, lent, image, move, may_unpin=_UNPINS in paths)
         if done.is_moved:
             self._collector.note_removal()
@@ -153,7 +153,7 @@ class ImagesService(ImagesServicer):
             return image
         loop = asyncio.get_running_loop()
 
-        def work(store: ImageStore, cancel: CancelToken) -> NamedImage:
+        def _work(store: ImageStore, cancel: CancelToken) -> NamedImage:
             try:
                 return record_sync.RecordUpdate(store, move or _as_it_is, may_unpin, cancel).run(image.name)
             except ImageNotFoundError:
@@ -165,12 +165,12 @@ class ImagesService(ImagesServicer):
                 loop.call_soon_threadsafe(self._looks.release)
 
         await self._looks.acquire()
-        return await self._workers.transfer(work, held=lent)
+        return await self._workers.transfer(_work, held=lent)
 
     async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:  # noqa: N802
         """Remove an image, or a handler's record; its content goes with a collection, with sync before the answer."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             namespace = namespace_of(context)
             with store.metadata.exclusive():
                 image = existing_image(store, namespace, request.name)
@@ -182,7 +182,7 @@ class ImagesService(ImagesServicer):
                 store.metadata.remove_named_image(namespace, request.name)
             return Empty()
 
-        done = await self._workers.quick(work)
+        done = await self._workers.quick(_work)
         if request.sync:
             await self._collector.run()
         else:

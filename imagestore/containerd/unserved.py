@@ -58,19 +58,19 @@ def no_containers() -> grpc.GenericRpcHandler:
     Requests aren't read, and an answer without containers has no bytes, so neither needs its messages.
     """
 
-    async def none(_request: bytes, context: Context) -> bytes:
+    async def _none(_request: bytes, context: Context) -> bytes:
         namespace_of(context)
         return b""
 
-    async def none_streamed(_request: bytes, context: Context) -> AsyncIterator[bytes]:
+    async def _none_streamed(_request: bytes, context: Context) -> AsyncIterator[bytes]:
         namespace_of(context)
         nothing: tuple[bytes, ...] = ()
         for each in nothing:
             yield each
 
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-        "List": grpc.unary_unary_rpc_method_handler(none),
-        "ListStream": grpc.unary_stream_rpc_method_handler(none_streamed),
+        "List": grpc.unary_unary_rpc_method_handler(_none),
+        "ListStream": grpc.unary_stream_rpc_method_handler(_none_streamed),
     }
     return grpc.method_handlers_generic_handler("containerd.services.containers.v1.Containers", methods)
 
