@@ -68,7 +68,7 @@ class WriteQueue:
         descriptor = -1
         has_said = False
 
-        def say() -> None:
+        def _announce() -> None:
             nonlocal has_said
             if not has_said and descriptor >= 0:
                 # Refused only while a collector looks, or by a second collector, which yields to all itself.
@@ -79,8 +79,8 @@ class WriteQueue:
         try:
             with contextlib.suppress(OSError):
                 descriptor = os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
-            say()
-            yield say
+            _announce()
+            yield _announce
         finally:
             if descriptor >= 0:
                 # A child that was forked since then has the same open file, and would go on waiting.
