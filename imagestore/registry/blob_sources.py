@@ -106,8 +106,8 @@ def _open(
     *,
     is_exact: bool,
 ) -> Body:
-    def send(asked: Call, start: int) -> tuple[Verdict, Response]:
-        def judged(response: Response) -> tuple[Verdict, Response]:
+    def _send(asked: Call, start: int) -> tuple[Verdict, Response]:
+        def _judged(response: Response) -> tuple[Verdict, Response]:
             has_range = bool(asked.range_header)
             verdict = judge(response.status, response.headers, offset=start, size=descriptor.size, has_range=has_range)
             if verdict is Verdict.PART and coding(response) and not _is_of_blob(response, descriptor):
@@ -117,19 +117,19 @@ def _open(
                 raise failure(response, what=call.what)
             return verdict, response
 
-        return session.call(asked, judged, slot)
+        return session.call(asked, _judged, slot)
 
     try:
-        verdict, response = send(call, offset)
+        verdict, response = _send(call, offset)
     except RegistryError as error:
         # Some hosts always fail at ranges: with bytes of an earlier run, the blob could never be fetched.
         is_of_range = error.status == 500 or (error.status in _OF_REQUESTS and not is_exact)
         if not call.range_header or not is_of_range:
             raise
-        verdict, response = send(replace(call, range_header=""), 0)
+        verdict, response = _send(replace(call, range_header=""), 0)
     if verdict is Verdict.RESTART:
         response.close()
-        verdict, response = send(replace(call, range_header=""), 0)
+        verdict, response = _send(replace(call, range_header=""), 0)
     host = session.endpoint.host
     # Another length may also mean other content: if there is a next host, that one is asked instead.
     is_coded = verdict is Verdict.WRONG_SIZE and session.is_last

@@ -57,6 +57,7 @@ class _Host:
             self.changed.wait(cancel.remaining_seconds())
 
     def wake(self) -> None:
+        """Let every waiting thread test its condition again."""
         with self.changed:
             self.changed.notify_all()
 

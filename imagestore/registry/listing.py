@@ -235,7 +235,7 @@ def _pages(
 
 
 def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Callable[[Response], _Page | None]:
-    def read(response: Response) -> _Page | None:
+    def _read(response: Response) -> _Page | None:
         with response:
             if response.status in absent_statuses:
                 return None
@@ -244,7 +244,7 @@ def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Ca
             body = read_decoded(response, MAX_DOCUMENT_BYTES)
         return _Page(body, response.headers, _next_query(session, call, response))
 
-    return read
+    return _read
 
 
 def _next_query(session: Session, call: Call, response: Response) -> str:

@@ -120,7 +120,7 @@ class RepositoryWriter:
         """
         what = self._what(descriptor)
 
-        def judged(response: Response) -> bool:
+        def _judged(response: Response) -> bool:
             with response:
                 if response.status not in {200, 201, 202, 204}:
                     raise failure(response, what=what)
@@ -138,7 +138,7 @@ class RepositoryWriter:
         content = Content(descriptor.media_type, len(raw), lambda: (raw,))
         call = Call("PUT", self._reference.path, f"manifests/{tag or descriptor.digest}", what, content=content)
         try:
-            is_listed = self._session.call(call, judged)
+            is_listed = self._session.call(call, _judged)
         except AccessDeniedError as error:
             error.hint = error.hint or "the login may lack the right to push"
             raise
@@ -150,7 +150,7 @@ class RepositoryWriter:
         tag = fallback_tag(subject)
         what = f"{self._reference.name}:{tag}"
 
-        def judged(response: Response) -> list[Any]:
+        def _judged(response: Response) -> list[Any]:
             with response:
                 if response.status == 404:
                     return []
@@ -160,7 +160,7 @@ class RepositoryWriter:
                 return listed if isinstance(listed, list) else []
 
         call = Call("GET", self._reference.path, f"manifests/{tag}", what, accept=(media_types.OCI_INDEX,))
-        listed = self._session.call(call, judged)
+        listed = self._session.call(call, _judged)
         if any(isinstance(each, dict) and each.get("digest") == str(descriptor.digest) for each in listed):
             return
         document = decode(raw, what)

@@ -368,7 +368,7 @@ class Session:
     def _follow(self, request: httpx.Request, secrets: tuple[str, ...]) -> Response:
         """The answer behind all redirects; warnings on the way are passed to the observer."""
 
-        def send(one: httpx.Request) -> Response:
+        def _send(one: httpx.Request) -> Response:
             response = self.access.sender.send(one, cancel=self.cancel)
             signed = "" if one is request else str(one.url)
             texts = warning_texts(response.headers)
@@ -379,4 +379,4 @@ class Session:
                     self.shared.observer(Noticed(message))
             return response
 
-        return redirects.follow(request, send, home=self.endpoint.origin, most=self.shared.policy.redirects)
+        return redirects.follow(request, _send, home=self.endpoint.origin, most=self.shared.policy.redirects)

@@ -167,7 +167,7 @@ class BlobUpload:
     def _begin(self) -> bool:
         """Begin an upload; False if the blob was mounted instead, which is tried once."""
 
-        def judged(response: Response) -> str:
+        def _judged(response: Response) -> str:
             with response:
                 if response.status == 201 and self.mount_from:
                     return ""
@@ -180,7 +180,7 @@ class BlobUpload:
         if self.mount_from:
             query = f"mount={quote(str(self.descriptor.digest), safe='')}&from={quote(self.mount_from, safe='')}"
             try:
-                self._note.keep(self.session.call(replace(call, query=query), judged))
+                self._note.keep(self.session.call(replace(call, query=query), _judged))
             except RegistryError as error:
                 # The other repository may not be read, or the registry doesn't mount: the bytes are sent.
                 if error.status not in _NOT_MOUNTED:
@@ -188,7 +188,7 @@ class BlobUpload:
             else:
                 return bool(self._note.location)
             self.mount_from = ""
-        self._note.keep(self.session.call(call, judged))
+        self._note.keep(self.session.call(call, _judged))
         return True
 
     def _send(self, start: int) -> None:
@@ -212,7 +212,7 @@ class BlobUpload:
         # What this process hasn't read can't be there, unless an earlier one sent it.
         most = self.descriptor.size if self._is_noted or self._verifier is None else self._verifier.received
 
-        def judged(response: Response) -> int | None:
+        def _judged(response: Response) -> int | None:
             with response:
                 found = _RANGE.fullmatch(response.headers.get("Range", "").strip())
                 if response.status != 204 or found is None:
@@ -225,7 +225,7 @@ class BlobUpload:
                     self._note.keep(self._location(response))
                 return last + 1
 
-        return self._at("GET", None, judged)
+        return self._at("GET", None, _judged)
 
     def _next_location(self, response: Response) -> str:
         with response:
@@ -236,7 +236,7 @@ class BlobUpload:
     def _commit(self, content: Content) -> None:
         """Ask the registry to verify what it has, and to make it visible."""
 
-        def judged(response: Response) -> None:
+        def _judged(response: Response) -> None:
             with response:
                 if response.status not in {200, 201, 204}:
                     raise failure(response, what=self._what)
@@ -246,7 +246,7 @@ class BlobUpload:
                 what = f"{self._what} at {self.session.endpoint.host}"
                 raise DigestMismatchError(what, expected=str(wanted), actual=str(claimed))
 
-        self._at("PUT", content, judged, query=f"digest={quote(str(self.descriptor.digest), safe='')}")
+        self._at("PUT", content, _judged, query=f"digest={quote(str(self.descriptor.digest), safe='')}")
         self._note.keep("")
 
     def _give_up(self) -> None:
@@ -358,7 +358,7 @@ def is_there(session: Session, repository: str, descriptor: Descriptor) -> bool:
     """
     what = _what(descriptor, repository)
 
-    def judged(response: Response) -> bool:
+    def _judged(response: Response) -> bool:
         with response:
             if response.status == 200:
                 return response.length in (None, descriptor.size)
@@ -369,7 +369,7 @@ def is_there(session: Session, repository: str, descriptor: Descriptor) -> bool:
 
     is_manifest = is_document(descriptor)
     folder, accept = ("manifests", accepted(descriptor.media_type)) if is_manifest else ("blobs", ())
-    return session.call(Call("HEAD", repository, f"{folder}/{descriptor.digest}", what, accept=accept), judged)
+    return session.call(Call("HEAD", repository, f"{folder}/{descriptor.digest}", what, accept=accept), _judged)
 
 
 def _what(descriptor: Descriptor, repository: str) -> str:

@@ -220,10 +220,10 @@ class RegistryAuthenticator:
         remedy = self._remedy(target, found)
         service = TokenService(realm, key.service, self._sender, registry=target.host, remedy=remedy)
 
-        def exchange() -> TokenReply:
+        def _exchange() -> TokenReply:
             return self._exchange(service, key, found, cancel)
 
-        token, is_new = self._tokens.obtain(key, exchange, cancel=cancel)
+        token, is_new = self._tokens.obtain(key, _exchange, cancel=cancel)
         if is_new:
             attempt.fresh.add(key)
         return _Known(token.value, key), f"Bearer {token.value.reveal()}"
@@ -231,14 +231,14 @@ class RegistryAuthenticator:
     def _exchange(
         self, service: TokenService, key: TokenKey, found: FoundCredential | None, cancel: CancelToken
     ) -> TokenReply:
-        def fetch(refresh: Secret | None) -> TokenReply:
+        def _fetch(refresh: Secret | None) -> TokenReply:
             return service.fetch(key.scopes, found, refresh, cancel=cancel)
 
         started = time.monotonic()
         if found is not None and found.credential.identity_token:
-            reply = self._renewal(key).exchange(fetch, cancel=cancel)
+            reply = self._renewal(key).exchange(_fetch, cancel=cancel)
         else:
-            reply = fetch(None)
+            reply = _fetch(None)
         _log.debug(
             "token for %s scopes %s credentials %s after %.3f s",
             key.origin,

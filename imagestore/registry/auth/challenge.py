@@ -117,6 +117,11 @@ class _Parser:
         self.done: list[Challenge] = []
 
     def parse(self) -> list[Challenge]:
+        """All challenges of the field, in order.
+
+        Raises:
+            ProtocolError: the field breaks the grammar in a way that is not tolerated; see clear().
+        """
         self._skip(_EMPTY_ELEMENTS)
         while self.at < len(self.text):
             self._element()
