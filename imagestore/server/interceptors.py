@@ -59,7 +59,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         read = _each_parsed if handler.request_streaming else _parsed
         answer = _write_all if handler.response_streaming else _return_one
 
-        async def call(raw: Any, context: ServicerContext) -> Any:
+        async def _call(raw: Any, context: ServicerContext) -> Any:
             try:
                 async with self._watched(method, context):
                     return await answer(behaviour(read(method, raw, parse), context), context)
@@ -70,7 +70,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 error.__context__ = None
                 raise error.with_traceback(None) from None
 
-        return _maker(handler)(call, None, handler.response_serializer)
+        return _maker(handler)(_call, None, handler.response_serializer)
 
     @contextlib.asynccontextmanager
     async def _watched(self, method: str, context: ServicerContext) -> AsyncIterator[None]:

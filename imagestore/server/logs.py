@@ -74,21 +74,21 @@ def take_over() -> None:
     For a process that serves and nothing else: the hooks are the interpreter's.
     """
 
-    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         log.critical("ended by a bug", exc_info=(kind, error, trace))
 
-    def in_thread(given: threading.ExceptHookArgs) -> None:
+    def _uncaught_in_thread(given: threading.ExceptHookArgs) -> None:
         # None late in the interpreter's end.
         error = given.exc_value or given.exc_type()
         name = given.thread.name if given.thread is not None else ""
         log.error("a thread ended in a bug", exc_info=(given.exc_type, error, given.exc_traceback), extra={"by": name})
 
-    def unraisable(given: sys.UnraisableHookArgs) -> None:
+    def _unraisable(given: sys.UnraisableHookArgs) -> None:
         error = given.exc_value or given.exc_type()
         fields = {"by": repr(given.object)}
         log.error("an error with no caller", exc_info=(given.exc_type, error, given.exc_traceback), extra=fields)
 
-    sys.excepthook, threading.excepthook, sys.unraisablehook = uncaught, in_thread, unraisable
+    sys.excepthook, threading.excepthook, sys.unraisablehook = _uncaught, _uncaught_in_thread, _unraisable
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a line that can't be written would be followed by a traceback
 

@@ -174,22 +174,22 @@ class ServerProcess:
         return metrics
 
     def _collector(self) -> Collector:
-        def collected(seconds: float, report: GarbageReport | None) -> None:
+        def _collected(seconds: float, report: GarbageReport | None) -> None:
             if self._metrics is not None:
                 self._metrics.collected(seconds, report)
 
-        return Collector(self._workers, self._settings.gc_seconds, lambda: self._watch.removals, collected)
+        return Collector(self._workers, self._settings.gc_seconds, lambda: self._watch.removals, _collected)
 
     def _handle_signals(self, stack: contextlib.AsyncExitStack) -> None:
         loop = asyncio.get_running_loop()
 
-        def stop() -> None:
+        def _stop() -> None:
             if self._stop_wanted.is_set():
                 self._hurry.set()
             self._stop_wanted.set()
 
         for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, _stop)
             stack.callback(loop.remove_signal_handler, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload_wanted.set)
         stack.callback(loop.remove_signal_handler, signal.SIGHUP)

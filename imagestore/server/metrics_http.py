@@ -48,21 +48,21 @@ class MetricsServer:
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
         numbers = make_wsgi_app(registry)
 
-        def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        def _answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
             if environ["PATH_INFO"] != PATH:
-                return refused(HTTPStatus.NOT_FOUND, f"the numbers are at {PATH}", start_response)
+                return _refused(HTTPStatus.NOT_FOUND, f"the numbers are at {PATH}", start_response)
             try:
                 return numbers(environ, start_response)  # type: ignore[no-any-return]  # the library has no types here
             except Exception:
                 log.exception("the numbers can't be collected")
-                return refused(HTTPStatus.INTERNAL_SERVER_ERROR, "the server's log says why", start_response)
+                return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, "the server's log says why", start_response)
 
-        def refused(status: HTTPStatus, text: str, start_response: StartResponse) -> Iterable[bytes]:
+        def _refused(status: HTTPStatus, text: str, start_response: StartResponse) -> Iterable[bytes]:
             start_response(f"{status.value} {status.phrase}", [("Content-Type", "text/plain")])
             return [f"{text}\n".encode()]
 
         self._server = (_Server6 if ":" in host else _Server)((host, port), _Handler)
-        self._server.set_app(answer)
+        self._server.set_app(_answer)
         self._thread = threading.Thread(target=self._server.serve_forever, name="numbers", daemon=True)
         self._thread.start()
         #: Where it listens.
