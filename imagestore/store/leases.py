@@ -182,7 +182,7 @@ def renewed(held: HeldLease) -> Iterator[None]:
     """
     ended = threading.Event()
 
-    def renew() -> None:
+    def _renew() -> None:
         while not ended.wait(held.renew_seconds):
             try:
                 held.renew()
@@ -190,7 +190,7 @@ def renewed(held: HeldLease) -> Iterator[None]:
                 # The next look may go better; without any the lease ends as a dead owner's does.
                 _warn("renewed", held.id, error)
 
-    thread = threading.Thread(target=renew, name="imagestore-renew", daemon=True)
+    thread = threading.Thread(target=_renew, name="imagestore-renew", daemon=True)
     try:
         try:
             thread.start()

@@ -297,19 +297,19 @@ def doomed_keys(
     """
     named: dict[str, set[tuple[str, str]]] = {}
 
-    def look_up(references: Iterable[str]) -> None:
+    def _look_up(references: Iterable[str]) -> None:
         for reference, handler, image_id in metadata.find_ids(set(references)):
             named.setdefault(reference, set()).add((image_id, handler))
 
     references = {text: text for text in texts if "@" not in text}
-    look_up(references)
+    _look_up(references)
     # What is a reference's name in the store is that reference; the others have to be read.
     for text in references.keys() - named.keys():
         try:
             references[text] = str(Reference.parse(text))
         except InvalidReferenceError:
             del references[text]
-    look_up(references.values() - named.keys())
+    _look_up(references.values() - named.keys())
     meant = {text: rule.chosen(named[each]) for text, each in references.items() if each in named}
     if rule.only_name:
         return {text: tuple((references[text], owner) for _, owner in images) for text, images in meant.items()}

@@ -120,13 +120,13 @@ class StoreWorkers:
         token = token or CancelToken()
         lent = self._take(held)
 
-        def run() -> T:
+        def _run() -> T:
             try:
                 return work(lent.store, token)
             finally:
                 self._give_back(lent)
 
-        bound = functools.partial(contextvars.copy_context().run, run)
+        bound = functools.partial(contextvars.copy_context().run, _run)
         try:
             future = asyncio.get_running_loop().run_in_executor(self._transfer, bound)
         except RuntimeError:  # shut down

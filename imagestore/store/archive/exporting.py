@@ -186,11 +186,11 @@ class ExportWork:
         with leases.held_to_read(self.metadata, purpose="export") as held:
             images = self.images(held)
 
-            def read(descriptor: Descriptor) -> Generator[bytes]:
+            def _read(descriptor: Descriptor) -> Generator[bytes]:
                 return verified(descriptor, self.content)
 
             size = write_archive(
-                self.path, self.options.format, images, read, observer=self.observer, cancel=self.cancel
+                self.path, self.options.format, images, _read, observer=self.observer, cancel=self.cancel
             )
         return ExportReport(images, size)
 

@@ -108,7 +108,7 @@ def _entries(target: Descriptor, documents: Documents, look: Look) -> list[tuple
     found = []
     opened: set[Digest] = set()
 
-    def walk(chain: tuple[Descriptor, ...]) -> Iterator[tuple[Descriptor, tuple[Descriptor, ...]]]:
+    def _walk(chain: tuple[Descriptor, ...]) -> Iterator[tuple[Descriptor, tuple[Descriptor, ...]]]:
         index = chain[-1]
         if len(chain) > MAX_DEPTH or len(opened) > MAX_INDEXES or index.digest in opened:
             raise DocumentError(f"index {target.digest}", ["indexes in it nest too deep, repeat, or are too many"])
@@ -117,11 +117,11 @@ def _entries(target: Descriptor, documents: Documents, look: Look) -> list[tuple
         here = look([entry for entry in entries if entry.kind is Kind.INDEX])
         for entry in entries:
             if entry.kind is Kind.INDEX and entry.digest in here:
-                yield from walk((*chain, entry))
+                yield from _walk((*chain, entry))
             else:
                 yield entry, chain
 
-    for number, each in enumerate(walk((target,))):
+    for number, each in enumerate(_walk((target,))):
         if number >= MAX_ENTRIES:
             raise DocumentError(f"index {target.digest}", [f"lists more than {MAX_ENTRIES} entries"])
         found.append(each)

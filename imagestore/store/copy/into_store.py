@@ -116,10 +116,10 @@ class ReferrerSource:
     def of_registry(cls, client: RegistryClient, reference: Reference, cancel: CancelToken) -> Self:
         """A registry."""
 
-        def listed(subject: Digest) -> Sequence[Descriptor]:
+        def _listed(subject: Digest) -> Sequence[Descriptor]:
             return client.referrers(reference, subject, cancel=cancel).entries
 
-        return cls(listed, client, reference)
+        return cls(_listed, client, reference)
 
     @classmethod
     def of_archive(cls, files: Source, cancel: CancelToken) -> Self:

@@ -103,14 +103,14 @@ class RegistryTarget:
         is_same = source.registry is not None and origin.host == self.reference.host
         mount_from = origin.path if is_same and origin.path != self.reference.path else ""
 
-        def copy(blob: Descriptor) -> CopiedBlob:
+        def _copy(blob: Descriptor) -> CopiedBlob:
             if self.options.is_dry_run:
                 return CopiedBlob(blob, 0 if writer.has(blob) else blob.size)
             done = writer.blob(blob, lambda offset: source.open(blob, offset, cancel=token), mount_from=mount_from)
             return CopiedBlob(blob, done.sent, done.mounted_from)
 
         with ThreadPoolExecutor(_PARALLEL, "imagestore-copy") as executor:
-            steps = [executor.submit(copy, blob) for blob in blobs]
+            steps = [executor.submit(_copy, blob) for blob in blobs]
             try:
                 for step in as_completed(steps):
                     step.result()

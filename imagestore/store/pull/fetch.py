@@ -297,7 +297,7 @@ class Fetcher:
             return 0, avoid
         event_due = 0.0
 
-        def advanced(offset: int) -> None:
+        def _advanced(offset: int) -> None:
             nonlocal event_due
             cancel.check()
             if offset > descriptor.size:
@@ -314,7 +314,7 @@ class Fetcher:
             start = writer.offset
             self.observer(BlobStarted(descriptor, start))
             try:
-                writer.fill(stream.readinto, advanced=advanced)
+                writer.fill(stream.readinto, advanced=_advanced)
             except IntegrityError as error:
                 if avoid:
                     raise

@@ -105,7 +105,7 @@ def plan(
     """
     offsets = {status.ref: status.offset for status in content.statuses()}
 
-    def planned_blob(descriptor: Descriptor) -> PlannedBlob:
+    def _planned_blob(descriptor: Descriptor) -> PlannedBlob:
         found = content.find(descriptor.digest) if descriptor.digest.is_verifiable else None
         there = 0 if found is None else found.size
         if found is not None and there == descriptor.size and descriptor.digest not in damaged:
@@ -119,4 +119,4 @@ def plan(
         presence = Presence.PARTIAL if offset else Presence.NEW
         return PlannedBlob(descriptor, presence, descriptor.size - offset, descriptor.size - there)
 
-    return PullPlan(reference, handler, wanted, choice, tuple(map(planned_blob, choice.descriptors)), is_current)
+    return PullPlan(reference, handler, wanted, choice, tuple(map(_planned_blob, choice.descriptors)), is_current)
