@@ -33,6 +33,11 @@ class _Policy:
         self._resolved: set[str] = set()
 
     def check(self, host: str) -> None:
+        """Allow loopback, allowed hosts, and addresses to which an allowed host resolved.
+
+        Raises:
+            NetworkBlockedError: the host is none of these.
+        """
         if not (_is_loopback(host) or host in self._resolved or any(one.fullmatch(host) for one in self._allowed)):
             raise NetworkBlockedError(host)
 
@@ -96,22 +101,22 @@ _LOOK_UPS: Final[dict[str, Callable[[Any], list[str]]]] = {
 
 
 def _guarded_sender(policy: _Policy, send: Any, address_of: Callable[[tuple[Any, ...]], Any]) -> Any:
-    def guarded(self: socket.socket, *arguments: Any) -> Any:
+    def _guarded(self: socket.socket, *arguments: Any) -> Any:
         address = address_of(arguments) if arguments else None
         if isinstance(address, tuple):
             policy.check(str(address[0]))
         return send(self, *arguments)
 
-    return guarded
+    return _guarded
 
 
 def _guarded_look_up(policy: _Policy, name: str, addresses_of: Callable[[Any], list[str]]) -> Any:
     look_up = getattr(socket, name)
 
-    def guarded(host: Any, *arguments: Any, **options: Any) -> Any:
+    def _guarded(host: Any, *arguments: Any, **options: Any) -> Any:
         policy.check(host.decode() if isinstance(host, bytes) else str(host or ""))
         found = look_up(host, *arguments, **options)
         policy.remember(addresses_of(found))
         return found
 
-    return guarded
+    return _guarded

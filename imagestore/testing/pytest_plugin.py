@@ -305,11 +305,11 @@ def _without_libraries(whole: TracebackType | None, root: str) -> TracebackType 
         frames.append(at)
         at = at.tb_next
 
-    def is_own(frame: TracebackType) -> bool:
+    def _is_own(frame: TracebackType) -> bool:
         name = frame.tb_frame.f_code.co_filename
         return is_inside(name, root) and not folder_of(name, installed)
 
-    while frames and not is_own(frames[-1]):
+    while frames and not _is_own(frames[-1]):
         frames.pop()
     shown = None
     for frame in reversed(frames):
