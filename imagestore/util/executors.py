@@ -54,7 +54,7 @@ def work_off(executor: ThreadPoolExecutor, threads: int, waiting: deque[T], work
     """
     busy, failures = deque[None](), deque[Exception]()
 
-    def run() -> None:
+    def _run() -> None:
         # Before it takes anything: a queue that is cleared, and then no busy thread, is the end.
         busy.append(None)
         try:
@@ -67,7 +67,7 @@ def work_off(executor: ThreadPoolExecutor, threads: int, waiting: deque[T], work
             busy.pop()
 
     try:
-        wait([begin(executor, run) for _ in range(threads)])
+        wait([begin(executor, _run) for _ in range(threads)])
     finally:
         waiting.clear()
         _wait_until(lambda: not busy)

@@ -47,6 +47,7 @@ class _Armed:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
+        """Read the value of the variable; None if it is empty or does not follow the grammar."""
         found = _GRAMMAR.fullmatch(text) if text else None
         if found is None:
             return None
@@ -54,6 +55,11 @@ class _Armed:
         return cls(name, int(after), getattr(errno, error or "", 0))
 
     def count(self, name: str) -> None:
+        """Count a visit to a place, and act if it is the one asked for: kill the process, or raise.
+
+        Raises:
+            OSError: the variable names this system error.
+        """
         if self._name not in ("*", name):
             return
         with self._lock:

@@ -21,11 +21,11 @@ def deferred(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], An
         homes: each name with its module; a module that is a name itself has its own path.
     """
 
-    def get(name: str) -> Any:
+    def _get(name: str) -> Any:
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(home)
         return module if home == f"{package}.{name}" else getattr(module, name)
 
-    return get, lambda: sorted(homes)
+    return _get, lambda: sorted(homes)

@@ -107,8 +107,8 @@ class AbsentMethods(grpc.GenericRpcHandler):
         if not method.startswith(self._prefix):
             return None
 
-        async def refusing(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def _refusing(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
             error = UnsupportedError(f"{method.lstrip('/')} is not served here: {self._missing(method)}")
             await context.abort(code_of(error), text_of(error, ends_in_class=self._ends_in_class))
 
-        return AbsentMethod(refusing)
+        return AbsentMethod(_refusing)
