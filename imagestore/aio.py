@@ -127,7 +127,7 @@ class AsyncImageStore:
         pull = Pulling()
         failure: Exception | None = None
 
-        async def work() -> None:
+        async def _run_pull() -> None:
             try:
                 pull.image = await self.pull(
                     reference,
@@ -142,7 +142,7 @@ class AsyncImageStore:
                 pull.end()
 
         async with anyio.create_task_group() as group:
-            group.start_soon(work)
+            group.start_soon(_run_pull)
             try:
                 yield pull
             except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
@@ -251,7 +251,7 @@ class AsyncImageStore:
         """Do cancellable work in a thread; when the task is cancelled the work is, and the task waits for its end."""
         token, failure = CancelToken(), None
 
-        async def watch() -> None:
+        async def _watch() -> None:
             try:
                 await anyio.sleep_forever()
             finally:
@@ -259,7 +259,7 @@ class AsyncImageStore:
 
         result: list[T] = []
         async with anyio.create_task_group() as group:
-            group.start_soon(watch)
+            group.start_soon(_watch)
             try:
                 result.append(await anyio.to_thread.run_sync(work, token, limiter=self._transfers))
             except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
