@@ -43,7 +43,7 @@ def read(host: str, document: Table) -> RegistryHosts:
 
 
 def examine(host: str, document: Table) -> RegistryHosts:
-    """What the main configuration says about a registry host, for who wants to know what is wrong as a finding.
+    """What the main configuration says about a registry host; as read(), but an error can be reported as a finding.
 
     Raises:
         RefusalError: it can't be used.
@@ -55,7 +55,7 @@ def examine(host: str, document: Table) -> RegistryHosts:
     found = tuple(_host(url, entry, document) for url in endpoints if entry is not None)
     own = next((each for each in found if each.base.split("/")[2] == api_host(host)), None)
     if own is not None:
-        # The registry isn't asked in another way than this: it is how people write that one speaks plain http.
+        # An endpoint that names the registry itself replaces the default: so users configure plain http for it.
         return RegistryHosts(found, HostConfig(own.base, connection=own.connection, location=own.location))
     name = api_host(host) if api_host(host) in certificates(document) else host
     return RegistryHosts(found, HostConfig(connection=_tls(name, document)))
@@ -91,7 +91,7 @@ def _host(url: str, entry: Entry, document: Table) -> HostConfig:
     def _refuse(text: str, hint: str = "") -> Exception:
         return refusal(entry.location, dotted(entry.path), f"{show(url)}: {text}", hint)
 
-    # A path is taken as it stands here; only without one the API's own is meant.
+    # A path is used unchanged; without one, the API's path /v2 is used.
     base = base_url(_with_scheme(url), override_path=True, refuse=_refuse)
     if base.count("/") == 2:
         base += "/v2"

@@ -101,7 +101,7 @@ def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
 
 
 def _decode(raw: bytes, name: str) -> str:
-    # Windows editors write the mark; containerd 1 reads past it, tomllib and containerd 2 don't.
+    # Windows editors write a byte-order mark; containerd 1 skips it, tomllib and containerd 2 don't.
     raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
         text = raw.decode("utf-8")
