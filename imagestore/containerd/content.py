@@ -46,7 +46,7 @@ class ContentService(ContentServicer):
 
     Args:
         workers: the store.
-        collector: told of removals.
+        collector: is notified of removals.
         proxy: the one view that all calls get, whatever their headers; None to go by namespaces.
     """
 
@@ -93,7 +93,7 @@ class ContentService(ContentServicer):
             yield wire.ListContentResponse(info=found[start : start + _LIST_LENGTH])
 
     async def Delete(self, request: wire.DeleteContentRequest, context: Context) -> Empty:  # noqa: N802
-        """Let the namespace forget a blob."""
+        """Remove a blob from the namespace."""
 
         def _work(store: ImageStore) -> Empty:
             space, digest = self._space(context), Digest.parse(request.digest)
@@ -109,7 +109,7 @@ class ContentService(ContentServicer):
     async def Read(  # noqa: N802
         self, request: wire.ReadContentRequest, context: Context
     ) -> AsyncIterator[wire.ReadContentResponse]:
-        """A blob's bytes; offsets in answers count from where the request begins."""
+        """A blob's bytes; offsets in the answers count from the requested offset."""
 
         def _begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
             found = self._space(context).get(store, Digest.parse(request.digest))
@@ -119,7 +119,7 @@ class ContentService(ContentServicer):
                 if start > size:
                     raise OutOfRangeError(f"content {found.digest}: offset {start} is behind its end at {size}")
                 end = min(start + request.size, size) if request.size > 0 else size
-                # The first piece at once: most reads are small, and each turn of the threads costs.
+                # Read the first piece here: most reads are small, and each further call of a thread costs time.
                 return blob, start, end, _piece(blob, found.digest, end - start, start)
             except BaseException:
                 blob.close()
@@ -136,7 +136,7 @@ class ContentService(ContentServicer):
             while data:
                 answer = [wire.ReadContentResponse(offset=position - start, data=data)]
                 position += len(data)
-                # Callers may take their time: no copy waits here, but the one that goes out.
+                # A slow caller must not keep a second copy of the piece in memory while the first is being sent.
                 data = b""
                 yield answer.pop()
                 if position >= end:
@@ -170,18 +170,18 @@ class ContentService(ContentServicer):
         return await self._workers.transfer(_work)
 
     async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:  # noqa: N802
-        """Throw an unfinished write away. Unlike containerd's, not while a writer has it open."""
+        """Discard an unfinished write. Unlike in containerd, a write that is open can't be discarded."""
 
         def _work(store: ImageStore) -> Empty:
             space = self._space(context)
             if space.status(store, request.ref) is None:
-                # A plain content store takes that as success, one with namespaces doesn't.
+                # containerd's plain content store reports success here, the one with namespaces doesn't.
                 if space.is_proxy:
                     return Empty()
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
             on_disk = space.ref_on_disk(request.ref)
             if store.content.status(on_disk) is None and space.ref_of(request.ref) == request.ref:
-                on_disk = request.ref  # a pull's, and no client's
+                on_disk = request.ref  # the write belongs to a pull, not to a client
             if not store.content.abort(on_disk):
                 raise IngestLockedError(f"write {request.ref!r} is going on", hint="end it first")
             store.metadata.forget_ingest(space.owner, on_disk)
@@ -192,7 +192,7 @@ class ContentService(ContentServicer):
     async def Write(  # noqa: N802
         self, request_iterator: AsyncIterator[wire.WriteContentRequest], context: Context
     ) -> AsyncIterator[wire.WriteContentResponse]:
-        """Messages into an ingest; see ``upload`` for what each does."""
+        """Write messages into an ingest; see ``upload`` for what each message does."""
         upload: Upload | None = None
         answer = wire.WriteContentResponse()
         try:
@@ -200,7 +200,7 @@ class ContentService(ContentServicer):
                 is_first = upload is None
                 upload = upload or Upload(self._space(context), lease_of(context))
                 await once_unlocked(
-                    # No name for the stage: a failure's frames would hold its message.
+                    # The stage has no local name: otherwise the frames of a failure would keep its message in memory.
                     functools.partial(self._workers.transfer, _stage(upload, request, answer, is_first=is_first))
                 )
                 yield answer
@@ -209,7 +209,7 @@ class ContentService(ContentServicer):
             if upload is not None:
                 yield answer  # containerd sends its last answer twice
         finally:
-            # Before the status goes out: who reads it may come back at once and wants the ingest unlocked.
+            # Before the status is sent: the caller may then open the ingest again at once, and needs it unlocked.
             if upload is not None:
                 await self._workers.transfer(_closing(upload))
 
@@ -218,7 +218,7 @@ class ContentService(ContentServicer):
 
 
 def _piece(blob: BinaryIO, digest: Digest, length: int, position: int) -> bytes:
-    # Not the file's own read(), whose lock would let the event loop wait when the caller leaves a slow disk.
+    # Not the file's read(): if the caller leaves during a slow read, its lock would block close() on the event loop.
     with translated("read", blob.name), damage_named(digest):
         return os.pread(blob.fileno(), min(_READ_BYTES, length), position)
 
@@ -233,7 +233,7 @@ def _closing(upload: Upload) -> Stage:
 def _stage(
     upload: Upload, request: wire.WriteContentRequest, answer: wire.WriteContentResponse, *, is_first: bool
 ) -> Stage:
-    """One message's work, and its answer."""
+    """The work that one message asks for; fills the answer."""
     piece = UploadPart(request.ref, request.total, request.expected, request.offset, request.data)
 
     def _run_stage(store: ImageStore, token: CancelToken) -> None:

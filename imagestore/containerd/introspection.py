@@ -32,15 +32,15 @@ _SERVICES: Final = ("content", "images", "introspection", "leases", "namespaces"
 
 
 class VersionService(VersionServicer):
-    """Says the version."""
+    """Serves the version of this program."""
 
     async def Version(self, request: Empty, context: Context) -> VersionResponse:  # noqa: N802
-        """Ours, not that of a containerd."""
+        """The version of imagestore, not one of containerd."""
         return VersionResponse(version=f"imagestore {__version__}", revision="")
 
 
 class IntrospectionService(IntrospectionServicer):
-    """Tells what is there.
+    """Lists the plugins that exist here, and identifies the server.
 
     Args:
         workers: the store.
@@ -60,7 +60,7 @@ class IntrospectionService(IntrospectionServicer):
         return await self._workers.transfer(_work)
 
     async def Server(self, request: Empty, context: Context) -> wire.ServerResponse:  # noqa: N802
-        """The process; the identifier is that of the store's folder on this machine."""
+        """The process, with an identifier of the store's folder on this machine."""
 
         def _work(store: ImageStore) -> wire.ServerResponse:
             name = f"{socket.gethostname()}:{_text(store.root.absolute())}"
@@ -73,7 +73,7 @@ class IntrospectionService(IntrospectionServicer):
     async def PluginInfo(  # noqa: N802
         self, request: wire.PluginInfoRequest, context: Context
     ) -> wire.PluginInfoResponse:
-        """One of them."""
+        """One plugin, by type and id."""
 
         def _work(store: ImageStore) -> wire.PluginInfoResponse:
             for plugin in _plugins(store):
@@ -100,7 +100,7 @@ def _plugins(store: ImageStore) -> list[wire.Plugin]:
 
 
 def _text(path: Path | str) -> str:
-    """A path as a message can carry it: its bytes need not be text."""
+    """A path as text for a message; bytes that are not UTF-8 are replaced."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 

@@ -40,7 +40,7 @@ class LeasesService(LeasesServicer):
 
     Args:
         workers: the store.
-        collector: told of removals.
+        collector: is notified of removals.
     """
 
     def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
@@ -62,7 +62,7 @@ class LeasesService(LeasesServicer):
         return await self._workers.quick(_work)
 
     async def Delete(self, request: wire.DeleteRequest, context: Context) -> Empty:  # noqa: N802
-        """End a lease; what only it held goes with a collection, with sync before the answer."""
+        """Delete a lease. A collection frees content that only it held; with sync, before the answer."""
 
         def _work(store: ImageStore) -> Empty:
             lease = _get(store, content_view_of(namespace_of(context)), request.id)
@@ -108,7 +108,7 @@ class LeasesService(LeasesServicer):
         return await self._workers.quick(_work)
 
     async def DeleteResource(self, request: wire.DeleteResourceRequest, context: Context) -> Empty:  # noqa: N802
-        """Take something from under a lease; what isn't there is no error."""
+        """Remove a resource from a lease; an absent one is no error."""
 
         def _work(store: ImageStore) -> Empty:
             space, resource = content_view_of(namespace_of(context)), request.resource
@@ -133,7 +133,7 @@ class LeasesService(LeasesServicer):
     async def ListResources(  # noqa: N802
         self, request: wire.ListResourcesRequest, context: Context
     ) -> wire.ListResourcesResponse:
-        """What a lease lists."""
+        """The resources of a lease."""
 
         def _work(store: ImageStore) -> wire.ListResourcesResponse:
             space = content_view_of(namespace_of(context))

@@ -74,7 +74,7 @@ class NamespacesService(NamespacesServicer):
             checked_mask(paths, whole=("labels",), keyed=("labels",))
             with store.metadata.exclusive():
                 before = store.metadata.namespaces().get(name)
-                # One that isn't there is made, as by containerd.
+                # As in containerd, an absent namespace is created.
                 labels = changed_map("labels", before or {}, dict(request.namespace.labels), paths)
                 store.metadata.label_namespace(name, labels)
             return wire.UpdateNamespaceResponse(namespace=wire.Namespace(name=name, labels=labels))
