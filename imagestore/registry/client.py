@@ -95,7 +95,7 @@ class RegistryClient:
         self._on_close = on_close
         self._operations = Operations(self._shared.policy, used_timing)
         self._slots = TransferSlots(self._shared.policy.connections_per_host)
-        # Their own: an upload that held one of the others could wait for ever for its source, in the same registry.
+        # Separate slots: an upload that held a download slot could wait forever for its source in the same registry.
         self._upload_slots = TransferSlots(self._shared.policy.connections_per_host)
         self._foreign_sender = foreign_sender
         self._sessions = sessions or UploadSessions()
@@ -260,10 +260,10 @@ class RegistryClient:
         return ParallelStream(first, size, make=_open_stream, policy=policy, cancel=cancel)
 
     def find_blob(self, reference: Reference, digest: Digest, *, cancel: CancelToken) -> Descriptor:
-        """The size of a blob of which nothing but the digest is known; its media type is that of any bytes.
+        """Find the size of a blob by its digest; the media type of the descriptor is application/octet-stream.
 
         Raises:
-            RegistryError: not there, no access, or no host says its size.
+            RegistryError: not there, no access, or no host states its size.
             OperationCancelledError: cancelled, or past the deadline.
         """
         what = f"blob {digest} of {reference.name}"
@@ -313,7 +313,7 @@ class RegistryClient:
     def referrers(
         self, reference: Reference, digest: Digest, *, artifact_type: str = "", cancel: CancelToken
     ) -> Referrers:
-        """What refers to a document of a reference's repository (signatures, bills of materials).
+        """The referrers of a document in a repository (signatures, bills of materials).
 
         Args:
             reference: names the registry and the repository.
@@ -335,7 +335,7 @@ class RegistryClient:
         )
 
     def writer(self, reference: Reference, *, cancel: CancelToken) -> RepositoryWriter:
-        """What writes to a reference's repository: at the first host that may be pushed to, and at no other.
+        """A writer for a reference's repository, at the first host that may be pushed to, and at no other.
 
         Args:
             reference: names the registry and the repository.
@@ -353,7 +353,7 @@ class RegistryClient:
     def close(self) -> None:
         """Close all connections, those in use when their answer ends; the client is not usable afterwards.
 
-        What runs in other threads ends by its own token.
+        Transfers in other threads are ended by their own tokens, not by this.
         """
         if self._on_close is not None:
             self._on_close()
@@ -365,7 +365,7 @@ class RegistryClient:
         self.close()
 
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
-        """A layer from its own addresses; None when none of them may be asked."""
+        """A foreign layer from its URLs; None if none of them is allowed."""
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._foreign_sender is None or not sources:
             return None
@@ -391,7 +391,7 @@ class RegistryClient:
         operation = self._operations.of(cancel)
         able = [one for one in operation.endpoints(host, self._endpoints) if needed <= one.capabilities]
         if avoid:
-            # If the registry finished what a mirror began, the mirror is more likely at fault.
+            # If a mirror sent the first part and the registry the rest, the mirror is more likely at fault.
             able.sort(
                 key=lambda endpoint: (endpoint.host in avoid, not endpoint.is_upstream and endpoint.host in avoid)
             )
