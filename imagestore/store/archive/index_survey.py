@@ -1,4 +1,4 @@
-"""What there is of an index: every manifest in it, and whether all its content is at hand."""
+"""Surveys an index: every manifest in it, and whether all its content is at hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.store.pull.sources import Documents
 
-    #: Says which of some content is at hand (and, where that matters, keeps it).
+    #: Returns which of some descriptors are at hand (and keeps their content, if it could be collected).
     Look = Callable[[Collection[Descriptor]], Collection[Digest]]
 
 
@@ -85,7 +85,7 @@ def survey(target: Descriptor, documents: Documents, look: Look) -> tuple[Survey
     Args:
         target: an index or a manifest; it must be at hand.
         documents: reads what is at hand.
-        look: says what is.
+        look: returns which descriptors are.
 
     Raises:
         ContentNotFoundError: the target is missing.
