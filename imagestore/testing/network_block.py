@@ -42,7 +42,7 @@ class _Policy:
             raise NetworkBlockedError(host)
 
     def remember(self, addresses: Iterable[str]) -> None:
-        """Addresses that an allowed name has are allowed too."""
+        """Allow the addresses to which an allowed name resolved."""
         self._resolved.update(addresses)
 
 
@@ -85,14 +85,14 @@ def blocked_network(allowed: Sequence[str] = ()) -> Iterator[None]:
         yield
 
 
-# The doors through which Python code leaves the machine. Methods of sockets, with where their address is ...
+# The functions through which Python code reaches the network. Methods of sockets, with the place of the address ...
 _SENDERS: Final[dict[str, Callable[[tuple[Any, ...]], Any]]] = {
     "connect": lambda arguments: arguments[0],
     "connect_ex": lambda arguments: arguments[0],
     "sendto": lambda arguments: arguments[-1],
     "sendmsg": lambda arguments: arguments[3] if len(arguments) > 3 else None,
 }
-# ... and functions that look names up, with the addresses in what they find.
+# ... and functions that resolve names, with the addresses in their results.
 _LOOK_UPS: Final[dict[str, Callable[[Any], list[str]]]] = {
     "getaddrinfo": lambda found: [str(one[4][0]) for one in found],
     "gethostbyname": lambda found: [found],
