@@ -1,8 +1,8 @@
-"""Failpoints: named places in front of and behind every step on disk where a test may end this process.
+"""Failpoints: named places before and after every step on disk, where a test can kill this process.
 
-``IMAGESTORE_FAILPOINT=name:count`` acts the count-th time the place is reached; the name ``*`` counts every place.
-``name:count:ENOSPC`` raises that system error there instead of killing the process. Without the variable a place costs
-one look at a cached value.
+``IMAGESTORE_FAILPOINT=name:count`` kills the process when the place is reached for the count-th time; the name ``*``
+counts every place. ``name:count:ENOSPC`` raises that system error there instead. Without the variable a place costs one
+read of a cached value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GRAMMAR: Final = re.compile(r"(\*|[a-z-]+):([0-9]{1,9})(?::(E[A-Z]+))?")
 
 
 def reach(name: str) -> None:
-    """Say that this place was reached.
+    """Mark that this place is reached, and act if the variable asks for it.
 
     Args:
         name: the place, unique in the program.
@@ -37,7 +37,7 @@ def reach(name: str) -> None:
 
 
 class _Armed:
-    """What the variable asks for; counts over all threads."""
+    """The parsed variable; counts the visits of all threads."""
 
     def __init__(self, name: str, after: int, number: int) -> None:
         self._name = name
