@@ -10,8 +10,8 @@
                 ...
             image = await pull.result()
 
-The work is done in worker threads by :class:`imagestore.ImageStore`, whose methods these are.
-When a task is cancelled, its transfer is cancelled too, and the task waits until that has given back what it brought.
+The methods are those of :class:`imagestore.ImageStore`, which runs in worker threads. When a task is cancelled, its
+transfer is cancelled too, and the task waits until the transfer has released what it holds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Transfers at work at one time in one store; more wait.
+#: Transfers that run at the same time in one store; further ones wait.
 _TRANSFERS: Final = 16
 
 
@@ -83,7 +83,7 @@ class AsyncImageStore:
     """An open store. Several tasks may use it at the same time.
 
     Args:
-        store: does the work; who opened it closes it.
+        store: does the work; the caller closes it.
     """
 
     def __init__(self, store: ImageStore) -> None:
@@ -119,15 +119,15 @@ class AsyncImageStore:
         platform: str | Platform | None = None,
         credentials: CredentialLookup | None = None,
     ) -> AsyncIterator[Pulling]:
-        """A pull whose events are iterated while it goes on. To leave the block before its end cancels it.
+        """A pull whose events are iterated while it runs. Leaving the block before the pull has ended cancels it.
 
         Raises:
-            ImageStoreError: the pull failed, and result() wasn't asked for.
+            ImageStoreError: the pull failed, and result() was not called.
         """
         pull = Pulling()
         failure: Exception | None = None
 
-        async def work() -> None:
+        async def _run_pull() -> None:
             try:
                 pull.image = await self.pull(
                     reference,
@@ -142,7 +142,7 @@ class AsyncImageStore:
                 pull.end()
 
         async with anyio.create_task_group() as group:
-            group.start_soon(work)
+            group.start_soon(_run_pull)
             try:
                 yield pull
             except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
@@ -248,10 +248,10 @@ class AsyncImageStore:
         return await anyio.to_thread.run_sync(work)
 
     async def _transfer(self, work: Callable[[CancelToken], T]) -> T:
-        """Do cancellable work in a thread; when the task is cancelled the work is, and the task waits for its end."""
+        """Run work in a thread. If the task is cancelled, the work is cancelled, and the task waits for its end."""
         token, failure = CancelToken(), None
 
-        async def watch() -> None:
+        async def _watch() -> None:
             try:
                 await anyio.sleep_forever()
             finally:
@@ -259,11 +259,11 @@ class AsyncImageStore:
 
         result: list[T] = []
         async with anyio.create_task_group() as group:
-            group.start_soon(watch)
+            group.start_soon(_watch)
             try:
                 result.append(await anyio.to_thread.run_sync(work, token, limiter=self._transfers))
             except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
-                # Where the task was cancelled, that is what the caller hears.
+                # If the task was cancelled, the caller gets the cancellation, not the work's error.
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 failure = error
             group.cancel_scope.cancel()
@@ -275,8 +275,8 @@ class AsyncImageStore:
 class Pulling:
     """A pull in progress: an asynchronous iterator of its events, and its result.
 
-    An event that says how far a blob is gives way to a later one of that blob, if it wasn't taken; all others are
-    kept. So a slow reader holds nothing up and misses nothing that matters.
+    A progress event of a blob that was not read yet is replaced by the next one of that blob; all other events are
+    kept. So a slow reader neither delays the pull nor misses an event that matters.
     """
 
     def __init__(self) -> None:
@@ -286,13 +286,13 @@ class Pulling:
         self._loop = anyio.lowlevel.current_token()
         self._has_come = anyio.Event()
         self._is_over = anyio.Event()
-        #: What came of it, for result().
+        #: The outcome, for result().
         self.image: Image | None = None
         self.error: Exception | None = None
         self.is_told = False
 
     def put(self, event: Event) -> None:
-        """An observer: keep an event, and wake who waits for one. Called from worker threads."""
+        """An observer: keep an event, and wake the task that waits for one. Called from worker threads."""
         with self._lock:
             self._count += 1
             key: object = self._count
@@ -309,7 +309,7 @@ class Pulling:
         self._has_come.set()
 
     def end(self) -> None:
-        """Nothing comes any more. Called on the event loop."""
+        """No further event follows. Called on the event loop."""
         self._is_over.set()
         self._has_come.set()
 

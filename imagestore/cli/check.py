@@ -116,7 +116,7 @@ def _lines() -> Callable[[CheckProgress], None]:
     """Says now and then how far it is; short checks say nothing."""
     due = time.monotonic() + _LINE_SECONDS
 
-    def tell(progress: CheckProgress) -> None:
+    def _print_progress(progress: CheckProgress) -> None:
         nonlocal due
         if time.monotonic() < due:
             return
@@ -125,7 +125,7 @@ def _lines() -> Callable[[CheckProgress], None]:
         line = f"hashed {progress.blobs_done} of {progress.blobs_total} blobs, {done} of {total}"
         print(line, file=sys.stderr, flush=True)
 
-    return tell
+    return _print_progress
 
 
 def _rebuild(app: App, *, is_forced: bool) -> RebuildReport:

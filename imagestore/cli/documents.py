@@ -90,7 +90,7 @@ def _with_source(function: Callable[..., None]) -> Callable[..., None]:
     @output_option
     @pass_app
     @functools.wraps(function)
-    def command(
+    def _command(
         app: App,
         reference: str,
         runtime_handler: str | None,
@@ -109,7 +109,7 @@ def _with_source(function: Callable[..., None]) -> Callable[..., None]:
             app.credentials = options.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
         function(app, _Source(runtime_handler, platform, is_local), reference, output)
 
-    return command
+    return _command
 
 
 def _write(raw: bytes, descriptor: Descriptor, output: str) -> None:

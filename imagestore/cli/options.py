@@ -26,12 +26,12 @@ F = TypeVar("F", bound="Callable[..., Any]")
 def all_of(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Options and arguments that several commands have, in the order of their help."""
 
-    def decorate(function: Any) -> Any:
+    def _decorate(function: Any) -> Any:
         for each in reversed(decorators):
             function = each(function)
         return function
 
-    return decorate
+    return _decorate
 
 
 def handler_option(help_text: str) -> Callable[[F], F]:

@@ -103,11 +103,11 @@ def _secret(name: str) -> str:
 
 
 def _run(command: tuple[str, ...], proxy: ProxyServer, hosts: frozenset[str]) -> int:
-    def address(found: re.Match[str]) -> str:
+    def _address(found: re.Match[str]) -> str:
         # Braces belong to the command, unless they hold a host that this recording knows.
         return proxy.url_of(found[1]).partition("://")[2] if found[1] in hosts else found.group()
 
-    arguments = [re.sub(r"\{([a-z0-9][a-z0-9._-]*(?::[0-9]+)?)\}", address, one) for one in command]
+    arguments = [re.sub(r"\{([a-z0-9][a-z0-9._-]*(?::[0-9]+)?)\}", _address, one) for one in command]
     environment = {**os.environ, **proxy.environment()}
     try:
         ended = subprocess.run(arguments, env=environment, check=False)

@@ -227,7 +227,7 @@ def serve(
         mirror=_mirror(mirror_address) if mirror_address is not None else None,
     )
 
-    def open_store(config: Config | None) -> ImageStore:
+    def _open_store(config: Config | None) -> ImageStore:
         # An App of its own each time: it reads the configuration once.
         opened = App(given_root, given_config, sources, content=app.content, scope=app.scope)
         if config is not None:
@@ -237,7 +237,7 @@ def serve(
 
     signals.raise_if_signalled()
     try:
-        ServerProcess(settings, open_store).run()
+        ServerProcess(settings, _open_store).run()
     except ImageStoreError as error:
         if log_format != "json":
             raise

@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP do to a command: end it, in order where it has a token to cancel."""
+"""SIGINT, SIGTERM and SIGHUP end a command; if it has a cancel token, by that."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 #: Signals that end a command.
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: How long a command may take to end in order before another signal ends it as it is.
+#: Seconds after the first signal from which on a further signal ends the command at once.
 _PATIENCE_SECONDS: Final = 1.0
-#: Whether a signal to end came. Python drops an exception that is raised in a finalizer or a callback of the import
-#: system; this remembers it.
+#: Whether a signal arrived. Python drops an exception that is raised in a finalizer or a callback of the import system;
+#: this records it.
 _has_come = False
 
 
 def _heard() -> list[signal.Signals]:
-    """Signals that aren't ignored from the start, as under nohup or for background jobs of shells."""
+    """The signals to handle: not those ignored at start, as under nohup or in background jobs of shells."""
     return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
 
@@ -42,7 +42,7 @@ def raise_on_signals() -> None:
 
 
 def raise_if_signalled() -> None:
-    """Called before long work.
+    """Raise the interrupt that Python dropped; call this before long work.
 
     Raises:
         KeyboardInterrupt: a signal to end came, and Python dropped the exception.
@@ -55,13 +55,13 @@ def raise_if_signalled() -> None:
 def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[CancelToken]:
     """A token that signals cancel, so that sockets close and leases are released in order.
 
-    A signal that comes a second later or more ends the command all the same: a command that waits for a file system
-    that hangs doesn't see the token. (Some wrappers pass one Ctrl-C on twice.)
+    A further signal a second or more after the first ends the command at once, since a command that waits for a hanging
+    file system doesn't see the token. An earlier one is ignored: some wrappers forward one Ctrl-C twice.
     """
     token = CancelToken(deadline_seconds)
     first: float | None = None
 
-    def cancel(_signum: int, _frame: object) -> None:
+    def _cancel(_signum: int, _frame: object) -> None:
         nonlocal first
         now = time.monotonic()
         if first is not None and now - first >= _PATIENCE_SECONDS:
@@ -69,7 +69,7 @@ def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[C
         first = now if first is None else first
         token.cancel_beside("interrupted")
 
-    before = {number: signal.signal(number, cancel) for number in _heard()}
+    before = {number: signal.signal(number, _cancel) for number in _heard()}
     try:
         raise_if_signalled()
         yield token

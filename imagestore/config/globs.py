@@ -1,8 +1,8 @@
 """Path patterns in Go's dialect (path/filepath.Glob and Match), which containerd's ``imports`` use.
 
 Not the shell's: ``*`` finds hidden files too, ``[^a]`` negates, a backslash quotes the next character, and there is no
-``**``. Results come in byte order of their names. Matching takes time proportional to pattern times name, whatever the
-number of stars.
+``**``. Results are in byte order of their names. Matching takes time proportional to the length of the pattern times
+that of the name, for any number of stars.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class _One:
     is_negated: bool = False
 
     def fits(self, character: str) -> bool:
+        """Whether this element accepts the character."""
         return any(low <= character <= high for low, high in self.ranges) is not self.is_negated
 
 
@@ -42,7 +43,7 @@ def expand(pattern: str) -> list[str]:
     Folders that can't be read are passed over, as in Go.
 
     Raises:
-        ValueError: the pattern is malformed; says how.
+        ValueError: the pattern is malformed.
     """
     if not _MAGIC.search(pattern):
         return [pattern] if os.path.lexists(pattern) else []

@@ -43,7 +43,7 @@ def read(host: str, document: Table) -> RegistryHosts:
 
 
 def examine(host: str, document: Table) -> RegistryHosts:
-    """What the main configuration says about a registry host, for who wants to know what is wrong as a finding.
+    """What the main configuration says about a registry host; as read(), but an error can be reported as a finding.
 
     Raises:
         RefusalError: it can't be used.
@@ -55,7 +55,7 @@ def examine(host: str, document: Table) -> RegistryHosts:
     found = tuple(_host(url, entry, document) for url in endpoints if entry is not None)
     own = next((each for each in found if each.base.split("/")[2] == api_host(host)), None)
     if own is not None:
-        # The registry isn't asked in another way than this: it is how people write that one speaks plain http.
+        # An endpoint that names the registry itself replaces the default: so users configure plain http for it.
         return RegistryHosts(found, HostConfig(own.base, connection=own.connection, location=own.location))
     name = api_host(host) if api_host(host) in certificates(document) else host
     return RegistryHosts(found, HostConfig(connection=_tls(name, document)))
@@ -88,11 +88,11 @@ def _endpoints(entry: Entry) -> list[str]:
 
 
 def _host(url: str, entry: Entry, document: Table) -> HostConfig:
-    def refuse(text: str, hint: str = "") -> Exception:
+    def _refuse(text: str, hint: str = "") -> Exception:
         return refusal(entry.location, dotted(entry.path), f"{show(url)}: {text}", hint)
 
-    # A path is taken as it stands here; only without one the API's own is meant.
-    base = base_url(_with_scheme(url), override_path=True, refuse=refuse)
+    # A path is used unchanged; without one, the API's path /v2 is used.
+    base = base_url(_with_scheme(url), override_path=True, refuse=_refuse)
     if base.count("/") == 2:
         base += "/v2"
     return HostConfig(base, _CAPABILITIES, (), _tls(base.split("/")[2], document), str(entry.location))
@@ -117,7 +117,7 @@ def is_local(host: str) -> bool:
 def _tls(host: str, document: Table) -> ConnectionSettings:
     table = child(child(child(registry_table(document), "configs"), host), "tls")
 
-    def text(key: str) -> str:
+    def _text(key: str) -> str:
         entry = table.get(key)
         if entry is not None and not isinstance(entry.value, str):
             raise refusal(entry.location, dotted(entry.path), "expected a file name")
@@ -125,7 +125,7 @@ def _tls(host: str, document: Table) -> ConnectionSettings:
 
     skip = table.get("insecure_skip_verify")
     places = {str(entry.value): entry.location for key, entry in table.items() if key in ("ca_file", "cert_file")}
-    authority, certificate, key = text("ca_file"), text("cert_file"), text("key_file")
+    authority, certificate, key = _text("ca_file"), _text("cert_file"), _text("key_file")
     if key and not certificate:
         entry = table["key_file"]
         raise refusal(entry.location, dotted(entry.path), "expected the certificate's cert_file next to it")

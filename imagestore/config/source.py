@@ -91,17 +91,17 @@ def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
     lines = KeyLines(text, name)
     document = _parse_toml(text, name)
 
-    def locate(path: KeyPath) -> Location:
+    def _locate(path: KeyPath) -> Location:
         return Location(name, lines.find(path))
 
-    _check_numbers(document, (), locate)
-    table = fold_file(build(document, locate), findings)
+    _check_numbers(document, (), _locate)
+    table = fold_file(build(document, _locate), findings)
     version, is_versioned = _take_version(table, name)
     return SourceFile(name, version, is_versioned, _take_imports(table), table)
 
 
 def _decode(raw: bytes, name: str) -> str:
-    # Windows editors write the mark; containerd 1 reads past it, tomllib and containerd 2 don't.
+    # Windows editors write a byte-order mark; containerd 1 skips it, tomllib and containerd 2 don't.
     raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
         text = raw.decode("utf-8")

@@ -46,7 +46,7 @@ class ContentService(ContentServicer):
 
     Args:
         workers: the store.
-        collector: told of removals.
+        collector: is notified of removals.
         proxy: the one view that all calls get, whatever their headers; None to go by namespaces.
     """
 
@@ -58,16 +58,16 @@ class ContentService(ContentServicer):
     async def Info(self, request: wire.InfoRequest, context: Context) -> wire.InfoResponse:  # noqa: N802
         """Size, times and labels of a blob."""
 
-        def work(store: ImageStore) -> wire.InfoResponse:
+        def _work(store: ImageStore) -> wire.InfoResponse:
             found = self._space(context).get(store, Digest.parse(request.digest))
             return wire.InfoResponse(info=_info(found))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def Update(self, request: wire.UpdateRequest, context: Context) -> wire.UpdateResponse:  # noqa: N802
         """Change labels."""
 
-        def work(store: ImageStore) -> wire.UpdateResponse:
+        def _work(store: ImageStore) -> wire.UpdateResponse:
             space, digest = self._space(context), Digest.parse(request.info.digest)
             paths = list(request.update_mask.paths)
             checked_mask(paths, whole=("labels",), keyed=("labels",))
@@ -77,31 +77,31 @@ class ContentService(ContentServicer):
                 space.set_labels(store, digest, labels)
                 return wire.UpdateResponse(info=_info(space.get(store, digest)))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def List(  # noqa: N802
         self, request: wire.ListContentRequest, context: Context
     ) -> AsyncIterator[wire.ListContentResponse]:
         """Blobs by digest or label."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> list[wire.Info]:
+        def _work(store: ImageStore, cancel: CancelToken) -> list[wire.Info]:
             wanted = Filter.parse(request.filters)
             return [_info(each) for each in wanted.among(self._space(context).all(store), _fields, cancel)]
 
-        found = await self._workers.transfer(work)
+        found = await self._workers.transfer(_work)
         for start in range(0, len(found), _LIST_LENGTH):
             yield wire.ListContentResponse(info=found[start : start + _LIST_LENGTH])
 
     async def Delete(self, request: wire.DeleteContentRequest, context: Context) -> Empty:  # noqa: N802
-        """Let the namespace forget a blob."""
+        """Remove a blob from the namespace."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             space, digest = self._space(context), Digest.parse(request.digest)
             if not space.forget(store, digest):
                 raise ContentNotFoundError(f"content {digest} is not in {space.owner}")
             return Empty()
 
-        done = await self._workers.quick(work)
+        done = await self._workers.quick(_work)
         if self._proxy is None:
             self._collector.note_removal()
         return done
@@ -109,9 +109,9 @@ class ContentService(ContentServicer):
     async def Read(  # noqa: N802
         self, request: wire.ReadContentRequest, context: Context
     ) -> AsyncIterator[wire.ReadContentResponse]:
-        """A blob's bytes; offsets in answers count from where the request begins."""
+        """A blob's bytes; offsets in the answers count from the requested offset."""
 
-        def begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
+        def _begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
             found = self._space(context).get(store, Digest.parse(request.digest))
             blob = store.content.open(found.digest)
             try:
@@ -119,16 +119,16 @@ class ContentService(ContentServicer):
                 if start > size:
                     raise OutOfRangeError(f"content {found.digest}: offset {start} is behind its end at {size}")
                 end = min(start + request.size, size) if request.size > 0 else size
-                # The first piece at once: most reads are small, and each turn of the threads costs.
+                # Read the first piece here: most reads are small, and each further call of a thread costs time.
                 return blob, start, end, _piece(blob, found.digest, end - start, start)
             except BaseException:
                 blob.close()
                 raise
 
-        blob, start, end, data = await self._workers.transfer(begin)
+        blob, start, end, data = await self._workers.transfer(_begin)
         digest = Digest.parse(request.digest)
 
-        def read(length: int, position: int) -> Callable[[ImageStore, CancelToken], bytes]:
+        def _read(length: int, position: int) -> Callable[[ImageStore, CancelToken], bytes]:
             return lambda _store, _token: _piece(blob, digest, length, position)
 
         with blob:
@@ -136,17 +136,17 @@ class ContentService(ContentServicer):
             while data:
                 answer = [wire.ReadContentResponse(offset=position - start, data=data)]
                 position += len(data)
-                # Callers may take their time: no copy waits here, but the one that goes out.
+                # A slow caller must not keep a second copy of the piece in memory while the first is being sent.
                 data = b""
                 yield answer.pop()
                 if position >= end:
                     break
-                data = await self._workers.transfer(read(end - position, position))
+                data = await self._workers.transfer(_read(end - position, position))
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:  # noqa: N802
         """One unfinished write."""
 
-        def work(store: ImageStore) -> wire.StatusResponse:
+        def _work(store: ImageStore) -> wire.StatusResponse:
             space = self._space(context)
             status = space.status(store, request.ref)
             if status is None:
@@ -154,45 +154,45 @@ class ContentService(ContentServicer):
             expected = store.metadata.ingests(space.owner)
             return wire.StatusResponse(status=_status(space, status, expected))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def ListStatuses(  # noqa: N802
         self, request: wire.ListStatusesRequest, context: Context
     ) -> wire.ListStatusesResponse:
         """Unfinished writes; a filter may ask for ref."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
+        def _work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
             wanted, space = Filter.parse(request.filters), self._space(context)
             expected = store.metadata.ingests(space.owner)
             found = wanted.among(space.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
             return wire.ListStatusesResponse(statuses=[_status(space, each, expected) for each in found])
 
-        return await self._workers.transfer(work)
+        return await self._workers.transfer(_work)
 
     async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:  # noqa: N802
-        """Throw an unfinished write away. Unlike containerd's, not while a writer has it open."""
+        """Discard an unfinished write. Unlike in containerd, a write that is open can't be discarded."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             space = self._space(context)
             if space.status(store, request.ref) is None:
-                # A plain content store takes that as success, one with namespaces doesn't.
+                # containerd's plain content store reports success here, the one with namespaces doesn't.
                 if space.is_proxy:
                     return Empty()
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
             on_disk = space.ref_on_disk(request.ref)
             if store.content.status(on_disk) is None and space.ref_of(request.ref) == request.ref:
-                on_disk = request.ref  # a pull's, and no client's
+                on_disk = request.ref  # the write belongs to a pull, not to a client
             if not store.content.abort(on_disk):
                 raise IngestLockedError(f"write {request.ref!r} is going on", hint="end it first")
             store.metadata.forget_ingest(space.owner, on_disk)
             return Empty()
 
-        return await once_unlocked(lambda: self._workers.quick(work))
+        return await once_unlocked(lambda: self._workers.quick(_work))
 
     async def Write(  # noqa: N802
         self, request_iterator: AsyncIterator[wire.WriteContentRequest], context: Context
     ) -> AsyncIterator[wire.WriteContentResponse]:
-        """Messages into an ingest; see ``upload`` for what each does."""
+        """Write messages into an ingest; see ``upload`` for what each message does."""
         upload: Upload | None = None
         answer = wire.WriteContentResponse()
         try:
@@ -200,7 +200,7 @@ class ContentService(ContentServicer):
                 is_first = upload is None
                 upload = upload or Upload(self._space(context), lease_of(context))
                 await once_unlocked(
-                    # No name for the stage: a failure's frames would hold its message.
+                    # The stage has no local name: otherwise the frames of a failure would keep its message in memory.
                     functools.partial(self._workers.transfer, _stage(upload, request, answer, is_first=is_first))
                 )
                 yield answer
@@ -209,7 +209,7 @@ class ContentService(ContentServicer):
             if upload is not None:
                 yield answer  # containerd sends its last answer twice
         finally:
-            # Before the status goes out: who reads it may come back at once and wants the ingest unlocked.
+            # Before the status is sent: the caller may then open the ingest again at once, and needs it unlocked.
             if upload is not None:
                 await self._workers.transfer(_closing(upload))
 
@@ -218,25 +218,25 @@ class ContentService(ContentServicer):
 
 
 def _piece(blob: BinaryIO, digest: Digest, length: int, position: int) -> bytes:
-    # Not the file's own read(), whose lock would let the event loop wait when the caller leaves a slow disk.
+    # Not the file's read(): if the caller leaves during a slow read, its lock would block close() on the event loop.
     with translated("read", blob.name), damage_named(digest):
         return os.pread(blob.fileno(), min(_READ_BYTES, length), position)
 
 
 def _closing(upload: Upload) -> Stage:
-    def stage(_store: ImageStore, _token: CancelToken) -> None:
+    def _run_stage(_store: ImageStore, _token: CancelToken) -> None:
         upload.close()
 
-    return stage
+    return _run_stage
 
 
 def _stage(
     upload: Upload, request: wire.WriteContentRequest, answer: wire.WriteContentResponse, *, is_first: bool
 ) -> Stage:
-    """One message's work, and its answer."""
+    """The work that one message asks for; fills the answer."""
     piece = UploadPart(request.ref, request.total, request.expected, request.offset, request.data)
 
-    def stage(store: ImageStore, token: CancelToken) -> None:
+    def _run_stage(store: ImageStore, token: CancelToken) -> None:
         if is_first:
             upload.open(store, piece)
         else:
@@ -251,7 +251,7 @@ def _stage(
         answer.offset = upload.offset
         answer.digest = str(upload.digest)
 
-    return stage
+    return _run_stage
 
 
 def _stat(answer: wire.WriteContentResponse, status: IngestStatus, total: int) -> None:

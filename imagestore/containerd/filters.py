@@ -1,16 +1,16 @@
 """containerd's filter language, for every List: which objects a caller wants (containerd, pkg/filters).
 
-    filter    selector ("," selector)*            all of them must fit; of several filters one must
-    selector  path [operator value]               without operator: the field is there
+    filter    selector ("," selector)*            all selectors must match; of several filters, one must
+    selector  path [operator value]               without operator: the field must exist
     operator  "==" | "!=" | "~="                  ~= is a regular expression, found anywhere in the value
     path      name ("." name)*                    a name is [A-Za-z0-9_]+ or quoted: labels."containerd.io/gc.root"
     value     a bare word or "quoted"; after ~= also /quoted/ or |quoted|, with which no other value may begin
 
 All quotes are as those of Go's strings: ``/\\d/`` has to be written ``/\\\\d/``.
 
-A field that isn't there differs from every value, and is empty text to a regular expression. A field that is unknown
-of is only absent. A regular expression that can't be read fits nothing, as in containerd, and is logged; one that
-containerd could use and that is too big for us is refused. ``expressions`` has the bounds.
+An absent field differs from every value, and a regular expression sees it as empty text. An unknown field counts as
+absent. As in containerd, an invalid regular expression matches nothing; it is logged. An expression that is valid in
+containerd but too big here is refused. ``expressions`` has the bounds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4}
 _SIMPLE: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
 _LONGEST_FILTER: Final = 16 * 1024
 _MOST_FILTERS: Final = 1024
-#: Of all filters of a request, since each condition is read, kept and asked for each object.
+#: Limit of all filters of a request together, since each condition is parsed, kept and tested for each object.
 _LONGEST_FILTERS: Final = 256 * 1024
 
 
@@ -59,6 +59,11 @@ class _Selector:
     expression: Expression | None = None
 
     def fits(self, fields: Fields) -> bool:
+        """Whether an object with these fields meets the condition.
+
+        Raises:
+            UnsupportedExpressionError: matching the expression costs more than a request may.
+        """
         value = fields(self.path)
         if self.operator == "==":
             return value == self.value
@@ -83,7 +88,7 @@ class Filter:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Filter:
-        """Read them; no filter at all, or an empty one, fits everything.
+        """Parse the filters. Without filters, or if one is empty, every object matches.
 
         Raises:
             InvalidInputError: one breaks the grammar; says where.
@@ -100,14 +105,14 @@ class Filter:
         return cls(tuple(_Parser(text, expressions).parse() for text in texts))
 
     def among(self, found: Iterable[T], fields: Callable[[T], Fields], cancel: CancelToken) -> Iterator[T]:
-        """Those objects that are wanted.
+        """The objects that match.
 
-        Expressions over many objects may take seconds, so this is no quick work; it ends when the caller leaves.
+        Expressions over many objects may take seconds, so this must not run on the event loop.
 
         Args:
             found: the objects.
             fields: gives an object's fields by path.
-            cancel: asked before each object and each filter.
+            cancel: checked before each object and each filter.
 
         Raises:
             OperationCancelledError: the caller has left.
@@ -136,12 +141,12 @@ def labelled(plain: Mapping[str, str], **maps: Mapping[str, str]) -> Fields:
         maps: named maps; what follows the name, joined by dots, is the key.
     """
 
-    def field(path: tuple[str, ...]) -> str | None:
+    def _field(path: tuple[str, ...]) -> str | None:
         if len(path) > 1 and path[0] in maps:
             return maps[path[0]].get(".".join(path[1:]))
         return plain.get(".".join(path))
 
-    return field
+    return _field
 
 
 class _Parser:
@@ -155,6 +160,13 @@ class _Parser:
         self._position = 0
 
     def parse(self) -> tuple[_Selector, ...]:
+        """The selectors of the filter; none if it is empty.
+
+        Raises:
+            InvalidInputError: the text breaks the grammar.
+            UnsupportedError: it has a regular expression, and google-re2 is not installed.
+            UnsupportedExpressionError: a regular expression is beyond the bounds of ``expressions``.
+        """
         if not self._text.strip():
             return ()
         selectors = [self._selector()]
@@ -211,7 +223,7 @@ class _Parser:
         inner = self._text[self._position + 1 : end]
         self._position = end + 1
         found = _ESCAPE.sub(lambda escape: self._unescaped(escape, quote), inner)
-        # Bytes that were written one by one may be a character together.
+        # Escapes of single bytes may together form one UTF-8 character.
         return found.encode(errors="surrogateescape").decode(errors="surrogateescape")
 
     def _unescaped(self, escape: re.Match[str], quote: str) -> str:

@@ -1,8 +1,8 @@
 """containerd.services.images.v1: named images of a namespace; in the store's own, the handlers' records are among them.
 
-An image that a client makes is a root of its namespace's content from then on, and a record if it can be one (see
-``adoption``). Where a record goes by the name already, a client's image can't be made; one that was there before is
-hidden by the record and goes with it.
+An image that a client makes is a root of its namespace's content from then on. It also becomes a record if it can be
+one (see ``adoption``). If a record has the name already, a client can't make an image of that name. If a client's image
+was there first, the record hides it, and it is removed together with the record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from imagestore.store.workers import Lent, StoreWorkers
     from imagestore.util.cancel import CancelToken
 
-#: Images that are looked at together, to see whether they can be records.
+#: Images that are examined at the same time, to decide whether they can be records.
 _LOOKS_AT_ONCE: Final = 4
 _UNPINS: Final = f"labels.{image_records.PINNED_LABEL}"
 
@@ -55,27 +55,27 @@ class ImagesService(ImagesServicer):
 
     Args:
         workers: the store.
-        collector: told of removals.
+        collector: is notified of removals.
     """
 
     def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
         self._workers = workers
         self._collector = collector
-        # Each may read hundreds of megabytes of documents, and wait for verifiers.
+        # Examining an image may read hundreds of megabytes of documents and wait for a verifier.
         self._looks = asyncio.Semaphore(_LOOKS_AT_ONCE)
 
     async def Get(self, request: wire.GetImageRequest, context: Context) -> wire.GetImageResponse:  # noqa: N802
         """One image."""
 
-        def work(store: ImageStore) -> wire.GetImageResponse:
+        def _work(store: ImageStore) -> wire.GetImageResponse:
             return wire.GetImageResponse(image=_wire(existing_image(store, namespace_of(context), request.name)))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:  # noqa: N802
         """Images in the order of their names."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> wire.ListImagesResponse:
+        def _work(store: ImageStore, cancel: CancelToken) -> wire.ListImagesResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
             found = {image.name: image for image in store.metadata.named_images(namespace)}
             if namespace == HOME:
@@ -83,12 +83,12 @@ class ImagesService(ImagesServicer):
             in_order = [found[name] for name in sorted(found)]
             return wire.ListImagesResponse(images=map(_wire, wanted.among(in_order, _fields, cancel)))
 
-        return await self._workers.transfer(work)
+        return await self._workers.transfer(_work)
 
     async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
-        """Name a descriptor; what it names need not be there. In the store's namespace a whole image is a record."""
+        """Name a descriptor; its content may be absent. In the store's namespace, a whole image becomes a record."""
 
-        def work(store: ImageStore, _: CancelToken) -> NamedImage:
+        def _work(store: ImageStore, _: CancelToken) -> NamedImage:
             now = _moment(request)
             image = _checked(request.image, namespace_of(context))
             with store.metadata.exclusive():
@@ -98,7 +98,7 @@ class ImagesService(ImagesServicer):
                 return _put(store, replace(image, created_at=now, updated_at=now))
 
         with self._workers.hold() as lent:
-            image = await self._workers.transfer(work, held=lent)
+            image = await self._workers.transfer(_work, held=lent)
             image = await self._adopted(context, lent, image)
         return wire.CreateImageResponse(image=_wire(image))
 
@@ -106,15 +106,15 @@ class ImagesService(ImagesServicer):
         """Change labels, annotations or target of an image; a record moves to a target whose content is here."""
         paths = list(request.update_mask.paths)
 
-        def change(image: NamedImage) -> NamedImage:
+        def _change(image: NamedImage) -> NamedImage:
             return _updated(image, request.image, paths)
 
-        def work(store: ImageStore, _: CancelToken) -> _Update:
+        def _work(store: ImageStore, _: CancelToken) -> _Update:
             namespace = namespace_of(context)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
             with store.metadata.exclusive():
                 before = existing_image(store, namespace, request.image.name)
-                after = replace(change(before), updated_at=_moment(request))
+                after = replace(_change(before), updated_at=_moment(request))
                 _lease_expiring(store, after, lease_of(context))
                 is_moved = after.target.digest != before.target.digest
                 record = image_records.find(store, before.name) if namespace == HOME else None
@@ -126,14 +126,14 @@ class ImagesService(ImagesServicer):
                     return _Update(after, is_moved, is_looked_at=True, is_to_move=True)
                 image_records.relabel(store, record, after.labels, may_unpin=_UNPINS in paths)
                 now = existing_image(store, namespace, before.name)
-                # The handler's platform may be another one by now.
+                # The handler's platform may have changed since the record was made.
                 return _Update(now, is_moved, is_looked_at=is_target_given)
 
         with self._workers.hold() as lent:
-            done = await self._workers.transfer(work, held=lent)
+            done = await self._workers.transfer(_work, held=lent)
             image = done.image
             if done.is_looked_at:
-                move = change if done.is_to_move else None
+                move = _change if done.is_to_move else None
                 image = await self._adopted(context, lent, image, move, may_unpin=_UNPINS in paths)
         if done.is_moved:
             self._collector.note_removal()
@@ -148,29 +148,29 @@ class ImagesService(ImagesServicer):
         *,
         may_unpin: bool = False,
     ) -> NamedImage:
-        """A stored image as a record, if it can be one; or a record's, moved."""
+        """Make a record of a stored image, if it can be one; with ``move``, move the record instead."""
         if record_sync.reference_of(image) is None:
             return image
         loop = asyncio.get_running_loop()
 
-        def work(store: ImageStore, cancel: CancelToken) -> NamedImage:
+        def _work(store: ImageStore, cancel: CancelToken) -> NamedImage:
             try:
                 return record_sync.RecordUpdate(store, move or _as_it_is, may_unpin, cancel).run(image.name)
             except ImageNotFoundError:
                 if move is not None:
                     raise
-                return image  # removed right after
+                return image  # it was removed in the meantime
             finally:
-                # A caller who leaves doesn't end a verifier at once.
+                # Released here, since a verifier may still run after the caller has left.
                 loop.call_soon_threadsafe(self._looks.release)
 
         await self._looks.acquire()
-        return await self._workers.transfer(work, held=lent)
+        return await self._workers.transfer(_work, held=lent)
 
     async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:  # noqa: N802
-        """Remove an image, or a handler's record; its content goes with a collection, with sync before the answer."""
+        """Remove an image, or a handler's record. A collection frees its content; with sync, before the answer."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             namespace = namespace_of(context)
             with store.metadata.exclusive():
                 image = existing_image(store, namespace, request.name)
@@ -182,7 +182,7 @@ class ImagesService(ImagesServicer):
                 store.metadata.remove_named_image(namespace, request.name)
             return Empty()
 
-        done = await self._workers.quick(work)
+        done = await self._workers.quick(_work)
         if request.sync:
             await self._collector.run()
         else:
@@ -192,13 +192,13 @@ class ImagesService(ImagesServicer):
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """How far an update came in its first step.
+    """The state of an update after its first step.
 
     Attributes:
-        image: as stored; as it is to be, for a record that has to be moved yet.
-        is_moved: it has another target.
-        is_looked_at: whether it can be a record, or which manifest the record has, is to be found out.
-        is_to_move: it is a record that isn't moved yet.
+        image: as stored; for a record that is still to be moved, as it is to become.
+        is_moved: the target changes.
+        is_looked_at: a second step must examine the content: can it be a record, and with which manifest?
+        is_to_move: it is a record that the second step moves.
     """
 
     image: NamedImage
@@ -212,14 +212,14 @@ def _as_it_is(image: NamedImage) -> NamedImage:
 
 
 def _lease_expiring(store: ImageStore, image: NamedImage, lease: str) -> None:
-    """Put an image with gc.expire under the caller's lease; others need none (containerd, core/metadata)."""
+    """Put an image with a gc.expire label under the caller's lease; others need none (containerd, core/metadata)."""
     if lease and EXPIRE in image.labels:
         key = content_view_of(image.namespace).lease_key(lease)
         store.metadata.lease_image(key, image.name, store.config.default_handler)
 
 
 def _put(store: ImageStore, image: NamedImage) -> NamedImage:
-    """Store a client's image; one of a record's index keeps the manifests that records have of it, as they do."""
+    """Store a client's image. If records have manifests of the same index, the image keeps those manifests too."""
     image = replace(image, labels=foreign_labels(image.labels))
     if image.namespace == HOME:
         image = replace(image, also_keeps=record_sync.held_with(store, image))
@@ -227,7 +227,7 @@ def _put(store: ImageStore, image: NamedImage) -> NamedImage:
 
 
 def _check_movable(record: HandlerImage, after: NamedImage) -> None:
-    """Only the default handler's record goes by a reference, and moves; its content is looked at later."""
+    """Refuse to move a record of another handler: only the default handler's is named by a reference alone."""
     checked(after.labels)
     if record_sync.reference_of(after) is None:
         raise PreconditionError(

@@ -32,15 +32,15 @@ _SERVICES: Final = ("content", "images", "introspection", "leases", "namespaces"
 
 
 class VersionService(VersionServicer):
-    """Says the version."""
+    """Serves the version of this program."""
 
     async def Version(self, request: Empty, context: Context) -> VersionResponse:  # noqa: N802
-        """Ours, not that of a containerd."""
+        """The version of imagestore, not one of containerd."""
         return VersionResponse(version=f"imagestore {__version__}", revision="")
 
 
 class IntrospectionService(IntrospectionServicer):
-    """Tells what is there.
+    """Lists the plugins that exist here, and identifies the server.
 
     Args:
         workers: the store.
@@ -52,36 +52,36 @@ class IntrospectionService(IntrospectionServicer):
     async def Plugins(self, request: wire.PluginsRequest, context: Context) -> wire.PluginsResponse:  # noqa: N802
         """The content store and the services; a filter may ask for type and id."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> wire.PluginsResponse:
+        def _work(store: ImageStore, cancel: CancelToken) -> wire.PluginsResponse:
             wanted = Filter.parse(request.filters)
             found = wanted.among(_plugins(store), lambda each: labelled({"type": each.type, "id": each.id}), cancel)
             return wire.PluginsResponse(plugins=found)
 
-        return await self._workers.transfer(work)
+        return await self._workers.transfer(_work)
 
     async def Server(self, request: Empty, context: Context) -> wire.ServerResponse:  # noqa: N802
-        """The process; the identifier is that of the store's folder on this machine."""
+        """The process, with an identifier of the store's folder on this machine."""
 
-        def work(store: ImageStore) -> wire.ServerResponse:
+        def _work(store: ImageStore) -> wire.ServerResponse:
             name = f"{socket.gethostname()}:{_text(store.root.absolute())}"
             return wire.ServerResponse(
                 uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, name)), pid=os.getpid(), pidns=_process_namespace()
             )
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def PluginInfo(  # noqa: N802
         self, request: wire.PluginInfoRequest, context: Context
     ) -> wire.PluginInfoResponse:
-        """One of them."""
+        """One plugin, by type and id."""
 
-        def work(store: ImageStore) -> wire.PluginInfoResponse:
+        def _work(store: ImageStore) -> wire.PluginInfoResponse:
             for plugin in _plugins(store):
                 if (plugin.type, plugin.id) == (request.type, request.id):
                     return wire.PluginInfoResponse(plugin=plugin)
             raise NotFoundError(f"no plugin {request.id!r} of type {request.type!r}")
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
 
 def _plugins(store: ImageStore) -> list[wire.Plugin]:
@@ -100,7 +100,7 @@ def _plugins(store: ImageStore) -> list[wire.Plugin]:
 
 
 def _text(path: Path | str) -> str:
-    """A path as a message can carry it: its bytes need not be text."""
+    """A path as text for a message; bytes that are not UTF-8 are replaced."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 

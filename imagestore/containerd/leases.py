@@ -40,7 +40,7 @@ class LeasesService(LeasesServicer):
 
     Args:
         workers: the store.
-        collector: told of removals.
+        collector: is notified of removals.
     """
 
     def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
@@ -50,7 +50,7 @@ class LeasesService(LeasesServicer):
     async def Create(self, request: wire.CreateRequest, context: Context) -> wire.CreateResponse:  # noqa: N802
         """Make a lease; without a gc.expire label it lives until it is deleted."""
 
-        def work(store: ImageStore) -> wire.CreateResponse:
+        def _work(store: ImageStore) -> wire.CreateResponse:
             space = content_view_of(namespace_of(context))
             checked_key(f"lease {request.id[:100]!r}", request.id)
             key = space.lease_key(request.id or _new_id())
@@ -59,17 +59,17 @@ class LeasesService(LeasesServicer):
             )
             return wire.CreateResponse(lease=_wire(lease))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def Delete(self, request: wire.DeleteRequest, context: Context) -> Empty:  # noqa: N802
-        """End a lease; what only it held goes with a collection, with sync before the answer."""
+        """Delete a lease. A collection frees content that only it held; with sync, before the answer."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             lease = _get(store, content_view_of(namespace_of(context)), request.id)
             store.metadata.delete_lease(lease.id)
             return Empty()
 
-        done = await self._workers.quick(work)
+        done = await self._workers.quick(_work)
         if request.sync:
             await self._collector.run()
         else:
@@ -79,17 +79,17 @@ class LeasesService(LeasesServicer):
     async def List(self, request: wire.ListRequest, context: Context) -> wire.ListResponse:  # noqa: N802
         """Leases; a filter may ask for id and labels."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> wire.ListResponse:
+        def _work(store: ImageStore, cancel: CancelToken) -> wire.ListResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
             found = wanted.among(store.metadata.leases(namespace=namespace), _fields, cancel)
             return wire.ListResponse(leases=map(_wire, found))
 
-        return await self._workers.transfer(work)
+        return await self._workers.transfer(_work)
 
     async def AddResource(self, request: wire.AddResourceRequest, context: Context) -> Empty:  # noqa: N802
         """Put content, the name of an image or an unfinished write under a lease."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             space, resource = content_view_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
                 lease = _get(store, space, request.id)
@@ -105,12 +105,12 @@ class LeasesService(LeasesServicer):
                     raise NotFoundError(f"no unfinished write {resource.id!r} to lease")
             return Empty()
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def DeleteResource(self, request: wire.DeleteResourceRequest, context: Context) -> Empty:  # noqa: N802
-        """Take something from under a lease; what isn't there is no error."""
+        """Remove a resource from a lease; an absent one is no error."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             space, resource = content_view_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
                 lease = _get(store, space, request.id)
@@ -126,16 +126,16 @@ class LeasesService(LeasesServicer):
                         store.metadata.lease_ingest(space.owner, on_disk, "")
             return Empty()
 
-        done = await self._workers.quick(work)
+        done = await self._workers.quick(_work)
         self._collector.note_removal()
         return done
 
     async def ListResources(  # noqa: N802
         self, request: wire.ListResourcesRequest, context: Context
     ) -> wire.ListResourcesResponse:
-        """What a lease lists."""
+        """The resources of a lease."""
 
-        def work(store: ImageStore) -> wire.ListResourcesResponse:
+        def _work(store: ImageStore) -> wire.ListResourcesResponse:
             space = content_view_of(namespace_of(context))
             lease = _get(store, space, request.id)
             content = map(str, store.metadata.leased_content(lease.id))
@@ -147,7 +147,7 @@ class LeasesService(LeasesServicer):
                 resources=[wire.Resource(id=name, type=kind) for kind, names in listed for name in names]
             )
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
 
 def _get(store: ImageStore, space: ContentView, name: str) -> Lease:

@@ -34,57 +34,57 @@ class NamespacesService(NamespacesServicer):
     async def Get(self, request: wire.GetNamespaceRequest, context: Context) -> wire.GetNamespaceResponse:  # noqa: N802
         """One namespace; an unknown one has no labels."""
 
-        def work(store: ImageStore) -> wire.GetNamespaceResponse:
+        def _work(store: ImageStore) -> wire.GetNamespaceResponse:
             labels = store.metadata.namespaces().get(checked_namespace(request.name), {})
             return wire.GetNamespaceResponse(namespace=wire.Namespace(name=request.name, labels=labels))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def List(  # noqa: N802
         self, request: wire.ListNamespacesRequest, context: Context
     ) -> wire.ListNamespacesResponse:
         """All namespaces; the filter may ask for name and labels."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> wire.ListNamespacesResponse:
+        def _work(store: ImageStore, cancel: CancelToken) -> wire.ListNamespacesResponse:
             wanted = Filter.parse([request.filter] if request.filter else [])
             found = [wire.Namespace(name=name, labels=labels) for name, labels in store.metadata.namespaces().items()]
             return wire.ListNamespacesResponse(namespaces=wanted.among(found, _fields, cancel))
 
-        return await self._workers.transfer(work)
+        return await self._workers.transfer(_work)
 
     async def Create(  # noqa: N802
         self, request: wire.CreateNamespaceRequest, context: Context
     ) -> wire.CreateNamespaceResponse:
         """Make a namespace."""
 
-        def work(store: ImageStore) -> wire.CreateNamespaceResponse:
+        def _work(store: ImageStore) -> wire.CreateNamespaceResponse:
             name = checked_namespace(request.namespace.name)
             store.metadata.create_namespace(name, dict(request.namespace.labels))
             return wire.CreateNamespaceResponse(namespace=request.namespace)
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def Update(  # noqa: N802
         self, request: wire.UpdateNamespaceRequest, context: Context
     ) -> wire.UpdateNamespaceResponse:
         """Change labels."""
 
-        def work(store: ImageStore) -> wire.UpdateNamespaceResponse:
+        def _work(store: ImageStore) -> wire.UpdateNamespaceResponse:
             name, paths = checked_namespace(request.namespace.name), list(request.update_mask.paths)
             checked_mask(paths, whole=("labels",), keyed=("labels",))
             with store.metadata.exclusive():
                 before = store.metadata.namespaces().get(name)
-                # One that isn't there is made, as by containerd.
+                # As in containerd, an absent namespace is created.
                 labels = changed_map("labels", before or {}, dict(request.namespace.labels), paths)
                 store.metadata.label_namespace(name, labels)
             return wire.UpdateNamespaceResponse(namespace=wire.Namespace(name=name, labels=labels))
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
     async def Delete(self, request: wire.DeleteNamespaceRequest, context: Context) -> Empty:  # noqa: N802
         """Remove a namespace with nothing in it."""
 
-        def work(store: ImageStore) -> Empty:
+        def _work(store: ImageStore) -> Empty:
             name = checked_namespace(request.name)
             if name == HOME:
                 raise PreconditionError(f"namespace {HOME} is the store's own and stays")
@@ -95,7 +95,7 @@ class NamespacesService(NamespacesServicer):
                 )
             return Empty()
 
-        return await self._workers.quick(work)
+        return await self._workers.quick(_work)
 
 
 def _fields(namespace: wire.Namespace) -> Fields:

@@ -1,7 +1,7 @@
-"""What containerd has and this store hasn't.
+"""Services of containerd that this store does not have.
 
-Two services get the true answer from a store that has images only, since tools for images ask them: no snapshot is
-there, and no container. All other calls are refused, with what is missing.
+Two of them are answered, because image tools call them: this store has no snapshots and no containers. All other calls
+are refused, and the error names what is missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MISSING: Final[Mapping[str, str]] = {
 
 
 class SnapshotsService(SnapshotsServicer):
-    """Tools that ask whether an image is unpacked get the true answer: it isn't."""
+    """Reports no snapshots, so that tools see that no image is unpacked here."""
 
     async def Stat(self, request: wire.StatSnapshotRequest, context: Context) -> wire.StatSnapshotResponse:  # noqa: N802
         """No snapshot has this key."""
@@ -45,7 +45,7 @@ class SnapshotsService(SnapshotsServicer):
     async def List(  # noqa: N802
         self, request: wire.ListSnapshotsRequest, context: Context
     ) -> AsyncIterator[wire.ListSnapshotsResponse]:
-        """None."""
+        """An empty list."""
         namespace_of(context)
         none: tuple[wire.ListSnapshotsResponse, ...] = ()
         for each in none:
@@ -55,22 +55,22 @@ class SnapshotsService(SnapshotsServicer):
 def no_containers() -> grpc.GenericRpcHandler:
     """Lists of containers are empty: ``ctr images prune --all`` asks which images they use.
 
-    Requests aren't read, and an answer without containers has no bytes, so neither needs its messages.
+    Requests are not parsed, and an answer without containers has no bytes, so no message classes are needed.
     """
 
-    async def none(_request: bytes, context: Context) -> bytes:
+    async def _none(_request: bytes, context: Context) -> bytes:
         namespace_of(context)
         return b""
 
-    async def none_streamed(_request: bytes, context: Context) -> AsyncIterator[bytes]:
+    async def _none_streamed(_request: bytes, context: Context) -> AsyncIterator[bytes]:
         namespace_of(context)
         nothing: tuple[bytes, ...] = ()
         for each in nothing:
             yield each
 
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-        "List": grpc.unary_unary_rpc_method_handler(none),
-        "ListStream": grpc.unary_stream_rpc_method_handler(none_streamed),
+        "List": grpc.unary_unary_rpc_method_handler(_none),
+        "ListStream": grpc.unary_stream_rpc_method_handler(_none_streamed),
     }
     return grpc.method_handlers_generic_handler("containerd.services.containers.v1.Containers", methods)
 

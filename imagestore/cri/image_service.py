@@ -74,11 +74,11 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     ) -> api_pb2.ListImagesResponse:
         """Every image, or those that match the filter's image and handler."""
 
-        def answer(store: ImageStore) -> api_pb2.ListImagesResponse:
+        def _answer(store: ImageStore) -> api_pb2.ListImagesResponse:
             found = records.find_groups(store, _spec(request.filter.image))
             return api_pb2.ListImagesResponse.FromString(self._messages.listed(found, store))
 
-        return await self._workers.quick(answer)
+        return await self._workers.quick(_answer)
 
     async def StreamImages(  # noqa: N802 - the interface's name
         self, request: api_pb2.StreamImagesRequest, context: Context
@@ -88,18 +88,18 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         for start in range(0, len(found), _STREAM_BATCH):
             part = found[start : start + _STREAM_BATCH]
 
-            def answer(store: ImageStore, part: list[Group] = part) -> api_pb2.StreamImagesResponse:
+            def _answer(store: ImageStore, part: list[Group] = part) -> api_pb2.StreamImagesResponse:
                 # Both messages have the images in the same field.
                 return api_pb2.StreamImagesResponse.FromString(self._messages.listed(part, store))
 
-            yield await self._workers.quick(answer)
+            yield await self._workers.quick(_answer)
 
     async def ImageStatus(  # noqa: N802 - the interface's name
         self, request: api_pb2.ImageStatusRequest, context: Context
     ) -> api_pb2.ImageStatusResponse:
         """One image; an answer without an image if it is absent."""
 
-        def answer(store: ImageStore) -> api_pb2.ImageStatusResponse:
+        def _answer(store: ImageStore) -> api_pb2.ImageStatusResponse:
             record = records.find_record(store, _spec(request.image))
             if record is None:
                 return api_pb2.ImageStatusResponse()
@@ -111,7 +111,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         known = None if request.verbose else self._statuses.get(state, key)
         if known is not None:
             return known
-        found = await self._workers.quick(answer)
+        found = await self._workers.quick(_answer)
         if not request.verbose and found.HasField("image") and self._messages.is_permanent(found.image):
             self._statuses.put(state, key, found)
         return found
@@ -131,10 +131,10 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             handler = held.store.config.handler(_pull_handler(request)).name
             key = PullKey(id(held.store), str(reference), handler, self._fingerprint(explicit))
 
-            async def work(token: CancelToken, observer: Observer) -> str:
+            async def _work(token: CancelToken, observer: Observer) -> str:
                 credentials = CredentialResolver([explicit]) if explicit is not None else None
 
-                def pull_with(observer: Observer) -> Callable[[ImageStore, CancelToken], str]:
+                def _pull_with(observer: Observer) -> Callable[[ImageStore, CancelToken], str]:
                     return lambda store, token: str(
                         store.pull(
                             key.reference,
@@ -147,11 +147,11 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
 
                 limit = held.store.config.settings.image_pull_progress_timeout
                 if limit is None:
-                    return await self._workers.transfer(pull_with(observer), token, held)
+                    return await self._workers.transfer(_pull_with(observer), token, held)
                 watch = ProgressWatch(observer, limit)
                 guard = asyncio.create_task(watch.guard(token))
                 try:
-                    return await self._workers.transfer(pull_with(watch), token, held)
+                    return await self._workers.transfer(_pull_with(watch), token, held)
                 finally:
                     guard.cancel()
 
@@ -159,7 +159,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             fields = {"reference": key.reference, "handler": handler}
             fields |= {"pod": cut(f"{pod.namespace}/{pod.name}", _LONGEST_POD), "pod_uid": cut(pod.uid, _LONGEST_UID)}
             try:
-                image_id = await self._pulls.pull(key, work)
+                image_id = await self._pulls.pull(key, _work)
             except ImageStoreError as error:
                 log.info("pull failed", extra={**fields, "error": str(error)})
                 raise

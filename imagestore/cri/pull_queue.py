@@ -271,13 +271,13 @@ class PullQueue:
         self._shared[key] = shared
         self._tasks.add(shared.task)
 
-        def over(task: asyncio.Task[str]) -> None:
+        def _forget_task(task: asyncio.Task[str]) -> None:
             self._tasks.discard(task)
             self._forget(key, shared)
             if not task.cancelled():
                 task.exception()  # retrieved, also if every caller has left
 
-        shared.task.add_done_callback(over)
+        shared.task.add_done_callback(_forget_task)
         return shared
 
     def _forget(self, key: PullKey, shared: _SharedPull) -> None:
@@ -308,12 +308,12 @@ class PullQueue:
         loop = asyncio.get_running_loop()
         waiter = asyncio.ensure_future(self._slots.acquire(host))
 
-        def leave_line() -> None:
+        def _leave_line() -> None:
             loop.call_soon_threadsafe(waiter.cancel)
 
         self._count(+1)
         try:
-            with token.on_cancel(leave_line):
+            with token.on_cancel(_leave_line):
                 await waiter
         except asyncio.CancelledError:
             token.check()

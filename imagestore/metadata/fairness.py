@@ -1,11 +1,11 @@
 """Fairness at the database's write lock: batch jobs yield to waiting writers.
 
-SQLite has no queue: who finds the lock taken sleeps and tries again, and a collector that takes it anew right after
-each batch wins nearly every time. So a waiting writer says so: other processes by a shared flock on a file next to the
-database, threads of this process in a list. Before each batch the collector looks, and yields until no writer waits.
+SQLite has no queue: a writer that finds the lock taken sleeps and tries again, and a collector that takes it again
+after each batch wins nearly every time. So a waiting writer announces itself: a process by a shared flock on a file
+next to the database, a thread of this process in a list. Before each batch the collector yields until no writer waits.
 
-This is courtesy, not safety. Nothing breaks when the file is missing or a waiter was killed (the kernel lets go of its
-lock), and a waiter that was stopped costs the collector at most ``_PATIENCE_SECONDS`` a batch.
+Correctness does not depend on this. The file may be missing, and the kernel releases the lock of a killed waiter. A
+waiter that is stopped (SIGSTOP) delays the collector by at most ``_PATIENCE_SECONDS`` for each batch.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: How long a writer waits for others before it gives up.
+#: Longest wait of a writer for other writers.
 BUSY_SECONDS: Final = 30.0
-# How long a waiting writer sleeps between two tries, the first time and at most.
+# Sleep of a waiting writer between two tries: the first one, and the longest.
 _FIRST_TRY_SECONDS: Final = 0.0005
 _LONGEST_TRY_SECONDS: Final = 0.004
-#: How long long work steps aside at most before each of its batches.
+#: Longest time for which a batch job yields before each of its batches.
 _PATIENCE_SECONDS: Final = 0.25
 _LOOK_SECONDS: Final = 0.0005
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class WriteQueue:
-    """Who waits for one database.
+    """The writers that wait for one database.
 
     Args:
         path: the file that waiting processes lock; made when a process waits for the first time.
@@ -45,12 +45,12 @@ class WriteQueue:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # A dictionary, since setting and deleting a key is one step for all threads.
+        # A dictionary, since setting and deleting a key is atomic.
         self._threads: dict[int, None] = {}
 
     @contextlib.contextmanager
     def waiting_thread(self) -> Iterator[None]:
-        """Say that this thread waits for another one of this process."""
+        """Announce that this thread waits for another thread of this process."""
         number = threading.get_ident()
         self._threads[number] = None
         try:
@@ -60,18 +60,18 @@ class WriteQueue:
 
     @contextlib.contextmanager
     def waiting_process(self) -> Iterator[Callable[[], None]]:
-        """Say that this process waits for another one; best effort.
+        """Announce that this process waits for another one; best effort.
 
         Yields:
-            To be called before each further try: a collector that looks just then keeps us from saying it.
+            A function to call before each further try: a collector that is just looking prevents the announcement.
         """
         descriptor = -1
         has_said = False
 
-        def say() -> None:
+        def _announce() -> None:
             nonlocal has_said
             if not has_said and descriptor >= 0:
-                # Refused only while a collector looks, or by a second collector, which yields to all itself.
+                # Refused only while another collector looks; it holds the lock for a moment.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     has_said = True
@@ -79,19 +79,19 @@ class WriteQueue:
         try:
             with contextlib.suppress(OSError):
                 descriptor = os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
-            say()
-            yield say
+            _announce()
+            yield _announce
         finally:
             if descriptor >= 0:
-                # A child that was forked since then has the same open file, and would go on waiting.
+                # Unlock first: a child forked since then shares the open file, so closing it here would not unlock.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)
 
     def begin(self, db: sqlite3.Connection) -> None:
-        """Take the write lock, at once when it is free; SQLite's own wait would sleep for up to a tenth of a second.
+        """Take the write lock. Doesn't use SQLite's own wait, which sleeps for up to a tenth of a second.
 
         Raises:
-            sqlite3.OperationalError: it isn't free within BUSY_SECONDS, or anything else is wrong.
+            sqlite3.OperationalError: the lock isn't free within BUSY_SECONDS, or SQLite reports another error.
         """
         db.execute("PRAGMA busy_timeout = 0")
         try:
@@ -107,7 +107,7 @@ class WriteQueue:
             db.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
     def give_way(self) -> None:
-        """Wait until no writer waits, or patience ends; the caller holds nothing that they wait for."""
+        """Wait until no writer waits, at most ``_PATIENCE_SECONDS``. The caller must not hold the write lock."""
         give_up_at = time.monotonic() + _PATIENCE_SECONDS
         while self.is_wanted() and time.monotonic() < give_up_at:
             time.sleep(_LOOK_SECONDS)
@@ -132,7 +132,7 @@ class WriteQueue:
 
 
 def _has_begun(db: sqlite3.Connection, *, is_last: bool = False) -> bool:
-    """Begin to write; say whether the lock was free."""
+    """Begin a write transaction; False if the lock is taken."""
     try:
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -145,8 +145,8 @@ def _has_begun(db: sqlite3.Connection, *, is_last: bool = False) -> bool:
 def use_log(db: sqlite3.Connection) -> None:
     """Turn the write-ahead log on.
 
-    While several processes make or recover the database at once, SQLite answers "locked" here without waiting, since
-    waiting could never end if each held what the other wants. So each lets go and tries again.
+    While several processes make or recover the database at once, SQLite reports "locked" here without waiting, to avoid
+    a deadlock. So each process releases its lock and tries again.
     """
     give_up_at = time.monotonic() + BUSY_SECONDS
     while True:

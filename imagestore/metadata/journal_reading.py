@@ -1,4 +1,4 @@
-"""What the lines of a journal say together (how each is written: ``journal_lines``)."""
+"""Reads a journal: the state that its lines lead to (``journal_lines`` has the format of a line)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from imagestore.oci.gc_labels import ContentTerms
 
 @dataclass(frozen=True, slots=True)
 class Journaled:
-    """What a journal says, the last transaction included.
+    """The state that a journal leads to, including its last transaction.
 
     Attributes:
-        candidates: for each key what its record may be, the newest first.
+        candidates: for each key, the possible records, newest first.
         labels: the last known labels by content.
-        leases: the last known form of each lease that was not released, with what it lists.
+        leases: the last known form of each lease that was not released, with the content that it lists.
         unreadable: how many lines can't be read.
         last_number: the highest number of a change.
         replaced: content that was kept before the last transaction and isn't by it, where nothing tells whether that
@@ -50,7 +50,7 @@ class _RemovedAll:
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
-    """Nothing but that the change was committed."""
+    """Marks that a change was committed; carries no data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Labelled:
 
 @dataclass(frozen=True, slots=True)
 class _Leased:
-    """A lease with what it lists, or with what it lists besides that."""
+    """A lease with all the content that it lists, or with an addition to that."""
 
     lease: Lease
     content: tuple[Digest, ...]
@@ -84,7 +84,12 @@ _Value: TypeAlias = ImageRecord | _Removed | _RemovedAll | _Committed | _Labelle
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A change; ``is_committed`` when it was written after its commit, ``is_announced`` when it is to follow it."""
+    """A change.
+
+    Attributes:
+        is_committed: the line was written after the commit.
+        is_announced: the line was written before the commit, and counts only if a later one confirms it.
+    """
 
     number: int
     value: _Value
@@ -93,11 +98,11 @@ class _Line:
 
 
 class Reading:
-    """What lines say together, added in the order of the file."""
+    """Collects lines in the order of the file, then gives the state that they lead to."""
 
     def __init__(self) -> None:
         self._known = _Known()
-        # Since the last begin, or, where there was none yet, with the highest number so far.
+        # Lines after the last begin; before the first begin, the lines with the highest number so far.
         self._waiting: list[_Line] = []
         self._begin: int | None = None
         self._last_number = 0
@@ -105,7 +110,7 @@ class Reading:
         self._unreadable = 0
 
     def add(self, line: bytes) -> None:
-        """One line; what can't be read is counted and passed over."""
+        """Add one line; a line that can't be read is counted and skipped."""
         try:
             entry = _decoded(line)
             if "begin" in entry:
@@ -116,7 +121,7 @@ class Reading:
             self._unreadable += 1
 
     def settle(self, committed: int) -> None:
-        """After the last line: the database says which change was committed last, so nothing is uncertain."""
+        """After the last line: take from the database the number of the last committed change."""
         self._settle(committed)
 
     def _settle(self, begin: int) -> None:
@@ -132,7 +137,7 @@ class Reading:
         if line.is_committed:
             self._committed = max(line.number, self._committed)
         if self._begin is None:
-            # Older versions wrote no begin: what has a higher number behind it was committed, as far as one can tell.
+            # Older versions wrote no begin: a line counts as committed once a line with a higher number follows.
             if line.number > highest:
                 for each in self._waiting:
                     self._known.add(each)
@@ -146,7 +151,7 @@ class Reading:
             self._waiting.append(line)
 
     def result(self) -> Journaled:
-        """What they say; after the last line."""
+        """The state; call this after the last line."""
         is_committed = self._begin is not None and any(line.is_committed for line in self._waiting)
         uncertain = []
         for line in self._waiting:
@@ -172,7 +177,7 @@ class Reading:
 
 
 class _Known:
-    """Changes by what they change; within one number the later line is the newer."""
+    """Changes by their subject; of two lines with the same number, the later one is newer."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], list[tuple[int, ImageRecord]]] = {}
@@ -181,6 +186,7 @@ class _Known:
         self._leases: dict[str, list[tuple[int, _Leased | _Unleased | _Released]]] = {}
 
     def add(self, line: _Line) -> None:
+        """Apply one change. A known change of the same subject that has a higher number stays in force."""
         number, value = line.number, line.value
         if isinstance(value, ImageRecord):
             self._records.setdefault((value.reference, value.handler), []).append((number, value))
@@ -204,7 +210,7 @@ class _Known:
         lines.append((number, value))
 
     def _lease(self, lease_id: str) -> _Leased | None:
-        """A lease as its lines make it, in the order of their numbers."""
+        """A lease after all its lines were applied in the order of their numbers; None if it was released."""
         lease: Lease | None = None
         listed: set[Digest] = set()
         for _, value in sorted(self._leases.get(lease_id, ()), key=operator.itemgetter(0)):
@@ -218,7 +224,7 @@ class _Known:
         return None if lease is None else _Leased(lease, tuple(sorted(listed)))
 
     def state(self, line: _Line) -> ImageRecord | _Labelled | _Leased | None:
-        """What is known now of what a line changes."""
+        """The current state of the subject of a line; None if it is removed or unknown."""
         value = line.value
         if isinstance(value, ImageRecord):
             return next(iter(self._newest_first((value.reference, value.handler))), None)
@@ -231,12 +237,15 @@ class _Known:
         return [record for number, record in entries if number > self._removed.get(key, -1)][::-1]
 
     def candidates(self) -> list[list[ImageRecord]]:
+        """For each (reference, handler), sorted: the records written since its last removal, newest first."""
         return [found for key in sorted(self._records) if (found := self._newest_first(key))]
 
     def labels(self) -> dict[Digest, dict[str, str]]:
+        """Labels by digest, sorted; content without labels is left out."""
         return {digest: known.labels for digest, (_, known) in sorted(self._labels.items()) if known.labels}
 
     def leases(self) -> list[tuple[Lease, tuple[Digest, ...]]]:
+        """Leases that were not released, sorted by id, each with the content it lists."""
         known = (self._lease(lease_id) for lease_id in sorted(self._leases))
         return [(each.lease, each.content) for each in known if each is not None]
 
@@ -246,7 +255,7 @@ def _lease_id(value: _Leased | _Unleased | _Released) -> str:
 
 
 def _subject(value: _Value) -> object:
-    """What a line changes: many may change one."""
+    """The key of the thing that a line changes; several lines may have the same one."""
     if isinstance(value, ImageRecord):
         return value.reference, value.handler
     if isinstance(value, _Removed):
@@ -259,7 +268,7 @@ def _subject(value: _Value) -> object:
 def _lost(
     old: ImageRecord | _Labelled | _Leased | None, new: ImageRecord | _Labelled | _Leased | None
 ) -> frozenset[Digest]:
-    """What a state keeps and the next one doesn't."""
+    """Content that the old state keeps and the new one does not."""
     kept = _kept(new)
     if isinstance(old, _Leased) and isinstance(new, _Leased):
         is_weaker = new.lease.is_flat > old.lease.is_flat or new.lease.expires_at < old.lease.expires_at

@@ -18,7 +18,7 @@ from imagestore.metadata.postgres import PostgresMetadataStore
 from imagestore.mirror.backing import Backing
 from imagestore.mirror.catalogue import Catalogue
 from imagestore.mirror.local_copies import LocalCopies
-from imagestore.mirror.sql_rows import SqlCatalogueRows
+from imagestore.mirror.remembered_rows import RememberedRows
 from imagestore.mirror.sql_statements import TABLES, VERSION
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def open_shared_backing(store: ImageStore, workers: StoreWorkers, loop: asyncio.
 
     stored = LocalCopies(store.root / COPIES, settings.local_quota_bytes, lent, loop, locate=locate)
     try:
-        rows = SqlCatalogueRows(metadata.statements("mirror", version=VERSION, tables=TABLES))
+        statements = metadata.statements("mirror", version=VERSION, tables=TABLES)
+        rows = RememberedRows(statements, statements.changes)
         try:
             # What a killed process had reserved is over some minutes later.
             catalogue = Catalogue(rows, owner=f"{settings.replica or 'replica'} {secrets.token_hex(8)}")

@@ -40,6 +40,12 @@ class Transaction(Protocol):
     def run_many(self, statement: str, rows: Sequence[Values]) -> None:
         """Run a statement for each of some values; for none, nothing."""
 
+    def tell(self) -> None:
+        """Answers change by this: those that replicas remember count no more once it is committed.
+
+        Where nothing is remembered, this is nothing.
+        """
+
     def lock(self, upstream: str) -> None:
         """Wait for other replicas' transactions that hold this lock, and hold it until this one ends.
 
@@ -114,6 +120,7 @@ class SqlCatalogueRows:
 
         def put(transaction: Transaction) -> None:
             transaction.lock(upstream)
+            transaction.tell()
             _put_document(transaction, upstream, name, document, now)
             values = {"name": name, "parent": digest}
             transaction.run_many(sql.PUT_PART, [{**values, **_values(part)} for part in parts])
@@ -128,6 +135,7 @@ class SqlCatalogueRows:
 
         def put(transaction: Transaction) -> None:
             transaction.lock(upstream)
+            transaction.tell()
             _put_blob(transaction, upstream, blob, is_here=True)
             if not transaction.rows(sql.NAMED, {"upstream": upstream, "digest": str(blob.digest)}):
                 _put_document(transaction, upstream, name, Descriptor(OCTETS, blob.digest, blob.size), now)
@@ -147,17 +155,22 @@ class SqlCatalogueRows:
         rows: list[Values] = [
             {"upstream": upstream, "digest": str(digest), "mark": mark} for upstream, mark in sorted(marks.items())
         ]
+
+        def forget(transaction: Transaction) -> None:
+            transaction.tell()
+            transaction.run_many(statement, rows)
+
         if rows:
-            self._database.write(lambda transaction: transaction.run_many(statement, rows))
+            self._database.write(forget)
 
     def distrust(self, name: str, digest: Digest) -> None:
         """Forget a document that is a blob of its own."""
         statement = "DELETE FROM mirror_document WHERE name = :name AND digest = :digest AND media_type = :octets"
-        self._run(statement, name=name, digest=str(digest), octets=OCTETS)
+        self._change(statement, name=name, digest=str(digest), octets=OCTETS)
 
     def drop_tag(self, name: str, tag: str) -> None:
         """Forget a tag."""
-        self._run("DELETE FROM mirror_tag WHERE name = :name AND tag = :tag", name=name, tag=tag)
+        self._change("DELETE FROM mirror_tag WHERE name = :name AND tag = :tag", name=name, tag=tag)
 
     def note_served(self, name: str, digest: Digest, *, now: float) -> None:
         """Note that a document, or what it names, is served now."""
@@ -186,6 +199,8 @@ class SqlCatalogueRows:
             if is_within(transaction):
                 return Try(Outcome.RESERVED, has_evicted=False)
             has_evicted = _evict_oldest(transaction, upstream, not_since)
+            if has_evicted:
+                transaction.tell()
             if has_evicted and is_within(transaction):
                 return Try(Outcome.RESERVED, has_evicted=True)
             transaction.run("DELETE FROM mirror_reservation WHERE id = :id", {"id": wanted.id})
@@ -231,6 +246,7 @@ class SqlCatalogueRows:
 
         def forget(transaction: Transaction) -> None:
             transaction.lock(upstream)
+            transaction.tell()
             _leave(transaction, upstream, [text for (text,) in transaction.rows(sql.UNNAMED, {"upstream": upstream})])
 
         self._database.write(forget)
@@ -240,6 +256,7 @@ class SqlCatalogueRows:
 
         def forget(transaction: Transaction) -> None:
             transaction.lock(upstream)
+            transaction.tell()
             for statement in sql.FORGET_UPSTREAM:
                 transaction.run(statement, {"upstream": upstream})
 
@@ -263,7 +280,15 @@ class SqlCatalogueRows:
     def _query(self, query: str, **values: object) -> list[tuple[Any, ...]]:
         return self._database.read(lambda transaction: transaction.rows(query, values))
 
+    def _change(self, statement: str, **values: object) -> None:
+        def change(transaction: Transaction) -> None:
+            transaction.tell()
+            transaction.run(statement, values)
+
+        self._database.write(change)
+
     def _run(self, statement: str, **values: object) -> None:
+        """For what no answer depends on that is remembered."""
         self._database.write(lambda transaction: transaction.run(statement, values))
 
 

@@ -37,9 +37,10 @@ TABLES: Final = (
         digest {text} NOT NULL,
         media_type {text} NOT NULL,
         size {integer} NOT NULL,
-        PRIMARY KEY (name, parent, digest),
+        PRIMARY KEY (name, digest, parent),
         FOREIGN KEY (name, parent) REFERENCES mirror_document (name, digest) ON DELETE CASCADE
     ) {options}""",
+    "CREATE INDEX mirror_part_by_parent ON mirror_part (name, parent)",
     "CREATE INDEX mirror_part_by_digest ON mirror_part (digest, name)",
     # A row says that the upstream has the content; is_here, 0 or 1, that it is in the store and counts.
     """CREATE TABLE mirror_blob (
@@ -84,7 +85,7 @@ PUT_DOCUMENT: Final = (
 )
 PUT_PART: Final = (
     "INSERT INTO mirror_part (name, parent, digest, media_type, size)"
-    " VALUES (:name, :parent, :digest, :media_type, :size) ON CONFLICT (name, parent, digest) DO NOTHING"
+    " VALUES (:name, :parent, :digest, :media_type, :size) ON CONFLICT (name, digest, parent) DO NOTHING"
 )
 PUT_BLOB: Final = (
     "INSERT INTO mirror_blob (upstream, digest, size, is_here, mark)"
@@ -99,8 +100,8 @@ PUT_TAG: Final = (
     " ON CONFLICT (name, tag) DO UPDATE SET digest = excluded.digest, checked_at = excluded.checked_at"
 )
 NOTE_SERVED: Final = (
-    "UPDATE mirror_document SET served_at = :now WHERE name = :name AND (digest = :digest"
-    " OR digest IN (SELECT parent FROM mirror_part WHERE name = :name AND digest = :digest))"
+    "UPDATE mirror_document SET served_at = :now WHERE name = :name AND digest IN (SELECT CAST(:digest AS TEXT) UNION"
+    " SELECT parent FROM mirror_part WHERE name = :name AND digest = :digest)"
 )
 USED: Final = (
     "SELECT u.upstream, CAST(coalesce(sum(u.size), 0) AS BIGINT) FROM ("

@@ -142,5 +142,8 @@ class SqliteTransaction:
         """Run a statement for each of some values."""
         self._db.executemany(statement, rows)
 
+    def tell(self) -> None:
+        """Nothing: there is one replica, and it remembers nothing."""
+
     def lock(self, upstream: str) -> None:
         """Nothing: BEGIN IMMEDIATE did it."""

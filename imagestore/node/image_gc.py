@@ -174,10 +174,10 @@ class ImageCollector:
         """
         age = self.policy.minimum_age if minimum_age is None else minimum_age
 
-        def free_all(images: list[ImageUse], report: CollectionReport, now: int) -> None:
+        def _free_all(images: list[ImageUse], report: CollectionReport, now: int) -> None:
             self._free(images, None, report, now, age)
 
-        return self._run(free_all, dry_run=dry_run)
+        return self._run(_free_all, dry_run=dry_run)
 
     def stats(self, without: Container[ImageKey] = ()) -> CollectorStats:
         """Numbers of the last detection, without some images, such as those that a plan would remove."""

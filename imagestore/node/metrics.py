@@ -93,13 +93,13 @@ class NodeMetrics:
             registry=registry,
         )
 
-        def measured(name: str, text: str) -> MeasuredGauge:
+        def _measured(name: str, text: str) -> MeasuredGauge:
             return MeasuredGauge(Gauge(f"kubelet_imagemanager_{name}", text, registry=None), registry)
 
-        self.pull_intents = measured("ondisk_pullintents", "Number of pull intents on disk.")
-        self.pulled_records = measured("ondisk_pulledrecords", "Number of pulled records on disk.")
-        self.records_cache = measured("inmemory_pulledrecords_usage_percent", "Use of the cache of records.")
-        self.intents_cache = measured("inmemory_pullintents_usage_percent", "Use of the cache of intents.")
+        self.pull_intents = _measured("ondisk_pullintents", "Number of pull intents on disk.")
+        self.pulled_records = _measured("ondisk_pulledrecords", "Number of pulled records on disk.")
+        self.records_cache = _measured("inmemory_pulledrecords_usage_percent", "Use of the cache of records.")
+        self.intents_cache = _measured("inmemory_pullintents_usage_percent", "Use of the cache of intents.")
 
     def count_handlers(self, images: Mapping[str, int]) -> None:
         """Set the number of images of each runtime handler; other handlers disappear."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CROWDED: Final = frozenset({429, 503})
-# Statuses that the Range field alone may cause; the others are about a login, the blob or limits.
+# Status codes that the Range field alone may cause; others concern a login, the blob or limits.
 _OF_REQUESTS: Final = frozenset({400, 403, 405, 406, 409, 411, 412, 413, 415, 422})
 
 
@@ -44,7 +44,7 @@ def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> 
     """A transfer of content that the descriptor itself carries.
 
     Raises:
-        SizeMismatchError, DigestMismatchError: the descriptor contradicts itself.
+        SizeMismatchError, DigestMismatchError: the data doesn't match the descriptor.
     """
     digests.verify(data, descriptor.digest, descriptor.size, what=f"inline data of {what}")
     return Body(io.BytesIO(data[offset:]), offset, descriptor.size, "the descriptor")
@@ -61,8 +61,8 @@ def open_blob(
         descriptor: of the blob.
         offset: first byte that the Range field asks for.
         slots: how many transfers the host serves at once.
-        is_exact: the range is one of several, which follow an answer that showed that the host serves ranges; the
-            whole blob would be of no use.
+        is_exact: the range is one of several, requested after the host has shown that it serves ranges; an answer with
+            the whole blob is useless then.
 
     Raises:
         RegistryError: refused, or no sensible answer.
@@ -75,7 +75,7 @@ def open_blob(
             body = _open(session, call, descriptor, offset, slot, is_exact=is_exact)
         except BaseException as error:
             slot.give_back()
-            # Retries end before a large layer does. Only if no other transfer of ours is served, the refusal stands.
+            # Retries may end before another transfer of ours does; the refusal is final only if no other one is served.
             if not (session.is_last and _is_crowded(error) and slot.wait_for_another(cancel=session.cancel)):
                 raise
             _log.debug("%s: refuses one more transfer next to others of ours: %s", session.endpoint.host, error)
@@ -85,14 +85,14 @@ def open_blob(
 
 
 def _is_crowded(error: BaseException) -> bool:
-    """Whether a host refuses as those that limit connections do: without a time to wait, or by not answering."""
+    """Whether a host may limit connections: it refuses without a Retry-After time, or doesn't answer."""
     if not isinstance(error, RegistryError) or getattr(error, "retry_after", None) is not None:
         return False
     return error.status in _CROWDED or (not error.status and isinstance(error.__cause__, httpx.TimeoutException))
 
 
 def _is_of_blob(response: Response, descriptor: Descriptor) -> bool:
-    """Whether a part that is marked as coded is a part of the blob as it is stored, not of its coded form."""
+    """Whether a part with a Content-Encoding is a part of the stored blob itself, not of an encoded form."""
     part = parse_content_range(response.headers.get("Content-Range", ""))
     return part is not None and part.total == descriptor.size and response.length is not None
 
@@ -106,32 +106,32 @@ def _open(
     *,
     is_exact: bool,
 ) -> Body:
-    def send(asked: Call, start: int) -> tuple[Verdict, Response]:
-        def judged(response: Response) -> tuple[Verdict, Response]:
+    def _send(asked: Call, start: int) -> tuple[Verdict, Response]:
+        def _judged(response: Response) -> tuple[Verdict, Response]:
             has_range = bool(asked.range_header)
             verdict = judge(response.status, response.headers, offset=start, size=descriptor.size, has_range=has_range)
             if verdict is Verdict.PART and coding(response) and not _is_of_blob(response, descriptor):
                 verdict = Verdict.RESTART
             if verdict is Verdict.REFUSED:
-                # Raised in here, where the session hides the secrets that were sent.
+                # Raised inside session.call(), which hides the secrets that were sent.
                 raise failure(response, what=call.what)
             return verdict, response
 
-        return session.call(asked, judged, slot)
+        return session.call(asked, _judged, slot)
 
     try:
-        verdict, response = send(call, offset)
+        verdict, response = _send(call, offset)
     except RegistryError as error:
-        # Some hosts always fail at ranges: with bytes of an earlier run, the blob could never be fetched.
+        # Some hosts always fail at ranges, and then an interrupted blob could never be fetched.
         is_of_range = error.status == 500 or (error.status in _OF_REQUESTS and not is_exact)
         if not call.range_header or not is_of_range:
             raise
-        verdict, response = send(replace(call, range_header=""), 0)
+        verdict, response = _send(replace(call, range_header=""), 0)
     if verdict is Verdict.RESTART:
         response.close()
-        verdict, response = send(replace(call, range_header=""), 0)
+        verdict, response = _send(replace(call, range_header=""), 0)
     host = session.endpoint.host
-    # Another length may also mean other content: if there is a next host, that one is asked instead.
+    # Another length may also mean other content: if there is a next host, use that.
     is_coded = verdict is Verdict.WRONG_SIZE and session.is_last
     if is_gzip(response) and (is_coded or (verdict is Verdict.WHOLE and response.length is None)):
         unpacked = GunzippedBody(response, descriptor, is_coded=is_coded)

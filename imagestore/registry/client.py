@@ -95,7 +95,7 @@ class RegistryClient:
         self._on_close = on_close
         self._operations = Operations(self._shared.policy, used_timing)
         self._slots = TransferSlots(self._shared.policy.connections_per_host)
-        # Their own: an upload that held one of the others could wait for ever for its source, in the same registry.
+        # Separate slots: an upload that held a download slot could wait forever for its source in the same registry.
         self._upload_slots = TransferSlots(self._shared.policy.connections_per_host)
         self._foreign_sender = foreign_sender
         self._sessions = sessions or UploadSessions()
@@ -158,7 +158,7 @@ class RegistryClient:
         call = Call("GET", reference.path, path, what, accept=manifests.accepted())
         known_by_digest = {descriptor.digest: descriptor for descriptor in known}
 
-        def ask(session: Session) -> tuple[Descriptor, bytes | None]:
+        def _ask(session: Session) -> tuple[Descriptor, bytes | None]:
             claimed = ask_head(session, call, wanted) if known_by_digest else None
             if claimed in known_by_digest:
                 return known_by_digest[claimed], None
@@ -168,7 +168,7 @@ class RegistryClient:
             return target, body
 
         needed = {PULL} if wanted is not None else {PULL, RESOLVE}
-        return self._first(reference.host, needed, ask, what=what, cancel=cancel)
+        return self._first(reference.host, needed, _ask, what=what, cancel=cancel)
 
     def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
         """Fetch an index, a manifest or a config, at most 4 MiB, verified against size and digest.
@@ -194,10 +194,10 @@ class RegistryClient:
             path, accept = f"blobs/{descriptor.digest}", ()
         call = Call("GET", reference.path, path, what, accept=accept)
 
-        def fetch(session: Session) -> bytes:
+        def _fetch(session: Session) -> bytes:
             return session.call(call, lambda response: read_verified(response, descriptor, what))
 
-        return self._first(reference.host, {PULL}, fetch, what=what, cancel=cancel)
+        return self._first(reference.host, {PULL}, _fetch, what=what, cancel=cancel)
 
     def blob(
         self,
@@ -229,50 +229,50 @@ class RegistryClient:
         call = Call("GET", reference.path, f"blobs/{descriptor.digest}", what)
         shared, operation = self._shared, self._operations.of(cancel)
 
-        def make(byte_range: ByteRange, token: CancelToken) -> BlobStream:
-            def open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
+        def _open_stream(byte_range: ByteRange, token: CancelToken) -> BlobStream:
+            def _open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
                 if descriptor.data is not None:
                     return inline_body(descriptor, descriptor.data, offset, what)
                 range_header = range_field(offset, end, descriptor.size)
                 asked = replace(call, range_header=range_header) if range_header else call
 
-                def ask(session: Session) -> Body:
+                def _ask(session: Session) -> Body:
                     return open_blob(session, asked, descriptor, offset, self._slots, is_exact=byte_range.is_exact)
 
                 hosts = {*avoid, *suspects}
                 try:
-                    return self._first(reference.host, {PULL}, ask, what=what, cancel=token, avoid=hosts)
+                    return self._first(reference.host, {PULL}, _ask, what=what, cancel=token, avoid=hosts)
                 except ReferenceNotFoundError:
                     found = self._foreign(asked, descriptor, offset, token)
                     if found is None:
                         raise
                     return found
 
-            return BlobStream(descriptor, byte_range, opener=open_at, shared=shared, operation=operation, cancel=token)
+            return BlobStream(descriptor, byte_range, opener=_open_at, shared=shared, operation=operation, cancel=token)
 
         policy, size = shared.policy, descriptor.size
         is_large = size - offset >= policy.least_bytes_for_ranges and descriptor.data is None
         if policy.parallel_ranges < 2 or not is_large:
-            return make(ByteRange(offset, size), cancel)
-        first = make(ByteRange(offset, min(offset + policy.range_bytes, size)), cancel)
+            return _open_stream(ByteRange(offset, size), cancel)
+        first = _open_stream(ByteRange(offset, min(offset + policy.range_bytes, size)), cancel)
         if first.end == size:
             return first
-        return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
+        return ParallelStream(first, size, make=_open_stream, policy=policy, cancel=cancel)
 
     def find_blob(self, reference: Reference, digest: Digest, *, cancel: CancelToken) -> Descriptor:
-        """The size of a blob of which nothing but the digest is known; its media type is that of any bytes.
+        """Find the size of a blob by its digest; the media type of the descriptor is application/octet-stream.
 
         Raises:
-            RegistryError: not there, no access, or no host says its size.
+            RegistryError: not there, no access, or no host states its size.
             OperationCancelledError: cancelled, or past the deadline.
         """
         what = f"blob {digest} of {reference.name}"
         call = Call("HEAD", reference.path, f"blobs/{digest}", what)
 
-        def ask(session: Session) -> Descriptor:
+        def _ask(session: Session) -> Descriptor:
             return session.call(call, lambda response: manifests.described_blob(response, digest, what))
 
-        return self._first(reference.host, {PULL}, ask, what=what, cancel=cancel)
+        return self._first(reference.host, {PULL}, _ask, what=what, cancel=cancel)
 
     def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
         """The tags of a reference's repository, in the registry's order.
@@ -313,7 +313,7 @@ class RegistryClient:
     def referrers(
         self, reference: Reference, digest: Digest, *, artifact_type: str = "", cancel: CancelToken
     ) -> Referrers:
-        """What refers to a document of a reference's repository (signatures, bills of materials).
+        """The referrers of a document in a repository (signatures, bills of materials).
 
         Args:
             reference: names the registry and the repository.
@@ -335,7 +335,7 @@ class RegistryClient:
         )
 
     def writer(self, reference: Reference, *, cancel: CancelToken) -> RepositoryWriter:
-        """What writes to a reference's repository: at the first host that may be pushed to, and at no other.
+        """A writer for a reference's repository, at the first host that may be pushed to, and at no other.
 
         Args:
             reference: names the registry and the repository.
@@ -353,7 +353,7 @@ class RegistryClient:
     def close(self) -> None:
         """Close all connections, those in use when their answer ends; the client is not usable afterwards.
 
-        What runs in other threads ends by its own token.
+        Transfers in other threads are ended by their own tokens, not by this.
         """
         if self._on_close is not None:
             self._on_close()
@@ -365,17 +365,17 @@ class RegistryClient:
         self.close()
 
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
-        """A layer from its own addresses; None when none of them may be asked."""
+        """A foreign layer from its URLs; None if none of them is allowed."""
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._foreign_sender is None or not sources:
             return None
         access, operation = Access(self._foreign_sender, NoLogin()), self._operations.of(cancel)
 
-        def attempt(endpoint: Endpoint, _: int) -> Body:
+        def _attempt(endpoint: Endpoint, _: int) -> Body:
             session = Session(endpoint, access, self._shared, operation, cancel)
             return open_blob(session, replace(call, url=endpoint.base), descriptor, offset, self._slots)
 
-        return first_served(sources, attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer)
+        return first_served(sources, _attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer)
 
     def _first(
         self,
@@ -391,12 +391,12 @@ class RegistryClient:
         operation = self._operations.of(cancel)
         able = [one for one in operation.endpoints(host, self._endpoints) if needed <= one.capabilities]
         if avoid:
-            # If the registry finished what a mirror began, the mirror is more likely at fault.
+            # If a mirror sent the first part and the registry the rest, the mirror is more likely at fault.
             able.sort(
                 key=lambda endpoint: (endpoint.host in avoid, not endpoint.is_upstream and endpoint.host in avoid)
             )
 
-        def attempt(endpoint: Endpoint, behind: int) -> T:
+        def _attempt(endpoint: Endpoint, behind: int) -> T:
             return ask(Session(endpoint, self._access(endpoint), self._shared, operation, cancel, not behind))
 
-        return first_served(able, attempt, what=what, breaker=self._breaker, observer=self._shared.observer)
+        return first_served(able, _attempt, what=what, breaker=self._breaker, observer=self._shared.observer)

@@ -76,7 +76,7 @@ def connect(
     auth_policy = None
     read = hosts or (reader_for(config) if config is not None else None)
 
-    def endpoints(host: str) -> tuple[Endpoint, ...]:
+    def _endpoints(host: str) -> tuple[Endpoint, ...]:
         # Read for each operation, so that edits take effect.
         return (default_endpoint(host),) if read is None else endpoints_from(host, read(host))
 
@@ -85,7 +85,7 @@ def connect(
         auth_policy = auth_policy_of(config.settings.registry)
     return RegistryClient(
         access=EndpointAccess(sender, credentials, auth_policy),
-        endpoints=endpoints,
+        endpoints=_endpoints,
         policy=policy,
         foreign_sender=sender.public_only(),
         sessions=UploadSessions(os.path.join(state_folder, UPLOADS)) if state_folder else None,

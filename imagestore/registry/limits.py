@@ -1,7 +1,7 @@
-"""How many transfers one host serves at the same time, over all pulls of a client.
+"""Limits the transfers from one host at the same time, over all pulls of a client.
 
 A registry (or the NAT before it) counts connections, not images: ten pulls with three layers each must not become
-thirty connections. A transfer of a blob takes a slot at its host and gives it back at its end.
+thirty connections. A transfer of a blob takes a slot at its host and releases it at its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TransferSlots:
-    """Slots at each host, first come, first served; thread-safe."""
+    """Slots at each host, granted in the order of requests; thread-safe."""
 
     def __init__(self, most: int) -> None:
         if most < 1:
@@ -28,13 +28,17 @@ class TransferSlots:
         self._hosts: dict[Origin, _Host] = {}
 
     def take(self, origin: Origin, *, cancel: CancelToken) -> Slot:
-        """Wait for a slot."""
+        """Wait for a slot at a host.
+
+        Raises:
+            OperationCancelledError: cancelled, or past the deadline.
+        """
         slot = Slot(self._host(origin))
         slot.take(cancel=cancel)
         return slot
 
     def waiting(self, origin: Origin) -> int:
-        """How many wait for a slot at a host."""
+        """Number of transfers that wait for a slot at a host."""
         return len(self._host(origin).waiting)
 
     def _host(self, origin: Origin) -> _Host:
@@ -43,11 +47,11 @@ class TransferSlots:
 
 class _Host:
     def __init__(self, most: int) -> None:
-        # Re-entrant, as conditions are: a signal handler that cancels may run while this thread holds it.
+        # A condition's lock is re-entrant: a signal handler may cancel, and so notify, while this thread holds it.
         self.changed = threading.Condition()
         self.free = most
         self.waiting: deque[Slot] = deque()
-        # Transfers that are served now, and those that have ended.
+        # Numbers of transfers: being served now, and ended.
         self.served = self.ended = 0
 
     def wait_while(self, condition: Callable[[], bool], cancel: CancelToken) -> None:
@@ -57,6 +61,7 @@ class _Host:
             self.changed.wait(cancel.remaining_seconds())
 
     def wake(self) -> None:
+        """Let every waiting thread test its condition again."""
         with self.changed:
             self.changed.notify_all()
 
@@ -84,13 +89,13 @@ class Slot:
                 host.changed.notify_all()
 
     def note_served(self) -> None:
-        """The host began to serve the transfer."""
+        """Record that the host began to serve the transfer."""
         with self._host.changed:
             self._is_served = True
             self._host.served += 1
 
     def give_back(self) -> None:
-        """It is free for others; may be called again."""
+        """Release the slot for other transfers; further calls do nothing."""
         host = self._host
         with host.changed:
             if self._is_taken:
@@ -102,16 +107,16 @@ class Slot:
 
     @contextmanager
     def lent(self, *, cancel: CancelToken) -> Iterator[None]:
-        """Others may have it during the block; then it is waited for again. A block that fails leaves it given back."""
+        """Release the slot during the block, then wait for one again. If the block fails, the slot stays released."""
         self.give_back()
         yield
         self.take(cancel=cancel)
 
     def wait_for_another(self, *, cancel: CancelToken) -> bool:
-        """Wait, once given back, until the host has ended a transfer since this slot was taken.
+        """After the release: wait until a transfer has ended at the host since this slot was taken.
 
         Returns:
-            False when it serves none of ours.
+            False if the host serves no transfer of this client.
         """
         host = self._host
         with cancel.on_cancel(host.wake), host.changed:

@@ -1,9 +1,9 @@
 """Lists that a registry keeps: its repositories, the tags of one, and the documents that refer to another one (OCI
 distribution specification 1.1, "Listing Tags" and "Listing Referrers").
 
-Pages are followed through ``Link`` headers (RFC 8288 section 3), always to the same place with another query: with a
-link, a registry must not send the client to another host or repository. Pages, items and bytes are bounded, and a page
-that was seen before ends the list.
+Pages are followed through ``Link`` headers (RFC 8288 section 3). Only the query of a link is used, so that a registry
+can't send the client to another host or repository. Pages, items and bytes are bounded, and a page that was seen before
+ends the list.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from imagestore.registry.transport.messages import Response
 
 
-# Larger pages are an error at some registries.
+# Some registries refuse larger pages.
 _PAGE_SIZE: Final = 1000
 _MAX_PAGES: Final = 1000
 _MAX_ITEMS: Final = 100_000
-# All pages of a list: annotations may make a page of a few referrers.
+# Limit for all pages of a list: because of annotations, a page may hold only a few referrers.
 _MAX_BYTES: Final = 64 * 1024 * 1024
-# A tag that several subjects share is compared entry by entry, with a request for each.
+# If several subjects share a fallback tag, the subject of each entry is looked up with a request.
 _MAX_COMPARED: Final = 100
 _MAX_LINK_LENGTH: Final = 16 * 1024
 _MAX_LINKS: Final = 32
@@ -65,7 +65,7 @@ class Referrers:
     Attributes:
         entries: descriptors of the referring documents, each with its artifact type and annotations.
         is_from_tag: the registry has no referrers API; they come from the tag that stands for it.
-        remarks: what was unusual, for people.
+        remarks: what was unusual, as messages for the user.
     """
 
     entries: tuple[Descriptor, ...] = ()
@@ -136,7 +136,7 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
     found: dict[str, Descriptor] = {}
     is_first = True
     for page in _pages(session, call, absent_statuses=frozenset({404})):
-        # A server that answers unknown paths with something else hasn't said "none".
+        # Some servers answer unknown paths with another document; that does not mean that there are no referrers.
         if not _is_index(page):
             if is_first:
                 return _from_tag(session, reference, digest, artifact_type)
@@ -153,7 +153,7 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
 
 
 def _referring(body: bytes, what: str) -> tuple[Descriptor, ...]:
-    # null is how registries written in Go say that there are none.
+    # Registries written in Go send null for an empty list.
     if b"null" in body and decode(body, what).get("manifests", ()) is None:
         return ()
     return Index.parse(body, media_type=media_types.OCI_INDEX, what=what).manifests
@@ -166,7 +166,7 @@ def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_t
     page = next(_pages(session, call, absent_statuses=frozenset({404})), None)
     if page is None or not _is_index(page):
         if not session.endpoint.is_upstream:
-            # It only hasn't copied them: only the registry itself can say that there are none.
+            # A mirror may lack referrers; only the registry itself can report that there are none.
             raise ReferenceNotFoundError(
                 f"referrers of {reference.name}@{digest}: mirror {session.endpoint.host} doesn't list referrers",
                 host=session.endpoint.host,
@@ -200,7 +200,7 @@ def _subject(session: Session, reference: Reference, entry: Descriptor) -> str:
 
 @dataclass(slots=True)
 class _Seen:
-    """What came of a list so far."""
+    """The state of a list so far."""
 
     queries: set[str] = field(default_factory=set)
     received_bytes: int = 0
@@ -235,7 +235,7 @@ def _pages(
 
 
 def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Callable[[Response], _Page | None]:
-    def read(response: Response) -> _Page | None:
+    def _read(response: Response) -> _Page | None:
         with response:
             if response.status in absent_statuses:
                 return None
@@ -244,7 +244,7 @@ def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Ca
             body = read_decoded(response, MAX_DOCUMENT_BYTES)
         return _Page(body, response.headers, _next_query(session, call, response))
 
-    return read
+    return _read
 
 
 def _next_query(session: Session, call: Call, response: Response) -> str:
@@ -259,15 +259,15 @@ def _next_query(session: Session, call: Call, response: Response) -> str:
         parts = urls.split(there)
     except ProtocolError as error:
         raise ProtocolError(f"{call.what}: {host} names a next page that can't be read: {error}", host=host) from error
-    # Some servers write the digest's colon as %3A, and behind a proxy that ends TLS many name another scheme and port.
-    # Only the query is taken over: host and path need only mean the same.
+    # Some servers write the digest's colon as %3A, and many behind a TLS-terminating proxy name another scheme or port.
+    # Only the query is used: host and path only have to be equivalent.
     is_same_host = urls.origin_of(there).host == session.endpoint.origin.host
     if not is_same_host or unquote(parts.path) != urlsplit(here).path:
         raise ProtocolError(
             f"{call.what}: the next page is expected at {urls.shown(here)}, the registry names {urls.shown(there)}",
             host=host,
         )
-    # The endpoint adds its own ns; the rest is sent as the registry wrote it.
+    # The endpoint adds its own ns parameter; all others are sent as the registry wrote them.
     query = "&".join(part for part in parts.query.split("&") if part.partition("=")[0] != "ns")
     if not query:
         raise ProtocolError(f"{call.what}: {host} names a next page that is the first one", host=host)
@@ -279,7 +279,7 @@ def _is_index(page: _Page) -> bool:
     if named:
         return media_types.kind(named) is media_types.Kind.INDEX
     try:
-        # null is how Go writes a list without entries.
+        # Go encodes a nil list as null.
         return isinstance(decode(page.body, "answer").get("manifests", ""), list | None)
     except DocumentError:
         return False
@@ -287,7 +287,7 @@ def _is_index(page: _Page) -> bool:
 
 def _names(body: bytes, member: str, what: str) -> list[str]:
     names: Any = decode(body, what).get(member)
-    # null is how some registries say that there are none.
+    # Some registries send null for an empty list.
     if names is None:
         return []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -303,7 +303,7 @@ def _bound(count: int, what: str) -> None:
 def parse_links(values: Iterable[str]) -> list[tuple[str, frozenset[str]]]:
     """The links in all Link fields of an answer: target as written, relation names in lower case.
 
-    Both targets and quoted values may contain commas and semicolons, so this is a scanner and no splitting.
+    Both targets and quoted values may contain commas and semicolons, so the text is scanned, not split.
 
     Raises:
         ProtocolError: no valid field, or an unreasonable one.

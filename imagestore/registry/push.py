@@ -53,7 +53,7 @@ def writable(endpoints: Sequence[Endpoint], host: str) -> Endpoint:
 
 
 class RepositoryWriter:
-    """One repository that is written to; thread-safe.
+    """Writes to one repository; thread-safe.
 
     Args:
         session: the host.
@@ -74,7 +74,7 @@ class RepositoryWriter:
         return self._session.endpoint.host
 
     def blob(self, descriptor: Descriptor, opener: Opener, *, mount_from: str = "") -> BlobUploaded:
-        """Bring a blob into the repository, unless it is there.
+        """Upload a blob, unless the repository has it.
 
         Args:
             descriptor: of the blob.
@@ -111,7 +111,8 @@ class RepositoryWriter:
             descriptor: of it.
             raw: its bytes.
             tag: the name that it gets; empty for its digest alone.
-            subject: digest of what it refers to. A registry without lists of referrers gets the list under a tag.
+            subject: digest of the document that it refers to. If the registry has no referrers API, the list under the
+                fallback tag is updated.
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol.
@@ -120,7 +121,7 @@ class RepositoryWriter:
         """
         what = self._what(descriptor)
 
-        def judged(response: Response) -> bool:
+        def _judged(response: Response) -> bool:
             with response:
                 if response.status not in {200, 201, 202, 204}:
                     raise failure(response, what=what)
@@ -138,7 +139,7 @@ class RepositoryWriter:
         content = Content(descriptor.media_type, len(raw), lambda: (raw,))
         call = Call("PUT", self._reference.path, f"manifests/{tag or descriptor.digest}", what, content=content)
         try:
-            is_listed = self._session.call(call, judged)
+            is_listed = self._session.call(call, _judged)
         except AccessDeniedError as error:
             error.hint = error.hint or "the login may lack the right to push"
             raise
@@ -146,11 +147,11 @@ class RepositoryWriter:
             self._list_by_tag(descriptor, raw, subject)
 
     def _list_by_tag(self, descriptor: Descriptor, raw: bytes, subject: Digest) -> None:
-        """Add a referrer to the index under the tag that its subject's digest makes ("Referrers Tag Schema")."""
+        """Add a referrer to the index under the fallback tag of its subject ("Referrers Tag Schema")."""
         tag = fallback_tag(subject)
         what = f"{self._reference.name}:{tag}"
 
-        def judged(response: Response) -> list[Any]:
+        def _judged(response: Response) -> list[Any]:
             with response:
                 if response.status == 404:
                     return []
@@ -160,7 +161,7 @@ class RepositoryWriter:
                 return listed if isinstance(listed, list) else []
 
         call = Call("GET", self._reference.path, f"manifests/{tag}", what, accept=(media_types.OCI_INDEX,))
-        listed = self._session.call(call, judged)
+        listed = self._session.call(call, _judged)
         if any(isinstance(each, dict) and each.get("digest") == str(descriptor.digest) for each in listed):
             return
         document = decode(raw, what)

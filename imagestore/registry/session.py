@@ -1,9 +1,9 @@
 """Requests to one endpoint: authentication, redirects and retries.
 
 A request is sent with the authorization that is known so far. A 401 is answered once for each distinct challenge, never
-in a loop, since a token service may hand out a token that is worth nothing. A refusal without a challenge (403, 404;
-after a login any other 4xx too) is looked into once: see ``_look_again``. Redirects are followed here and not in the
-HTTP library, so that no secret made for the registry leaves it (``redirects.py``). What may succeed later is retried.
+in a loop, since a token service may issue a useless token. A refusal without a challenge (403, 404; after a login any
+other 4xx too) may be a matter of authorization: see ``_look_again``. Redirects are followed here and not in the HTTP
+library, so that no secret made for the registry leaves it (``redirects.py``). Transient failures are retried.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-# A token, then perhaps one for another scope, as the registry words it.
+# Two challenges are normal: for a token, then perhaps for one with another scope.
 _MAX_CHALLENGES: Final = 3
-# A remembered authorization is forgotten; what another thread has obtained is used; a login is asked for at /v2/.
+# Three steps: forget the remembered authorization, use the one of another thread, ask /v2/ for a challenge.
 _MAX_LOOKS: Final = 3
-# What a storage host answers when a signed URL has expired; the registry gives a new one.
+# Status codes of storage hosts for an expired signed URL; the registry gives a new URL.
 _STALE_STATUSES: Final = frozenset({400, 401, 403, 410})
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a request brings.
+    """The body of a request.
 
     Attributes:
-        media_type: of it.
+        media_type: of the bytes.
         size: in bytes.
-        pieces: gives its bytes; called for each try.
-        content_range: its place in an upload, ``first-last``; empty for the beginning.
+        pieces: gives the bytes; called for each try.
+        content_range: range of the bytes in an upload, ``first-last``; empty at the beginning.
     """
 
     media_type: str
@@ -80,7 +80,7 @@ class Content:
 
     @property
     def headers(self) -> Iterator[tuple[str, str]]:
-        """The header fields that describe it."""
+        """The header fields that describe the body."""
         yield "Content-Type", self.media_type
         yield "Content-Length", str(self.size)
         if self.content_range:
@@ -89,18 +89,18 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is wanted from a repository.
+    """A request to a repository, or to the registry itself.
 
     Attributes:
         method: GET or HEAD; in an upload also POST, PATCH, PUT or DELETE.
-        repository: a reference's path; empty for what is the registry's own.
+        repository: a reference's path; empty for requests to the registry itself.
         path: below the repository, for example ``blobs/sha256:…``.
         what: names the thing in errors.
         query: encoded, without ``?``.
         accept: media types for the Accept field; none for blobs.
         range_header: value of the Range field, or empty.
         url: absolute, instead of the endpoint's own; its origin must be the endpoint's.
-        content: what is sent with it.
+        content: the body; None for none.
     """
 
     method: str
@@ -116,7 +116,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """What every session of a client shares."""
+    """The policy, clocks, pauses and observer that all sessions of a client share."""
 
     policy: TransferPolicy
     timing: Timing
@@ -124,7 +124,7 @@ class ClientContext:
     observer: Observer
 
     def wait(self, host: str, seconds: float, reason: str, cancel: CancelToken) -> None:
-        """Sleep, and tell the observer why."""
+        """Report the reason to the observer, then sleep."""
         self.observer(Waiting(host, seconds, reason))
         self.timing.sleep(cancel, seconds)
 
@@ -145,12 +145,12 @@ class Session:
     is_tried_once: bool = False
 
     def call(self, call: Call, use: Callable[[Response], T], slot: Slot | None = None) -> T:
-        """Send until there is an answer that another try wouldn't change, and use it.
+        """Send the request, retry transient failures, and use the answer.
 
         Args:
-            call: what is wanted.
-            use: judges the answer and reads or keeps it; when its reading breaks, the whole call is tried again.
-            slot: one of the host's, which others may have while this call waits for its next try.
+            call: the request.
+            use: checks the answer and reads or keeps it; if reading fails, the whole call is retried.
+            slot: a slot of the host; released for other transfers while this call waits for its next try.
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol.
@@ -193,7 +193,7 @@ class Session:
             raise
 
     def _comment(self, call: Call, error: RegistryError, secrets: tuple[str, ...]) -> None:
-        """Hide the secrets that were sent, and say whose login was refused, or who redirected to the refusing host."""
+        """Hide the secrets that were sent. Add a hint: whose login was refused, or which host redirected."""
         hide_secrets(error, secrets)
         if error.status not in {401, 403, 404}:
             return
@@ -215,31 +215,31 @@ class Session:
             error.hint = f"it does not exist, or it is not public; {remark}"
 
     def _longest_wait(self) -> float:
-        """Seconds that may be waited for this host."""
+        """Longest wait for this host, in seconds."""
         policy, remaining = self.shared.policy, self.cancel.remaining_seconds()
         longest = policy.longest_wait_seconds if self.is_last else policy.mirror_wait_seconds
         return longest if remaining is None else min(remaining, longest)
 
     def _is_passing(self, call: Call, response: Response, attempt: int) -> bool:
-        """Whether a later try may get another answer."""
+        """Whether a later try may get another answer than this failure."""
         if response.status in TRANSIENT_STATUSES:
             return True
-        # Once, and for GET: a URL signed for GET is refused to HEAD every time.
+        # Only once, and only for GET: a storage host refuses HEAD at a URL that is signed for GET every time.
         is_stale = response.status in _STALE_STATUSES and call.method == "GET" and attempt == 1
         return is_stale and urls.origin_of(response.url) != self.endpoint.origin
 
     def will_wait(self, error: RegistryError, attempt: int, retry_after: float | None) -> bool:
-        """Arrange the wait after a try, counted from 1; False when no other shall follow."""
+        """Wait after a failed try (counted from 1), or note the wait for the next request; False: don't retry."""
         policy, pauses, host = self.shared.policy, self.shared.pauses, self.endpoint.host
         is_limit_without_time = retry_after is None and isinstance(error, RateLimitedError)
         wait_for = limited_seconds if is_limit_without_time else backoff_seconds
         seconds = wait_for(policy, attempt, self.shared.timing.random())
         if retry_after is not None:
-            # Never less than the host asked for; and not all clients at the same moment.
+            # At least as long as the host asked for, plus jitter, so that clients don't retry at the same moment.
             seconds = retry_after + min(seconds, 1.0)
         if seconds >= self._longest_wait():
             if retry_after is not None and not self.endpoint.is_upstream:
-                # Other hosts serve; a request before that time would only prolong the limit.
+                # Use other hosts meanwhile: a request before that time may prolong the limit.
                 pauses.pause(host, min(seconds, policy.longest_wait_seconds), str(error))
             return False
         if not self.operation.take_retry():
@@ -252,7 +252,7 @@ class Session:
         return True
 
     def _exchange(self, call: Call) -> tuple[Response, tuple[str, ...]]:
-        """The request, its challenges, its redirects; and the secrets that were sent."""
+        """Send a request, answer challenges, follow redirects; the response, and the secrets that were sent."""
         endpoint = self.endpoint
         authorization = self.access.authenticator.authorization(endpoint.origin, call.repository)
         answered: set[tuple[str, ...]] = set()
@@ -260,13 +260,13 @@ class Session:
         fields = endpoint.headers
         while True:
             if authorization:
-                # What was sent before may still be quoted.
+                # An error may still quote an earlier authorization.
                 fields = (*fields, ("Authorization", authorization))
             secrets = secrets_in(fields) if fields else ()
             request = self._request(call, authorization)
             response = self._follow(request, secrets)
             if response.status >= 400 and response.url != str(request.url):
-                # Storage services quote what they don't like about a signed address.
+                # Storage services quote parts of a signed URL in their errors.
                 secrets = secrets_in(fields, signed=response.url)
             if not is_refusal(request, response, had_login=bool(authorization or looks)):
                 return response, secrets
@@ -285,7 +285,7 @@ class Session:
                 response.close()
                 raise
             if again is None:
-                # The caller judges it: an answer to HEAD has no words, and GET is asked for them.
+                # The caller checks the response: one to HEAD has no error text, so it sends GET for that.
                 return response, secrets
             response.close()
             authorization = again
@@ -297,20 +297,20 @@ class Session:
         return header
 
     def _look_again(self, call: Call, sent: str, response: Response) -> str | None:
-        """What to send after a refusal without a challenge; None if nothing else is worth sending.
+        """The authorization to send after a refusal without a challenge; None if there is no other one to try.
 
-        - An authorization that is remembered from before is forgotten, and the request is sent as the first one of a
-          new process would be.
-        - A request without any asks ``/v2/`` for a challenge, if a login is stored.
-        - What this operation has just obtained or looked for is not looked for again; what another of its requests
-          has obtained is used.
+        - If the request carried an authorization remembered from earlier, that is forgotten, and the request is sent
+          as the first one of a new process would be.
+        - If it carried none and a login is stored, ``/v2/`` is asked for a challenge.
+        - An authorization that this operation has just obtained is not requested again. One that another request of
+          this operation has obtained is used.
         """
         origin, repository, authenticator = self.endpoint.origin, call.repository, self.access.authenticator
         with self.operation.login_lock:
             newer = authenticator.authorization(origin, repository)
             has_tried = self.operation.has_tried(origin, repository, sent)
             if newer != sent and (newer or has_tried):
-                # Another request of this operation has obtained the one, or forgotten the other.
+                # Another request of this operation has obtained a new authorization, or forgotten the old one.
                 return newer
             if has_tried:
                 return None
@@ -345,7 +345,7 @@ class Session:
                 if response.status == 401 and is_home and response.headers.get("WWW-Authenticate", ""):
                     return response.headers
         except RegistryError:
-            # The refusal that came before is what is reported.
+            # Report the earlier refusal, not this failure.
             return None
         remark = f"{endpoint.host} asked for no login, so the one stored in {account} was not sent"
         self.operation.remark_on_login(endpoint.origin, call.repository, remark)
@@ -366,9 +366,9 @@ class Session:
         return make_request(call.method, url, tuple(headers), call.content.pieces() if call.content else None)
 
     def _follow(self, request: httpx.Request, secrets: tuple[str, ...]) -> Response:
-        """The answer behind all redirects; warnings on the way are passed to the observer."""
+        """The response after all redirects. Warnings in any response are passed to the observer."""
 
-        def send(one: httpx.Request) -> Response:
+        def _send(one: httpx.Request) -> Response:
             response = self.access.sender.send(one, cancel=self.cancel)
             signed = "" if one is request else str(one.url)
             texts = warning_texts(response.headers)
@@ -379,4 +379,4 @@ class Session:
                     self.shared.observer(Noticed(message))
             return response
 
-        return redirects.follow(request, send, home=self.endpoint.origin, most=self.shared.policy.redirects)
+        return redirects.follow(request, _send, home=self.endpoint.origin, most=self.shared.policy.redirects)

@@ -1,11 +1,11 @@
 """Uploads one blob into a repository (OCI distribution specification 1.1, "Pushing blobs").
 
 A blob that the repository has is not sent; one that another repository of the same registry has is mounted from there.
-A small one goes in one PUT. A large one goes in one PATCH, which containers' tools have long used and so every registry
-takes, or in several where that is too large; a PUT then asks the registry to verify it.
+A small blob is sent in one PUT. A large one is sent in one PATCH, which every registry accepts, since container tools
+have long used it; if that is too large, in several. A PUT then asks the registry to verify the blob.
 
-If the connection breaks, the registry is asked how much it has kept: from there the upload goes on, or it begins anew
-where that can't be told. A later process goes on in the same way (``upload_sessions``).
+If the connection breaks, the registry is asked how much it has kept, and the upload resumes there. If the registry
+doesn't report that, the upload starts again. A later process resumes in the same way (``upload_sessions``).
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ T = TypeVar("T")
 #: Blobs up to this size are sent with one request after they were read and verified.
 _SMALL_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
-#: Bytes of one request where more were too much: proxies have limits, often of 100 MB.
+#: Bytes of one request after a larger one was refused: proxies have limits, often 100 MB.
 _CHUNK_BYTES: Final = 32 * 1024 * 1024
 _TOO_LARGE: Final = 413
-#: Answers of registries that can't take a blob over from another repository, or may not.
+#: Status codes of registries that can't mount a blob from another repository, or may not.
 _NOT_MOUNTED: Final = frozenset({400, 401, 403, 404, 405})
 _RANGE: Final = re.compile(r"(?:bytes=)?0-([0-9]{1,19})")
 
 
 class _SourceError(Exception):
-    """The bytes can't be read; the error is that of the source, not of the registry that they go to."""
+    """The bytes can't be read. ``error`` is that of the source, not of the registry that receives them."""
 
     def __init__(self, error: ImageStoreError) -> None:
         super().__init__(str(error))
@@ -70,7 +70,7 @@ class _SourceError(Exception):
 
 @dataclass(slots=True)
 class BlobUpload:
-    """One blob on its way into a repository.
+    """The upload of one blob into a repository.
 
     Attributes:
         session: the registry.
@@ -87,23 +87,23 @@ class BlobUpload:
     opener: Opener
     mount_from: str = ""
     sessions: UploadSessions = field(default_factory=UploadSessions)
-    #: Its ``location`` is where the bytes go; empty before the upload has begun.
+    #: ``location`` is the URL of the upload; empty before it has begun.
     _note: UploadNote = field(default_factory=UploadNote, init=False)
     # Whether an earlier process began the upload.
     _is_noted: bool = field(default=False, init=False)
-    # Bytes of one request; None for all that there are.
+    # Most bytes of one request; None for no limit.
     _most: int | None = field(default=None, init=False)
-    # Bytes that were sent, those of broken tries too.
+    # Bytes sent, including those of failed tries.
     _sent: int = field(default=0, init=False)
     _reading: Generator[bytes] | None = field(default=None, init=False)
-    # Over what was read so far, of which a part may be sent again; None where an earlier process read the beginning.
+    # Verifies the bytes read so far, each byte once; None if an earlier process read the beginning.
     _verifier: Verifier | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._verifier = self._new_verifier()
 
     def run(self) -> BlobUploaded:
-        """Bring the blob there, unless it is there.
+        """Upload the blob, unless the repository has it.
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol; of either side.
@@ -132,7 +132,7 @@ class BlobUpload:
                 if start is None:
                     self._note.keep("")
                     start = 0
-                    # The answer may be all that was lost.
+                    # Perhaps the upload succeeded and only the answer was lost.
                     if self._is_there():
                         return BlobUploaded(self.descriptor, self._sent)
                 if not self._note.location and not self._begin():
@@ -149,12 +149,12 @@ class BlobUpload:
                     self._most = _CHUNK_BYTES
                     self._note.keep("")
                     continue
-                # Without a location it was a request that the session has tried several times.
+                # Without a location the failed request began the upload, and the session has retried it already.
                 if not self._note.location or not self._will_go_on(error, attempt):
                     raise
 
     def _will_go_on(self, error: RegistryError, attempt: int) -> bool:
-        """Wait, if another try may succeed."""
+        """Wait if another try may succeed; otherwise return False."""
         is_lost = error.status in {404, 416}
         if attempt >= self.session.shared.policy.attempts or not (is_lost or is_transient(error)):
             return False
@@ -165,9 +165,9 @@ class BlobUpload:
         return is_there(self.session, self.repository, self.descriptor)
 
     def _begin(self) -> bool:
-        """Begin an upload; False if the blob was mounted instead, which is tried once."""
+        """Begin an upload; False if the blob was mounted instead. Mounting is tried once."""
 
-        def judged(response: Response) -> str:
+        def _judged(response: Response) -> str:
             with response:
                 if response.status == 201 and self.mount_from:
                     return ""
@@ -180,15 +180,15 @@ class BlobUpload:
         if self.mount_from:
             query = f"mount={quote(str(self.descriptor.digest), safe='')}&from={quote(self.mount_from, safe='')}"
             try:
-                self._note.keep(self.session.call(replace(call, query=query), judged))
+                self._note.keep(self.session.call(replace(call, query=query), _judged))
             except RegistryError as error:
-                # The other repository may not be read, or the registry doesn't mount: the bytes are sent.
+                # The client may not read the other repository, or the registry can't mount: send the bytes.
                 if error.status not in _NOT_MOUNTED:
                     raise
             else:
                 return bool(self._note.location)
             self.mount_from = ""
-        self._note.keep(self.session.call(call, judged))
+        self._note.keep(self.session.call(call, _judged))
         return True
 
     def _send(self, start: int) -> None:
@@ -206,18 +206,18 @@ class BlobUpload:
         self._commit(Content(OCTETS, 0, tuple))
 
     def _kept(self) -> int | None:
-        """How many bytes a registry has of an upload that broke; None if that can't be told, or none are worth it."""
+        """Number of bytes that a registry kept of a broken upload; None if unknown, or if resuming isn't worth it."""
         if self.descriptor.size <= _SMALL_BYTES:
             return None
-        # What this process hasn't read can't be there, unless an earlier one sent it.
+        # The registry can't have more than this process has read, unless an earlier process sent it.
         most = self.descriptor.size if self._is_noted or self._verifier is None else self._verifier.received
 
-        def judged(response: Response) -> int | None:
+        def _judged(response: Response) -> int | None:
             with response:
                 found = _RANGE.fullmatch(response.headers.get("Range", "").strip())
                 if response.status != 204 or found is None:
                     return None
-                # The first byte alone, or none: registries write both as 0-0.
+                # 0-0 is ambiguous: registries send it for one byte and for none.
                 last = int(found[1])
                 if not 0 < last < most:
                     return None
@@ -225,7 +225,7 @@ class BlobUpload:
                     self._note.keep(self._location(response))
                 return last + 1
 
-        return self._at("GET", None, judged)
+        return self._at("GET", None, _judged)
 
     def _next_location(self, response: Response) -> str:
         with response:
@@ -234,9 +234,9 @@ class BlobUpload:
             return self._location(response)
 
     def _commit(self, content: Content) -> None:
-        """Ask the registry to verify what it has, and to make it visible."""
+        """Ask the registry to verify the uploaded bytes and to make the blob visible."""
 
-        def judged(response: Response) -> None:
+        def _judged(response: Response) -> None:
             with response:
                 if response.status not in {200, 201, 204}:
                     raise failure(response, what=self._what)
@@ -246,18 +246,18 @@ class BlobUpload:
                 what = f"{self._what} at {self.session.endpoint.host}"
                 raise DigestMismatchError(what, expected=str(wanted), actual=str(claimed))
 
-        self._at("PUT", content, judged, query=f"digest={quote(str(self.descriptor.digest), safe='')}")
+        self._at("PUT", content, _judged, query=f"digest={quote(str(self.descriptor.digest), safe='')}")
         self._note.keep("")
 
     def _give_up(self) -> None:
-        """Let the registry delete what it has; one that doesn't, forgets it after some days."""
+        """Ask the registry to delete the upload. If it doesn't, it drops the upload after some days."""
         if self._note.location:
             with contextlib.suppress(ImageStoreError):
                 self._at("DELETE", None, lambda response: response.close())
             self._note.keep("")
 
     def _at(self, method: str, content: Content | None, use: Callable[[Response], T], *, query: str = "") -> T:
-        """One request to the upload, sent once: what repeats it has to know how far it came."""
+        """Send one request to the upload, without retry: the caller must first find out how much arrived."""
         location = self._note.location
         if query:
             location += ("&" if "?" in location else "?") + query
@@ -265,7 +265,7 @@ class BlobUpload:
         return replace(self.session, is_tried_once=True).call(call, use)
 
     def _is_ours(self, location: str) -> bool:
-        """Whether an address that was noted is the registry's own."""
+        """Whether a noted upload URL belongs to the registry."""
         try:
             return bool(location) and urls.origin_of(location) == self.session.endpoint.origin
         except ProtocolError:
@@ -275,7 +275,7 @@ class BlobUpload:
         return Call(method, self.repository, path, self._what)
 
     def _location(self, response: Response) -> str:
-        """The address that a registry names for an upload; credentials go along, so it must be the registry's own."""
+        """The upload URL that a registry names. Credentials are sent there, so it must be the registry's own."""
         host, named = self.session.endpoint.host, response.headers.get("Location", "").strip()
         if not named:
             raise ProtocolError(f"{self._what}: {host} names no Location for the upload", host=host)
@@ -287,7 +287,7 @@ class BlobUpload:
         return location
 
     def _opened(self, start: int, end: int) -> Iterator[bytes]:
-        """Pieces for one try; the source of the try before, which its error may still know, is closed."""
+        """Pieces for one try. Closes the source of the previous try, which its error may still refer to."""
         self._close_source()
         self._reading = self._pieces(start, end)
         return self._reading
@@ -297,15 +297,15 @@ class BlobUpload:
             self._reading.close()
 
     def _pieces(self, start: int, end: int) -> Generator[bytes]:
-        """The blob's bytes from one offset to before another; while one piece is sent, the next is read.
+        """The blob's bytes from ``start`` to before ``end``; while one piece is sent, the next is read.
 
         Raises:
-            _SourceError: they can't be had, or aren't the descriptor's.
+            _SourceError: they can't be read, or don't match the descriptor.
         """
         if start == 0:
             self._verifier = self._new_verifier()
         elif self._verifier is not None and start > self._verifier.received:
-            # The registry judges the whole.
+            # The registry verifies the whole blob.
             self._verifier = None
         at = start
         observer = self.session.shared.observer
@@ -321,7 +321,7 @@ class BlobUpload:
                     at += len(piece)
                     observer(BlobUploading(self.descriptor, at))
                 if at == self.descriptor.size and coming.result():
-                    at += 1  # more than there should be
+                    at += 1  # more bytes than the descriptor states
             if at != end:
                 raise SizeMismatchError(self._what, expected=self.descriptor.size, actual=at)
             if self._verifier is not None and end == self.descriptor.size:
@@ -330,7 +330,7 @@ class BlobUpload:
             raise _SourceError(error) from error
 
     def _read(self, source: Transfer, start: int) -> Iterator[bytes]:
-        """Pieces from an offset on, verified as far as they come from the blob's beginning, each byte once."""
+        """Pieces from an offset on; if the blob was read from its beginning, each byte is verified once."""
         buffer = memoryview(bytearray(_PIECE_BYTES))
         at = source.start
         while count := source.readinto(buffer):
@@ -358,18 +358,18 @@ def is_there(session: Session, repository: str, descriptor: Descriptor) -> bool:
     """
     what = _what(descriptor, repository)
 
-    def judged(response: Response) -> bool:
+    def _judged(response: Response) -> bool:
         with response:
             if response.status == 200:
                 return response.length in (None, descriptor.size)
-            # Some registries know no HEAD.
+            # Some registries don't support HEAD.
             if response.status in {404, 405}:
                 return False
             raise failure(response, what=what)
 
     is_manifest = is_document(descriptor)
     folder, accept = ("manifests", accepted(descriptor.media_type)) if is_manifest else ("blobs", ())
-    return session.call(Call("HEAD", repository, f"{folder}/{descriptor.digest}", what, accept=accept), judged)
+    return session.call(Call("HEAD", repository, f"{folder}/{descriptor.digest}", what, accept=accept), _judged)
 
 
 def _what(descriptor: Descriptor, repository: str) -> str:

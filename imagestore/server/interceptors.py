@@ -1,6 +1,6 @@
-"""gRPC's interceptor through which every call goes: it is followed from its beginning to its end.
+"""A gRPC interceptor that follows every call from its beginning to its end.
 
-Requests are parsed here: gRPC would take one that is no message for a bug of the handler, and log it as such.
+Requests are parsed here: if gRPC parsed them, it would log an invalid message as a bug of the handler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-#: What calls to methods that no service has are logged and counted as: their callers may invent any number of names.
+#: Name under which calls of unknown methods are logged and counted: callers could invent any number of names.
 UNKNOWN_METHOD: Final = "/unknown/Unknown"
 
 
@@ -30,7 +30,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """Lets a watch follow every call of one server.
 
     Args:
-        watch: names, counts and logs calls, and ends those that failed: handlers raise this library's errors.
+        watch: names, counts and logs calls, and turns the errors that handlers raise into status codes.
     """
 
     def __init__(self, watch: CallWatch) -> None:
@@ -47,7 +47,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if method in self._handlers:
             return self._handlers[method]
         handler = await continuation(handler_call_details)
-        # What services don't implement is refused by plain functions, in gRPC's own threads.
+        # Methods that a service doesn't implement are refused by plain functions, in gRPC's own threads.
         if handler is None or not _is_asynchronous(_behaviour_of(handler)):
             return handler
         if isinstance(handler, AbsentMethod):
@@ -59,18 +59,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         read = _each_parsed if handler.request_streaming else _parsed
         answer = _write_all if handler.response_streaming else _return_one
 
-        async def call(raw: Any, context: ServicerContext) -> Any:
+        async def _call(raw: Any, context: ServicerContext) -> Any:
             try:
                 async with self._watched(method, context):
                     return await answer(behaviour(read(method, raw, parse), context), context)
             except grpc.aio.AbortError as error:
-                # gRPC's context keeps this error, and its frames the request: only a garbage collection would free
-                # them, and an idle server has none for hours.
+                # gRPC's context keeps this error, whose frames keep the request. Only Python's garbage collector would
+                # free them, and in an idle server it doesn't run for hours.
                 del raw
                 error.__context__ = None
                 raise error.with_traceback(None) from None
 
-        return _maker(handler)(call, None, handler.response_serializer)
+        return _maker(handler)(_call, None, handler.response_serializer)
 
     @contextlib.asynccontextmanager
     async def _watched(self, method: str, context: ServicerContext) -> AsyncIterator[None]:
@@ -80,7 +80,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 await self._watch.admit(current, context)
                 yield
             except grpc.aio.InternalError as error:
-                # The caller has left, and gRPC is about to cancel the call, or takes it for ended.
+                # The caller has left; gRPC is about to cancel the call, or regards it as ended.
                 raise asyncio.CancelledError from error
         except BaseException as error:
             await self._watch.failed(current, context, error)
@@ -90,7 +90,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _behaviour_of(handler: Handler) -> Callable[[Any, ServicerContext], Any]:
-    """The one of a handler's four functions that is set."""
+    """The function of a handler; it has four attributes for it, of which one is set."""
     found: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     return found  # type: ignore[no-any-return]
 
@@ -118,36 +118,36 @@ async def _write_all(answers: Any, context: ServicerContext) -> None:
     if inspect.isawaitable(answers):
         await answers
         return
-    # A caller that leaves must find the generator's files closed, not left to the garbage collector.
+    # If the caller leaves, close the generator's files now instead of at a garbage collection.
     async with contextlib.aclosing(answers):
         async for message in answers:
             await context.write(message)
-            del message  # it may be large, and the next one far
+            del message  # it may be large, and the next one may take long
 
 
 def _parsed(method: str, raw: Any, parse: Callable[[bytes], Any] | None) -> Any:
-    """A request's message.
+    """Parse the message of a request.
 
     Raises:
-        InvalidInputError: it is none of its type.
+        InvalidInputError: the bytes are no message of the type.
     """
     if parse is None:
         return raw
     try:
         return parse(raw)
-    except Exception as error:  # protobuf's DecodeError, in whichever shape its implementation has it
+    except Exception as error:  # protobuf's DecodeError; its class depends on the implementation
         raise InvalidInputError(f"{method}: the request is no message of its type") from error
 
 
 async def _each_parsed(
     method: str, raw: AsyncIterator[bytes], parse: Callable[[bytes], Any] | None
 ) -> AsyncIterator[Any]:
-    """The messages of a stream of requests, as they are read.
+    """Parse the messages of a stream of requests as they arrive.
 
     Raises:
-        InvalidInputError: one is none of its type.
+        InvalidInputError: the bytes of one are no message of the type.
     """
-    # gRPC's generator holds the last message, and itself by way of its object, until it is closed.
+    # Until it is closed, gRPC's generator keeps the last message, and itself through a reference cycle.
     received: Any = aiter(raw)
     async with contextlib.aclosing(received):
         async for each in received:

@@ -1,7 +1,7 @@
 """Log lines with fields, for people (text) or for programs (one JSON object a line).
 
-The library's loggers give fields in ``extra``; a filter adds the id of the request a line belongs to. Everything that
-came from outside is escaped. Only the server installs handlers; embedders keep their own.
+The library's loggers pass fields in ``extra``; a filter adds the request's id. Text from outside is escaped. Only the
+server installs handlers; embedders keep their own.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What every record has; the rest are fields of the line.
+# Attributes that every record has; all others are fields of the line.
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-#: Their debug lines show whole header lists, or repeat what we say ourselves.
+#: Loggers whose debug lines show whole header lists or repeat our own lines.
 _QUIET: Final = ("httpx", "httpcore", "asyncio", "grpc", "hpack")
 
 #: Metadata key by which a caller names its request; the answer's trailing metadata repeats it.
 REQUEST_ID_KEY: Final = "x-request-id"
 REQUEST_ID: Final[ContextVar[str]] = ContextVar("imagestore_request_id", default="")
-# What can't break a log line or a header.
+# Characters that can't break a log line or a header.
 _GRAMMAR: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 def request_id(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
-    """The caller's name for its request, or a new one when it gave none that can be used.
+    """The request id that the caller gave, or a new one if it gave no usable one.
 
     Args:
-        metadata: what came with the request.
+        metadata: of the request.
 
     >>> request_id([("x-request-id", "pod-7/pull")])
     'pod-7/pull'
@@ -69,28 +69,28 @@ def install(style: str, level: str, stream: TextIO | None = None) -> None:
 
 
 def take_over() -> None:
-    """Log what Python itself would write to standard error: it is no line of ours, and has no JSON.
+    """Log errors and warnings that Python itself would write to standard error, where they are not JSON lines.
 
-    For a process that serves and nothing else: the hooks are the interpreter's.
+    Only for a process that does nothing but serve, since it replaces the interpreter's hooks.
     """
 
-    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         log.critical("ended by a bug", exc_info=(kind, error, trace))
 
-    def in_thread(given: threading.ExceptHookArgs) -> None:
-        # None late in the interpreter's end.
+    def _uncaught_in_thread(given: threading.ExceptHookArgs) -> None:
+        # The value may be None late in the interpreter's shutdown.
         error = given.exc_value or given.exc_type()
         name = given.thread.name if given.thread is not None else ""
         log.error("a thread ended in a bug", exc_info=(given.exc_type, error, given.exc_traceback), extra={"by": name})
 
-    def unraisable(given: sys.UnraisableHookArgs) -> None:
+    def _unraisable(given: sys.UnraisableHookArgs) -> None:
         error = given.exc_value or given.exc_type()
         fields = {"by": repr(given.object)}
         log.error("an error with no caller", exc_info=(given.exc_type, error, given.exc_traceback), extra=fields)
 
-    sys.excepthook, threading.excepthook, sys.unraisablehook = uncaught, in_thread, unraisable
+    sys.excepthook, threading.excepthook, sys.unraisablehook = _uncaught, _uncaught_in_thread, _unraisable
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a line that can't be written would be followed by a traceback
+    logging.raiseExceptions = False  # else a failed write of a line would print a traceback
 
 
 def _name_request(record: logging.LogRecord) -> bool:

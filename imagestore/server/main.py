@@ -1,8 +1,8 @@
-"""The life of a server: open, listen, say so, serve, reload on SIGHUP, drain on SIGTERM.
+"""The life of a server: open, listen, report readiness, serve, reload on SIGHUP, drain on SIGTERM.
 
-Draining: the sockets go away, health turns to NOT_SERVING and new calls are turned away; calls in progress get their
-time, then their tokens are cancelled, which closes their connections to registries. Unfinished downloads stay on disk
-and are resumed by the next pull. A second signal ends the wait.
+Draining: the sockets are removed, health becomes NOT_SERVING and new calls are refused. Running calls get the drain
+timeout; then their tokens are cancelled, which closes their connections to registries. Unfinished downloads stay on
+disk, and the next pull resumes them. A second signal ends the wait.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often it is looked whether calls are over.
+#: Interval at which the server checks whether calls have ended.
 _LOOK_SECONDS: Final = 0.05
-#: How often it is looked whether the database is still the one that was opened.
+#: Interval at which the server checks whether the database was replaced.
 _DATABASE_SECONDS: Final = 1.0
-#: For calls to end that were told to.
+#: Time for cancelled calls to end.
 _LAST_SECONDS: Final = 1.0
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -56,9 +56,9 @@ class ServerProcess:
     """One server, from its start to its end.
 
     Args:
-        settings: what it was started with.
-        open_store: opens the store with a configuration, or with the one on disk now; called again at each reload, and
-            when another database was put in the place of ours.
+        settings: the options of the server.
+        open_store: opens the store with a configuration; with None, reads the one on disk. Called again at each reload,
+            and when the database was replaced.
 
     Raises:
         InvalidInputError: there is nothing to listen at.
@@ -89,7 +89,7 @@ class ServerProcess:
         self._reload_wanted = asyncio.Event()
         self._stop_wanted = asyncio.Event()
         self._hurry = asyncio.Event()
-        # Of two that open the store, the one who read the configuration later has to come last.
+        # If two tasks open the store, the one that read the configuration later must replace it last.
         self._opening = asyncio.Lock()
         async with contextlib.AsyncExitStack() as stack:
             store = await asyncio.to_thread(self._open_store, None)
@@ -121,7 +121,7 @@ class ServerProcess:
                 stack.callback(self._sockets[-1].close)
                 self._sockets[-1].bind(functools.partial(listen, server))
             await server.start()
-            # A server that isn't stopped complains when it is thrown away.
+            # gRPC warns about a server that is deleted without being stopped.
             stack.push_async_callback(server.stop, 0)
             self._servers.append(server)
         return services
@@ -129,7 +129,7 @@ class ServerProcess:
     async def _open_mirror(self, stack: contextlib.AsyncExitStack) -> None:
         if self._settings.mirror is None:
             return
-        # Its HTTP server is an extra, which most nodes don't have.
+        # The mirror's HTTP server is an extra, which most nodes don't install.
         from imagestore.server.mirror import ServedMirror
 
         self._mirror = await ServedMirror.start(self._workers, self._settings.mirror, self._settings.drain_seconds)
@@ -150,7 +150,7 @@ class ServerProcess:
         self._notifier.ready(f"serving at {', '.join(names)}")
         stop = asyncio.create_task(self._stop_wanted.wait())
         try:
-            # A task that ends by itself is a bug, which must not leave a server that only seems to work.
+            # A background task that ends is a bug; end the server, instead of serving without the task.
             done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stop}:
                 task.result()
@@ -174,22 +174,22 @@ class ServerProcess:
         return metrics
 
     def _collector(self) -> Collector:
-        def collected(seconds: float, report: GarbageReport | None) -> None:
+        def _collected(seconds: float, report: GarbageReport | None) -> None:
             if self._metrics is not None:
                 self._metrics.collected(seconds, report)
 
-        return Collector(self._workers, self._settings.gc_seconds, lambda: self._watch.removals, collected)
+        return Collector(self._workers, self._settings.gc_seconds, lambda: self._watch.removals, _collected)
 
     def _handle_signals(self, stack: contextlib.AsyncExitStack) -> None:
         loop = asyncio.get_running_loop()
 
-        def stop() -> None:
+        def _stop() -> None:
             if self._stop_wanted.is_set():
                 self._hurry.set()
             self._stop_wanted.set()
 
         for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, _stop)
             stack.callback(loop.remove_signal_handler, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload_wanted.set)
         stack.callback(loop.remove_signal_handler, signal.SIGHUP)
@@ -223,7 +223,7 @@ class ServerProcess:
         return f"reloaded; runtime handlers: {', '.join(handlers)}"
 
     async def _follow_database(self) -> None:
-        """A rebuild leaves us with a file that no other process uses; then open the new one."""
+        """If a rebuild has replaced the database, open the new one: no other process uses the old file."""
         said = ""
         while True:
             await asyncio.sleep(_DATABASE_SECONDS)
@@ -235,7 +235,7 @@ class ServerProcess:
                 try:
                     store = await asyncio.to_thread(self._open_store, config)
                 except ImageStoreError as error:
-                    # The process that put it there may not be ready yet.
+                    # The process that replaced it may not be ready yet.
                     if str(error) != said:
                         log.error("can't be opened again", extra={"error": str(error), "hint": error.hint})
                     said = str(error)
@@ -247,7 +247,7 @@ class ServerProcess:
             log.warning("opened again", extra={"reason": "the database isn't the one that was open any more"})
 
     async def _feed_watchdog(self, seconds: float) -> None:
-        """Show the service manager that the loop turns and the threads for quick calls take work."""
+        """Notify the service manager while the event loop and the threads for quick calls respond."""
         while True:
             await self._workers.quick(lambda _store: None)
             self._notifier.alive()
@@ -259,7 +259,7 @@ class ServerProcess:
         for socket in self._sockets:
             socket.withdraw()
         self._watch.is_stopping = True
-        # It says that no more connections are accepted.
+        # Only now, since this reports to the service manager that no more connections are accepted.
         self._notifier.stopping()
         impatience = asyncio.create_task(self._stop_calls_when_hurried())
         answers = asyncio.create_task(self._mirror.drain()) if self._mirror is not None else None
@@ -273,15 +273,15 @@ class ServerProcess:
         log.info("stopped")
 
     async def _wait_for_calls(self, seconds: float) -> None:
-        """Until none is in progress any more, or the time is over."""
+        """Wait until no call is running, or the time is over."""
         end = asyncio.get_running_loop().time() + seconds
         while self._watch.in_progress and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(_LOOK_SECONDS)
-        # For those who watch the server's health to hear of the end.
+        # So that clients that watch the server's health receive the last state.
         await asyncio.sleep(_LOOK_SECONDS)
 
     async def _end_answers(self, answers: asyncio.Task[None]) -> None:
-        """Until the mirror's answers have ended, or a second signal says that there is no time."""
+        """Wait until the mirror's answers have ended, or a second signal arrives."""
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait([answers, hurry], return_when=asyncio.FIRST_COMPLETED)
         for task in (answers, hurry):

@@ -1,7 +1,7 @@
-"""Prometheus' HTTP server for the numbers, with one path.
+"""Prometheus' HTTP server for the metrics, with one path.
 
-Any user of the machine can connect to a loopback port, so a connection that says nothing is closed, and the oldest one
-where there are many.
+Any user of the machine can connect to a loopback port. So an idle connection is closed, and if there are too many, the
+oldest one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 #: The only path that is answered.
 PATH: Final = "/metrics"
-#: Connections at a time, each with a thread and a descriptor.
+#: Limit of connections; each has a thread and a file descriptor.
 MOST_CONNECTIONS: Final = 32
 
 
@@ -37,7 +37,7 @@ class MetricsServer:
     """Answers requests, until closed.
 
     Args:
-        registry: has the numbers.
+        registry: holds the metrics.
         host: to listen at.
         port: 0 lets the system choose.
 
@@ -48,21 +48,21 @@ class MetricsServer:
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
         numbers = make_wsgi_app(registry)
 
-        def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        def _answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
             if environ["PATH_INFO"] != PATH:
-                return refused(HTTPStatus.NOT_FOUND, f"the numbers are at {PATH}", start_response)
+                return _refused(HTTPStatus.NOT_FOUND, f"the numbers are at {PATH}", start_response)
             try:
                 return numbers(environ, start_response)  # type: ignore[no-any-return]  # the library has no types here
             except Exception:
                 log.exception("the numbers can't be collected")
-                return refused(HTTPStatus.INTERNAL_SERVER_ERROR, "the server's log says why", start_response)
+                return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, "the server's log says why", start_response)
 
-        def refused(status: HTTPStatus, text: str, start_response: StartResponse) -> Iterable[bytes]:
+        def _refused(status: HTTPStatus, text: str, start_response: StartResponse) -> Iterable[bytes]:
             start_response(f"{status.value} {status.phrase}", [("Content-Type", "text/plain")])
             return [f"{text}\n".encode()]
 
         self._server = (_Server6 if ":" in host else _Server)((host, port), _Handler)
-        self._server.set_app(answer)
+        self._server.set_app(_answer)
         self._thread = threading.Thread(target=self._server.serve_forever, name="numbers", daemon=True)
         self._thread.start()
         #: Where it listens.
@@ -76,7 +76,7 @@ class MetricsServer:
 
 
 class _Server(ThreadingWSGIServer):
-    #: Not accepted yet: callers who find no room there try again only after a second.
+    #: Backlog of connections; a client that finds it full retries only after a second.
     request_queue_size = 128
 
     def __init__(self, *arguments: Any) -> None:
@@ -85,7 +85,7 @@ class _Server(ThreadingWSGIServer):
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; one connection too many ends the oldest, which may say a byte now and then for ever."""
+        """Answer in a thread. Beyond the limit, close the oldest connection, which might stay open forever."""
         with self._lock:
             self._connections.append(request)
             surplus = self._connections.popleft() if len(self._connections) > MOST_CONNECTIONS else None
@@ -101,7 +101,7 @@ class _Server(ThreadingWSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log it; the library would write to standard error. Callers that go away are no news."""
+        """Log the error; the library would write it to standard error. A client that disconnects is not logged."""
         log.debug("a request for numbers failed", exc_info=True)
 
 
@@ -110,8 +110,8 @@ class _Server6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    #: In seconds, without a byte.
+    #: Longest time without a byte, in seconds.
     timeout = 5.0
 
     def log_message(self, *_: object) -> None:
-        """Nothing: calls for numbers are no news."""
+        """Log nothing for requests."""

@@ -43,10 +43,10 @@ def open_metadata(
         refuse_missing(database)
     kept: list[tuple[int, str]] = []
 
-    def keep_found(metadata: SqliteMetadataStore) -> None:
+    def _keep_on_making(metadata: SqliteMetadataStore) -> None:
         kept.extend(_keep_found(root, metadata))
 
-    metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=keep_found)
+    metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=_keep_on_making)
     for count, lease in kept:
         said = "%s: made a database next to %d blobs of unknown use, which lease %s keeps for a day"
         log.warning(said, root, count, lease)

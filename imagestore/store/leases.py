@@ -1,8 +1,8 @@
-"""Leases of running work: content is put under a lease before anybody looks whether it is there.
+"""Leases of running work: content is put under a lease before the work checks whether it exists.
 
-That order is what makes collection safe: a collector either sees the digest leased and spares it, or has deleted it
-before the look, which then finds nothing and fetches. A lease outlives a killed process by its lifetime, so that the
-next try can resume; work that ends, well or badly, releases its lease.
+This order makes collection safe: a collector either sees the lease and spares the content, or has deleted the content
+before the check, and then the work fetches it. The lease of a killed process stays until it expires, so that the next
+try can resume. Work that ends, with or without an error, releases its lease.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from imagestore.metadata.api import MetadataStore
     from imagestore.oci.digest import Digest
 
-#: As containerd's temporary leases.
+#: The lifetime of containerd's temporary leases.
 LIFETIME_SECONDS: Final = 24 * 3600.0
 _RENEW_SECONDS: Final = 3600.0
 
 
 def keep_found(metadata: MetadataStore, found: Sequence[Digest], *, keeps_all: bool = False) -> str:
-    """Lease content for a day that is older than its database: a lost one's, or another program's.
+    """Lease content that was there before its database for a day: the database was lost, or another program wrote it.
 
-    Nothing says what it is for, so the next collection would take all of it.
+    No record refers to such content, so without a lease the next collection would delete all of it.
 
     Args:
         metadata: where the lease is made.
         found: the content.
-        keeps_all: other content is kept too, what isn't there yet included.
+        keeps_all: keep all other content too, including content that arrives later.
 
     Returns:
         The lease's id; empty where nothing was found.
@@ -53,12 +53,12 @@ def keep_found(metadata: MetadataStore, found: Sequence[Digest], *, keeps_all: b
 
 
 class HeldLease:
-    """A lease this process owns; for several threads.
+    """A lease that this process owns; thread-safe.
 
     Args:
         metadata: where the lease lives.
         lease_id: its id.
-        renew_seconds: how old the last renewal must be for another.
+        renew_seconds: least time between two renewals.
     """
 
     def __init__(self, metadata: MetadataStore, lease_id: str, *, renew_seconds: float = _RENEW_SECONDS) -> None:
@@ -78,7 +78,7 @@ class HeldLease:
             self._metadata.lease_content(self.id, digests)
 
     def renew(self) -> None:
-        """Move the end on if the last renewal is old enough; cheap enough to call for every chunk.
+        """Extend the lease if the last renewal is old enough; cheap enough to call for every chunk.
 
         Raises:
             LeaseNotFoundError: the lease was deleted.
@@ -99,7 +99,7 @@ def held(
     digests: Collection[Digest] = (),
     renew_seconds: float = _RENEW_SECONDS,
 ) -> Iterator[HeldLease]:
-    """A new lease for a block of work, released when the block ends. It isn't synced: without power there is no work.
+    """A new lease for a block of work, released when the block ends. Not synced: a power failure ends the work too.
 
     Args:
         metadata: where the lease lives.
@@ -113,7 +113,7 @@ def held(
             metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
     except BaseException as error:
         if not isinstance(error, Exception):
-            # An interrupt may come when it is made already.
+            # If an interrupt comes during this call, the lease may exist already.
             _release(metadata, lease_id)
         raise
     try:
@@ -128,7 +128,7 @@ def held(
 
 
 class _NoLease(HeldLease):
-    """Of what can't go away."""
+    """The lease of content that can't be deleted."""
 
     def hold(self, digests: Collection[Digest]) -> None:
         """Nothing has to be done."""
@@ -139,7 +139,7 @@ class _NoLease(HeldLease):
 
 @contextlib.contextmanager
 def held_to_read(metadata: MetadataStore, *, purpose: str) -> Iterator[HeldLease]:
-    """As held(), for work that only reads: where the store can't change there is no collection, and no lease is needed.
+    """As held(), for work that only reads. A store that can't change has no collection, so it needs no lease.
 
     Args:
         metadata: where the lease lives.
@@ -156,13 +156,13 @@ def held_to_read(metadata: MetadataStore, *, purpose: str) -> Iterator[HeldLease
 
 
 def _release(metadata: MetadataStore, lease_id: str) -> None:
-    """What the work achieved, or why it failed, matters more than a lease that stays for its lifetime."""
+    """Delete a lease. A failure is only logged, so that it doesn't hide the result or the error of the work."""
     try:
         try:
             with metadata.transient():
                 metadata.delete_lease(lease_id, is_of_work=True)
         except StoreFullError:
-            # It holds content, which could not be freed for a day.
+            # Use the space kept for removals: the lease would hold content for a day.
             with metadata.transient():
                 metadata.delete_lease(lease_id)
     except StoreError as error:
@@ -175,22 +175,22 @@ def _warn(what: str, lease_id: str, error: Exception) -> None:
 
 @contextlib.contextmanager
 def renewed(held: HeldLease) -> Iterator[None]:
-    """Renew a lease in the background while a block runs whose work calls nothing of ours.
+    """Renew a lease in a thread while a block runs that doesn't renew it itself.
 
     Args:
         held: the lease.
     """
     ended = threading.Event()
 
-    def renew() -> None:
+    def _renew() -> None:
         while not ended.wait(held.renew_seconds):
             try:
                 held.renew()
             except ImageStoreError as error:
-                # The next look may go better; without any the lease ends as a dead owner's does.
+                # The next renewal may succeed; if none does, the lease expires.
                 _warn("renewed", held.id, error)
 
-    thread = threading.Thread(target=renew, name="imagestore-renew", daemon=True)
+    thread = threading.Thread(target=_renew, name="imagestore-renew", daemon=True)
     try:
         try:
             thread.start()

@@ -33,7 +33,7 @@ _ID: Final = re.compile(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
 
 
 def refuse_unreadable(text: str) -> None:
-    """Refuse what can mean no image, whatever the store has.
+    """Refuse a text that can't name an image in any store.
 
     Raises:
         InvalidReferenceError: it is neither an image id, or the beginning of one, nor a reference.
@@ -46,7 +46,7 @@ def refuse_unreadable(text: str) -> None:
 
 
 def missing_hint(text: str) -> str:
-    """What to do about a name that no image has.
+    """The hint for a name that no image has.
 
     >>> missing_hint("python:3"), missing_hint("python")
     ('pull it first', 'it names no tag and so means docker.io/library/python:latest; name the tag, or pull it first')
@@ -110,7 +110,7 @@ def _by_root(metadata: MetadataStore, text: str) -> list[ImageRecord]:
 
 
 def pinned_by(config: Config) -> frozenset[str]:
-    """The references that a configuration pins, in canonical form; as they stand where they can't be read."""
+    """The references that a configuration pins, in canonical form; an invalid one is returned unchanged."""
     return frozenset(_canonical(text) or text for text in config.settings.pinned_images.values())
 
 
@@ -229,7 +229,7 @@ def with_namesakes(metadata: MetadataStore, records: Iterable[ImageRecord]) -> l
 
 
 def _check_found(metadata: MetadataStore, key: tuple[str, str], image_id: Digest) -> None:
-    """A record that its image id doesn't lead to was removed since, or changed."""
+    """Check that a record missing from the index of image ids was removed or changed in the meantime."""
     record = metadata.get_image(*key)
     if record is not None and record.image_id == image_id:
         raise StoreCorruptError(
@@ -239,7 +239,7 @@ def _check_found(metadata: MetadataStore, key: tuple[str, str], image_id: Digest
 
 
 def by_own_name(records: Sequence[ImageRecord], text: str) -> list[ImageRecord] | None:
-    """Those of the records a text means that it means by their own names; None if it is an id or a digest alone.
+    """Of the records that a text means, those that it means by their names; None if it is an id or a digest.
 
     ``name@digest`` names what the repository has of that digest, ``name:tag@digest`` only the tag, if it leads there.
     """
@@ -256,7 +256,7 @@ def by_own_name(records: Sequence[ImageRecord], text: str) -> list[ImageRecord] 
 
 @dataclass(frozen=True, slots=True)
 class RemovalRule:
-    """Which records a plain reference means that is to be removed.
+    """Which records the removal of a plain reference means.
 
     Attributes:
         handler: only this handler's; None: the default handler's, or, when it has none, those of all handlers.
@@ -297,19 +297,19 @@ def doomed_keys(
     """
     named: dict[str, set[tuple[str, str]]] = {}
 
-    def look_up(references: Iterable[str]) -> None:
+    def _look_up(references: Iterable[str]) -> None:
         for reference, handler, image_id in metadata.find_ids(set(references)):
             named.setdefault(reference, set()).add((image_id, handler))
 
     references = {text: text for text in texts if "@" not in text}
-    look_up(references)
-    # What is a reference's name in the store is that reference; the others have to be read.
+    _look_up(references)
+    # A text that is a record's reference needs no parsing; parse the others.
     for text in references.keys() - named.keys():
         try:
             references[text] = str(Reference.parse(text))
         except InvalidReferenceError:
             del references[text]
-    look_up(references.values() - named.keys())
+    _look_up(references.values() - named.keys())
     meant = {text: rule.chosen(named[each]) for text, each in references.items() if each in named}
     if rule.only_name:
         return {text: tuple((references[text], owner) for _, owner in images) for text, images in meant.items()}
@@ -346,7 +346,7 @@ def all_meant(
     for text in texts:
         if "@" in text or (text not in images and _canonical(text) != text):
             return None
-        # Once meant, an image is meant no more.
+        # An image that one text names must not be named by another.
         chosen = [
             keys.pop((text if rule.only_name else image_id, handler), None)
             for image_id, handler in rule.chosen(images.get(text, set()))
@@ -358,7 +358,7 @@ def all_meant(
 
 
 def drop_hidden(metadata: MetadataStore, keys: Iterable[tuple[str, str]], default_handler: str) -> list[str]:
-    """Remove the images of containerd's clients that removed records hid, in the transaction that removes these.
+    """Remove the images of containerd's clients that the removed records hid, in the same transaction.
 
     Args:
         metadata: where both are.
@@ -366,6 +366,6 @@ def drop_hidden(metadata: MetadataStore, keys: Iterable[tuple[str, str]], defaul
         default_handler: whose records go by their references alone.
 
     Returns:
-        What those held, as digests in text form.
+        Digests of the content that these images held, in text form.
     """
     return metadata.drop_home_images([image_name(reference, handler, default_handler) for reference, handler in keys])

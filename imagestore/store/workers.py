@@ -1,8 +1,8 @@
-"""The store behind a server: blocking work goes to threads, quick calls apart from transfers.
+"""The store behind a server: blocking work runs in threads, with separate pools for quick calls and transfers.
 
-gRPC runs on one event loop; nothing there may block. A call hands its work to ``quick`` or ``transfer``; when the
-caller leaves or its deadline passes, the work's token is cancelled, which closes its sockets. Replacing the store (a
-new configuration, a rebuilt database) lets calls in flight finish with the one they began with.
+gRPC runs on one event loop, on which nothing may block. A call passes its work to ``quick`` or ``transfer``. If the
+caller leaves or its deadline passes, the token of a transfer is cancelled, which closes its sockets. If the store is
+replaced (a new configuration, a rebuilt database), running calls finish with the store that they began with.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUICK_THREADS: Final = 8
-#: Besides those for pulls: reads and writes of content, lists of it, collections.
+#: Threads in addition to those for pulls: for reading, writing and listing content, and for collections.
 TRANSFER_THREADS: Final = 48
 PULL_THREADS: Final = 16
 
 
 class Lent:
-    """A store and how many calls use it; ``store`` is open while one does."""
+    """A store and the number of calls that use it; it stays open while there is one."""
 
     def __init__(self, store: ImageStore, number: int) -> None:
         self.store = store
@@ -44,15 +44,15 @@ class StoreWorkers:
     """Runs work on the current store.
 
     Args:
-        store: served first; closed when it was replaced and its last call ended.
-        pull_threads: pulls at work at one time, so that they leave threads for other transfers.
+        store: the first store; closed after it was replaced and its last call has ended.
+        pull_threads: number of pulls that run at the same time; other transfers have further threads.
     """
 
     def __init__(self, store: ImageStore, *, pull_threads: int = PULL_THREADS) -> None:
         self._lock = threading.Lock()
         self._current = Lent(store, 0)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="quick")
-        #: How many collections of this process have ended.
+        #: Number of collections of this process that have ended.
         self.collections = 0
         self._transfer = ThreadPoolExecutor(TRANSFER_THREADS + pull_threads, thread_name_prefix="transfer")
 
@@ -64,7 +64,7 @@ class StoreWorkers:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[Lent]:
-        """The same for work that may have to wait before ``transfer`` gets it, and has to meet this store then."""
+        """As lend(), for work that may wait before it is passed to ``transfer`` and must then use this same store."""
         lent = self._take(None)
         try:
             yield lent
@@ -100,19 +100,19 @@ class StoreWorkers:
         Raises:
             ImageStoreError: the work's.
         """
-        # The context carries the request's id into the thread, for its log lines.
+        # The context passes the request's id to the thread, for its log lines.
         bound = functools.partial(contextvars.copy_context().run, self._with_store, work)
         return await asyncio.get_running_loop().run_in_executor(self._quick, bound)
 
     async def transfer(
         self, work: Callable[[ImageStore, CancelToken], T], token: CancelToken | None = None, held: Lent | None = None
     ) -> T:
-        """Run work that moves bytes; its token is cancelled when the caller is.
+        """Run work that transfers bytes. If the calling task is cancelled, so is the token.
 
         Args:
             work: gets the store and the token.
-            token: instead of a new one.
-            held: whose store, while the caller holds it; the current one by default.
+            token: ends the work; by default a new one.
+            held: the store to use, which the caller holds; by default the current one.
 
         Raises:
             ImageStoreError: the work's.
@@ -120,13 +120,13 @@ class StoreWorkers:
         token = token or CancelToken()
         lent = self._take(held)
 
-        def run() -> T:
+        def _run() -> T:
             try:
                 return work(lent.store, token)
             finally:
                 self._give_back(lent)
 
-        bound = functools.partial(contextvars.copy_context().run, run)
+        bound = functools.partial(contextvars.copy_context().run, _run)
         try:
             future = asyncio.get_running_loop().run_in_executor(self._transfer, bound)
         except RuntimeError:  # shut down
@@ -136,25 +136,25 @@ class StoreWorkers:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             token.cancel("the caller went away")
-            # The thread ends in its own time; its outcome has no reader any more.
+            # The thread ends later; retrieve its outcome, which no caller reads any more.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
         finally:
-            # It keeps the work's error, which keeps this frame: without a circle both go with the call.
+            # The future keeps the work's error, which keeps this frame; break this reference cycle.
             del future
 
     def state(self) -> tuple[int, int] | None:
-        """What answers may depend on: which store object serves, and its last change of records; never blocks for long.
+        """A key for cached answers: numbers of the store object and of its last change. Never blocks for long.
 
-        None when that can't be told.
+        None if the last change can't be read.
         """
         lent = self._current
-        # Closed since then, it says None.
+        # None also if the store was closed in the meantime.
         generation = lent.store.metadata.generation()
         return None if generation is None else (lent.number, generation)
 
     def is_outdated(self) -> bool:
-        """Whether the store serves a database that isn't the one on disk any more; quick enough for the event loop."""
+        """Whether the database on disk was replaced since the store opened it; quick enough for the event loop."""
         return self._current.store.metadata.is_outdated()
 
     def _with_store(self, work: Callable[[ImageStore], T]) -> T:

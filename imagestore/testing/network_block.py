@@ -33,11 +33,16 @@ class _Policy:
         self._resolved: set[str] = set()
 
     def check(self, host: str) -> None:
+        """Allow loopback, allowed hosts, and addresses to which an allowed host resolved.
+
+        Raises:
+            NetworkBlockedError: the host is none of these.
+        """
         if not (_is_loopback(host) or host in self._resolved or any(one.fullmatch(host) for one in self._allowed)):
             raise NetworkBlockedError(host)
 
     def remember(self, addresses: Iterable[str]) -> None:
-        """Addresses that an allowed name has are allowed too."""
+        """Allow the addresses to which an allowed name resolved."""
         self._resolved.update(addresses)
 
 
@@ -80,14 +85,14 @@ def blocked_network(allowed: Sequence[str] = ()) -> Iterator[None]:
         yield
 
 
-# The doors through which Python code leaves the machine. Methods of sockets, with where their address is ...
+# The functions through which Python code reaches the network. Methods of sockets, with the place of the address ...
 _SENDERS: Final[dict[str, Callable[[tuple[Any, ...]], Any]]] = {
     "connect": lambda arguments: arguments[0],
     "connect_ex": lambda arguments: arguments[0],
     "sendto": lambda arguments: arguments[-1],
     "sendmsg": lambda arguments: arguments[3] if len(arguments) > 3 else None,
 }
-# ... and functions that look names up, with the addresses in what they find.
+# ... and functions that resolve names, with the addresses in their results.
 _LOOK_UPS: Final[dict[str, Callable[[Any], list[str]]]] = {
     "getaddrinfo": lambda found: [str(one[4][0]) for one in found],
     "gethostbyname": lambda found: [found],
@@ -96,22 +101,22 @@ _LOOK_UPS: Final[dict[str, Callable[[Any], list[str]]]] = {
 
 
 def _guarded_sender(policy: _Policy, send: Any, address_of: Callable[[tuple[Any, ...]], Any]) -> Any:
-    def guarded(self: socket.socket, *arguments: Any) -> Any:
+    def _guarded(self: socket.socket, *arguments: Any) -> Any:
         address = address_of(arguments) if arguments else None
         if isinstance(address, tuple):
             policy.check(str(address[0]))
         return send(self, *arguments)
 
-    return guarded
+    return _guarded
 
 
 def _guarded_look_up(policy: _Policy, name: str, addresses_of: Callable[[Any], list[str]]) -> Any:
     look_up = getattr(socket, name)
 
-    def guarded(host: Any, *arguments: Any, **options: Any) -> Any:
+    def _guarded(host: Any, *arguments: Any, **options: Any) -> Any:
         policy.check(host.decode() if isinstance(host, bytes) else str(host or ""))
         found = look_up(host, *arguments, **options)
         policy.remember(addresses_of(found))
         return found
 
-    return guarded
+    return _guarded

@@ -13,8 +13,8 @@ Then a test has the fixture ``tape``:
 
 Every option begins with ``--tape-``, so that none collides with an option of the project or of another plugin.
 
-What is wrong with a tape is shown in its own words, without frames of this package: they tell nothing about the test,
-and pytest shows what a frame was given, which here may be a secret. Tapes and bodies stay in the project: the root
+An error of a tape is shown without frames of this package: they say nothing about the test, and pytest shows the
+arguments of a frame, which here may be secrets. Tapes and bodies stay in the project: the root
 folder that pytest shows in its header, and what ``--tape-outside`` names.
 """
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _SESSION: Final = pytest.StashKey[TapeSession]()
 _NOTES: Final = pytest.StashKey[str]()
 _ALLOWED: Final = pytest.StashKey["list[str] | None"]()
-# Options of a tape: what their values are, and that in words.
+# Options of a tape: the type of the value, and its description.
 _OPTIONS: Final[Mapping[str, tuple[type, str]]] = {
     "strict": (int, "True or False"),
     "upstream": (Mapping, "a mapping of logical hosts to addresses"),
@@ -54,9 +54,9 @@ _OPTIONS: Final[Mapping[str, tuple[type, str]]] = {
     "about": (str, "text"),
 }
 _ADVICE: Final = "--tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite everything"
-# Of requests that came too late.
+# Limit of reported requests that came after the end.
 _SHOWN: Final = 5
-# Characters of a tape's name: with a hash, its ending, and that of a file half written, 255 are too few for more.
+# Longest name of a tape: with a hash and the endings of a tape and of a partial file, it stays below 255 bytes.
 _LONGEST: Final = 215
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
@@ -124,8 +124,8 @@ def tape_dir(request: pytest.FixtureRequest) -> str:
 def default_tape_name(request: pytest.FixtureRequest) -> str:
     """Name of a test's tape when the marker gives none: ``<module>/<class.test[parameters]>``.
 
-    Where characters had to be replaced, or a name is too long for a file, a short hash keeps names apart that would
-    else be the same.
+    If characters were replaced, or the name is too long for a file, a short hash is added, so that names stay
+    distinct.
     """
     owners = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
     full = ".".join([*owners, request.node.name])
@@ -147,7 +147,7 @@ def _tape_settings(
 ) -> tuple[str, SessionSettings] | ImageStoreError:
     """A tape's name and settings, or what is wrong with them.
 
-    pytest shows what a frame was given that an error came through, and here that is every known secret.
+    Returned instead of raised: pytest shows the arguments of an error's frames, here every known secret.
     """
     try:
         name, marked = _marked(request.node)
@@ -169,7 +169,7 @@ def tape(
 ) -> Iterator[TapeSession]:
     """The test's tape: ``transport``, ``async_transport``, ``serve()``, ``proxy()``, ``ledger``.
 
-    The end is strict: a test that passed fails when a request had no answer, or a recorded answer was never asked for.
+    Replay is strict: a passed test fails if a request had no recorded answer, or a recorded request was never made.
     """
     if isinstance(_tape_settings, ImageStoreError):
         raise _failure(_tape_settings)
@@ -223,7 +223,7 @@ def _checked(place: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
         if name not in _OPTIONS:
             raise InvalidInputError(f"{place}: there is no option {name!r}; known here: {', '.join(_OPTIONS)}")
         kind, words = _OPTIONS[name]
-        # Text is a list of characters too, which is never what is meant.
+        # A string is a sequence too, but never a valid list here.
         if not isinstance(value, kind) or (isinstance(value, (str, bytes)) and kind is not str):
             raise InvalidInputError(f"{place}: {name}: expected {words}, found {type(value).__name__}")
     return options
@@ -284,9 +284,9 @@ def _finish(session: TapeSession) -> None:
 
 
 def _explain(item: pytest.Item, failure: BaseException) -> None:
-    """Say with a failure which requests had no answer: a test that failed because of one seldom says so itself.
+    """Add to a failure which requests had no answer, since the failure itself seldom shows that.
 
-    Where one had none, the libraries that stumbled over that are left out of what pytest shows, but for --full-trace.
+    In that case frames of libraries are left out of the traceback, unless --full-trace is given.
     """
     session = item.stash.get(_SESSION, None)
     if session is None or not session.problems:
@@ -305,11 +305,11 @@ def _without_libraries(whole: TracebackType | None, root: str) -> TracebackType 
         frames.append(at)
         at = at.tb_next
 
-    def is_own(frame: TracebackType) -> bool:
+    def _is_own(frame: TracebackType) -> bool:
         name = frame.tb_frame.f_code.co_filename
         return is_inside(name, root) and not folder_of(name, installed)
 
-    while frames and not is_own(frames[-1]):
+    while frames and not _is_own(frames[-1]):
         frames.pop()
     shown = None
     for frame in reversed(frames):

@@ -1,7 +1,7 @@
-"""What the pools of threads here have in common: work goes on where no thread can be started, and is waited for.
+"""Thread pools that also work if no thread can be started, and that always wait for their threads.
 
-An interrupt (KeyboardInterrupt) ends no waiting: what threads work with must not be closed, nor a lock be released,
-before they have ended. The interrupt is raised afterwards.
+An interrupt (KeyboardInterrupt) does not end the wait: while a thread runs, the files and locks that it uses must not
+be closed or released. The interrupt is raised afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOK_SECONDS: Final = 0.001
 
 
 def take(waiting: deque[T]) -> T | None:
-    """The first of what waits, for whichever thread asks first; None when there is no more."""
+    """Take the first item of a queue that several threads share; None if the queue is empty."""
     try:
         return waiting.popleft()
     except IndexError:
@@ -28,11 +28,11 @@ def take(waiting: deque[T]) -> T | None:
 
 
 def begin(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
-    """Have work done by an executor; by this thread where the process gets no more threads.
+    """Run work in an executor; if the process can't start a thread, in this thread.
 
     Args:
-        executor: its queue may keep what this thread has done, and do it once more.
-        work: takes what it works on from a queue of the caller's, so that twice is harmless; raises nothing.
+        executor: may run the work once more later, although this thread has run it.
+        work: takes its items from the caller's queue, so that a second run is harmless; raises nothing.
     """
     try:
         return executor.submit(work)
@@ -44,18 +44,18 @@ def begin(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None
 
 
 def work_off(executor: ThreadPoolExecutor, threads: int, waiting: deque[T], work: Callable[[T], None]) -> None:
-    """Have several threads do something with everything that waits; at the end no thread is at it any more.
+    """Process all items of a queue in several threads, and return when no thread works any more.
 
     Args:
-        executor: has the threads.
-        threads: how many.
-        waiting: when it is cleared, or the work fails, no thread begins anything further.
-        work: the first failure is raised.
+        executor: runs the threads.
+        threads: number of threads.
+        waiting: the queue. If it is cleared, or the work fails, no thread begins a further item.
+        work: processes one item; its first failure is raised.
     """
     busy, failures = deque[None](), deque[Exception]()
 
-    def run() -> None:
-        # Before it takes anything: a queue that is cleared, and then no busy thread, is the end.
+    def _run() -> None:
+        # Before the first item is taken: an empty queue and then no busy thread mean that all work has ended.
         busy.append(None)
         try:
             while (thing := take(waiting)) is not None:
@@ -67,7 +67,7 @@ def work_off(executor: ThreadPoolExecutor, threads: int, waiting: deque[T], work
             busy.pop()
 
     try:
-        wait([begin(executor, run) for _ in range(threads)])
+        wait([begin(executor, _run) for _ in range(threads)])
     finally:
         waiting.clear()
         _wait_until(lambda: not busy)
@@ -77,7 +77,7 @@ def work_off(executor: ThreadPoolExecutor, threads: int, waiting: deque[T], work
 
 @contextlib.contextmanager
 def one_thread(name: str) -> Iterator[ThreadPoolExecutor | None]:
-    """An executor of one thread that has ended its work when the block ends; None where the process gets no thread."""
+    """An executor of one thread, whose work has ended when the block ends; None if no thread can be started."""
     with ThreadPoolExecutor(1, name) as executor:
         try:
             executor.submit(_nothing)
@@ -92,11 +92,11 @@ def one_thread(name: str) -> Iterator[ThreadPoolExecutor | None]:
 
 
 def submit_or_run(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
-    """Have work done by the thread of one_thread(), behind what that was given before; also while the program ends.
+    """Run work in the thread of one_thread(), after all earlier work; also while the interpreter shuts down.
 
     Args:
-        executor: takes no work any more once Python has begun to end; its thread does what it was given.
-        work: is done by this thread then.
+        executor: accepts no work during the shutdown, but its thread finishes the earlier work.
+        work: runs in this thread then.
     """
     try:
         return executor.submit(work)
@@ -113,7 +113,7 @@ def submit_or_run(executor: ThreadPoolExecutor, work: Callable[[], None]) -> Fut
 
 
 def _is_done(executor: ThreadPoolExecutor, last: list[Future[None]]) -> bool:
-    """Whether the only thread of an executor has done what it was given."""
+    """Wait until the only thread of an executor has done its work; returns True."""
     if not last:
         last.append(submit_or_run(executor, _nothing))
     wait(last)
@@ -121,7 +121,7 @@ def _is_done(executor: ThreadPoolExecutor, last: list[Future[None]]) -> bool:
 
 
 def _nothing() -> None:
-    """What says that everything before it is done."""
+    """Work whose end shows that all earlier work has ended."""
 
 
 def _wait_until(is_so: Callable[[], bool]) -> None:

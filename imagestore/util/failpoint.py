@@ -1,8 +1,8 @@
-"""Failpoints: named places in front of and behind every step on disk where a test may end this process.
+"""Failpoints: named places before and after every step on disk, where a test can kill this process.
 
-``IMAGESTORE_FAILPOINT=name:count`` acts the count-th time the place is reached; the name ``*`` counts every place.
-``name:count:ENOSPC`` raises that system error there instead of killing the process. Without the variable a place costs
-one look at a cached value.
+``IMAGESTORE_FAILPOINT=name:count`` kills the process when the place is reached for the count-th time; the name ``*``
+counts every place. ``name:count:ENOSPC`` raises that system error there instead. Without the variable a place costs one
+read of a cached value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GRAMMAR: Final = re.compile(r"(\*|[a-z-]+):([0-9]{1,9})(?::(E[A-Z]+))?")
 
 
 def reach(name: str) -> None:
-    """Say that this place was reached.
+    """Mark that this place is reached, and act if the variable asks for it.
 
     Args:
         name: the place, unique in the program.
@@ -37,7 +37,7 @@ def reach(name: str) -> None:
 
 
 class _Armed:
-    """What the variable asks for; counts over all threads."""
+    """The parsed variable; counts the visits of all threads."""
 
     def __init__(self, name: str, after: int, number: int) -> None:
         self._name = name
@@ -47,6 +47,7 @@ class _Armed:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
+        """Read the value of the variable; None if it is empty or does not follow the grammar."""
         found = _GRAMMAR.fullmatch(text) if text else None
         if found is None:
             return None
@@ -54,6 +55,11 @@ class _Armed:
         return cls(name, int(after), getattr(errno, error or "", 0))
 
     def count(self, name: str) -> None:
+        """Count a visit to a place, and act if it is the one asked for: kill the process, or raise.
+
+        Raises:
+            OSError: the variable names this system error.
+        """
         if self._name not in ("*", name):
             return
         with self._lock:

@@ -1,7 +1,7 @@
 """Names of a package that are imported when they are first used (PEP 562).
 
-A package gives its names to type checkers, jedi and documentation below ``if TYPE_CHECKING``, lists them in
-``__all__``, and says here in which module each one is. So a program that needs one loads that module and no other.
+A package imports its names below ``if TYPE_CHECKING`` for type checkers, jedi and documentation, and lists them in
+``__all__``. Here it states the module of each name, so that a program loads only the modules of the names it uses.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def deferred(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], An
 
     Args:
         package: its name.
-        homes: each name with its module; a module that is a name itself has its own path.
+        homes: the module of each name; for a public module, its own path.
     """
 
-    def get(name: str) -> Any:
+    def _get(name: str) -> Any:
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(home)
         return module if home == f"{package}.{name}" else getattr(module, name)
 
-    return get, lambda: sorted(homes)
+    return _get, lambda: sorted(homes)

@@ -1,7 +1,7 @@
 """What all gRPC services share: errors as status codes, and methods that aren't served.
 
-Status codes are containerd's words one to one (its errdefs package), everything else is UNKNOWN. A method that peers
-have and this server hasn't is answered with what is missing, not with a bare code.
+Status codes follow containerd's errdefs package; every other error is UNKNOWN. For a method that other servers have and
+this one does not, the error names what is missing.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def code_of(error: ImageStoreError) -> grpc.StatusCode:
     return CODES[error.category]
 
 
-#: Percent-encoded bytes of a status text. It travels in a header, and all of them together may have 8 KiB.
+#: Limit of a status text in percent-encoded bytes: it is sent in a header, and all headers together have 8 KiB.
 MOST_TEXT_BYTES: Final = 4096
 
 
 def text_of(error: ImageStoreError, *, ends_in_class: bool = False) -> str:
-    """The message with its hint, one line, cut to what a status may carry.
+    """The message with its hint in one line, cut to the limit of a status text.
 
     Args:
         error: what failed.
-        ends_in_class: add a colon and the words of the error's class. containerd's clients cut them off, and put their
-            own error of that class in their place (containerd, errdefs).
+        ends_in_class: add a colon and the text of the error's class, which containerd's clients replace with their own
+            error of that class (containerd, errdefs).
     """
     ending = f": {error.category.value}" if ends_in_class else ""
     text = f"{error} ({error.hint})" if error.hint else str(error)
@@ -65,13 +65,13 @@ def text_of(error: ImageStoreError, *, ends_in_class: bool = False) -> str:
 
 
 def _encoded_bytes(text: str) -> int:
-    """How long a text is as gRPC sends it: printable ASCII as it is, every other byte, and "%", as three characters."""
+    """Length of a text as gRPC sends it: "%" and every byte that is not printable ASCII take three characters."""
     return sum(1 if 0x20 <= byte < 0x7F and byte != 0x25 else 3 for byte in text.encode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentMethod(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in the types only
-    """A handler that refuses, known as such to interceptors.
+    """A handler that refuses the call; its type lets interceptors recognise it.
 
     Attributes:
         stream_stream: the refusal; the other attributes are those of every handler.
@@ -91,8 +91,8 @@ class AbsentMethods(grpc.GenericRpcHandler):
     """Answers every call below a prefix that has no other handler.
 
     Args:
-        prefix: how the methods begin, ``/package.``.
-        missing: says of a method, named ``/package.Service/Method``, what isn't here.
+        prefix: beginning of the method names, ``/package.``.
+        missing: names what is missing here, for a method ``/package.Service/Method``.
         ends_in_class: as for ``text_of``.
     """
 
@@ -102,13 +102,13 @@ class AbsentMethods(grpc.GenericRpcHandler):
         self._ends_in_class = ends_in_class
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> AbsentMethod | None:
-        """A handler that refuses; None for calls elsewhere."""
+        """A handler that refuses the call; None for methods without the prefix."""
         method = str(handler_call_details.method)
         if not method.startswith(self._prefix):
             return None
 
-        async def refusing(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def _refusing(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
             error = UnsupportedError(f"{method.lstrip('/')} is not served here: {self._missing(method)}")
             await context.abort(code_of(error), text_of(error, ends_in_class=self._ends_in_class))
 
-        return AbsentMethod(refusing)
+        return AbsentMethod(_refusing)

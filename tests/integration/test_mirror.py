@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +26,8 @@ from tests.support.patience import until
 from tests.support.peers import docker_registry, need
 from tests.support.plain_http import PLAIN
 from tests.support.private_containerd import private_containerd
-from tests.support.server import Server, serving
+from tests.support.replicas import certs_d, free_ports, made, replicas
+from tests.support.server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,46 +43,6 @@ LINUX: Final = platforms.parse("linux/amd64")
 KILLS: Final = int(os.environ.get("MIRROR_KILLS", "8"))
 
 
-@dataclass(frozen=True)
-class Replicas:
-    """Mirrors as processes of their own; ``urls`` of them."""
-
-    servers: list[Server]
-    urls: list[str]
-
-    def metric(self, name: str) -> int:
-        """The sum of a counter over all that live."""
-        total = 0.0
-        for server in self.servers:
-            port = server.log("numbers published")[0]["port"]
-            text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=120).text
-            total += sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
-        return int(total)
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
-@contextlib.contextmanager
-def replicas(folder: Path, upstreams: dict[str, str], *, count: int = 2, **settings: str) -> Iterator[Replicas]:
-    """Start them, each with a store of its own."""
-    ports = free_ports(count)
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
-    servers = []
-    with contextlib.ExitStack() as stack:
-        for port, url in zip(ports, urls, strict=True):
-            path = folder / f"mirror-{port}.toml"
-            path.write_text(mirror_table(upstreams, replicas=str(urls), replica=f'"{url}"', **settings))
-            options = ("--mirror", f"127.0.0.1:{port}", "--metrics-listen", "127.0.0.1:0")
-            servers.append(stack.enter_context(serving(folder / f"root-{port}", *options, config=path)))
-        yield Replicas(servers, urls)
-
-
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[DockerRegistry]:
     (tmp_path / "upstream").mkdir()
@@ -95,28 +52,11 @@ def registry(tmp_path: Path) -> Iterator[DockerRegistry]:
         yield running
 
 
-def certs_d(folder: Path, host: str, urls: list[str], server: str) -> Path:
-    """What a node has, by the documented command."""
-    place = folder / "certs.d" / host
-    place.mkdir(parents=True, exist_ok=True)
-    table = mirror_table({host: ""})
-    (folder / "node.toml").write_text(table)
-    mirrors = [argument for url in urls for argument in ("--mirror", url)]
-    given = ("--config", str(folder / "node.toml"), "mirror", "hosts-toml", *mirrors)
-    command = [sys.executable, "-m", "imagestore", *given]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    text = done.stdout.partition("\n")[2]
-    # The registry itself is at an address of this test's.
-    lines = [f'server = "{server}"' if line.startswith("server") else line for line in text.splitlines()]
-    (place / "hosts.toml").write_text("\n".join(lines))
-    return folder / "certs.d"
-
-
 def test_ctr_pulls_through_two_replicas(tmp_path: Path, registry: DockerRegistry) -> None:
     members = f'endpoints = ["http://{registry.address}"]'
     with (
         replicas(tmp_path, {"registry.test": members}) as mirrors,
-        private_containerd(_made(tmp_path / "containerd")) as containerd,
+        private_containerd(made(tmp_path / "containerd")) as containerd,
     ):
         hosts = certs_d(tmp_path, "registry.test", mirrors.urls, f"http://{registry.address}")
         fetch = ("content", "fetch", "--all-platforms", "--hosts-dir", hosts, "registry.test/team/app:1")
@@ -178,7 +118,7 @@ def test_a_replica_killed_in_the_middle_fails_no_pull(tmp_path: Path) -> None:
     with (
         RegistryServer({"registry.test/team/app:1": big}, faults=[slow]) as upstream,
         replicas(tmp_path, {"registry.test": f'endpoints = ["{upstream.url}"]'}) as mirrors,
-        private_containerd(_made(tmp_path / "containerd")) as containerd,
+        private_containerd(made(tmp_path / "containerd")) as containerd,
     ):
         hosts = certs_d(tmp_path, "registry.test", mirrors.urls, upstream.url)
 
@@ -208,7 +148,7 @@ def test_twenty_nodes_fetch_once(tmp_path: Path) -> None:
         def pull(number: int) -> None:
             # Half of the nodes ask the other replica first.
             order = mirrors.urls if number % 2 else mirrors.urls[::-1]
-            certs = certs_d(_made(tmp_path / f"node-{number}"), "registry.test", order, upstream.url)
+            certs = certs_d(made(tmp_path / f"node-{number}"), "registry.test", order, upstream.url)
             text = f'version = 3\n[plugins."io.containerd.cri.v1.images".registry]\nconfig_path = "{certs}"'
             loaded = config.loads(text, filename="config.toml", host=LINUX)
             with ImageStore(tmp_path / f"node-{number}/store", config=loaded, host=LINUX) as store:
@@ -221,11 +161,6 @@ def test_twenty_nodes_fetch_once(tmp_path: Path) -> None:
         assert sent <= 1.01 * unique
         served = mirrors.metric("imagestore_mirror_served_bytes_total")
         assert served >= nodes * unique
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def test_a_mirror_killed_again_and_again(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Server:
 
     Args:
         folder: for its sockets and logs; short, since the kernel's limit for sockets is 107 bytes.
-        root: the store.
+        root: the store; a shared one's address, from which only a mirror is served.
         options: more options of ``imagestore serve``.
         config: of handlers, or none.
         environment: more variables.
@@ -37,7 +37,7 @@ class Server:
     def __init__(
         self,
         folder: Path,
-        root: Path,
+        root: Path | str,
         *options: str,
         config: Path | None = None,
         environment: Mapping[str, str] | None = None,
@@ -53,7 +53,8 @@ class Server:
         command = [sys.executable, "-m", "imagestore", "serve", "--root", str(root), "--log-format", "json", *options]
         if config is not None:
             command += ["--config", str(config)]
-        command += ["--listen", self.endpoint]
+        if isinstance(root, Path):
+            command += ["--listen", self.endpoint]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -130,7 +131,7 @@ def short_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def serving(
-    root: Path, *options: str, config: Path | None = None, environment: Mapping[str, str] | None = None
+    root: Path | str, *options: str, config: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
     """A server that is ready."""
     with (

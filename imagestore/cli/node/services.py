@@ -132,7 +132,7 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
     path = GivenPath(path_type=Path, dir_okay=False)
 
     @functools.wraps(function)
-    def command(**given: Any) -> Any:
+    def _command(**given: Any) -> Any:
         names = tuple(ServiceChoice.__dataclass_fields__)
         choice = ServiceChoice(**{name: given.pop(name) for name in names})
         chosen = [choice.endpoint, choice.docker, choice.edged]
@@ -171,8 +171,8 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="CRI endpoint. Default: that of 'imagestore --endpoint', else the store itself.",
         ),
     ):
-        command = option(command)
-    return command
+        _command = option(_command)
+    return _command
 
 
 def metrics_for(file: Path | None) -> NodeMetrics | None:

@@ -71,11 +71,11 @@ class CriChannel:
         left = _shorter(seconds, token.remaining_seconds())
         future = self.begin(method.future, request, name=name, seconds=left)
 
-        def cancel_call() -> None:
+        def _cancel_call() -> None:
             future.cancel()
 
         try:
-            with token.on_cancel(cancel_call):
+            with token.on_cancel(_cancel_call):
                 return future.result()
         except (grpc.RpcError, grpc.FutureCancelledError) as error:
             # The caller's reason takes precedence over the server's status.

@@ -181,11 +181,11 @@ class CriImageService:
             self._images.StreamImages, request, name="StreamImages", seconds=self._seconds
         )
 
-        def cancel_call() -> None:
+        def _cancel_call() -> None:
             parts.cancel()
 
         try:
-            with cancel.on_cancel(cancel_call):
+            with cancel.on_cancel(_cancel_call):
                 return _gathered(parts, self.endpoint)
         except grpc.RpcError as error:
             cancel.check()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 
 from imagestore.errors import StoreBusyError
+from imagestore.metadata.postgres.changes import ChangeFeed
 from imagestore.metadata.postgres.failures import Translated
 
 if TYPE_CHECKING:
@@ -51,9 +52,12 @@ class SharedStatements:
         self._name = f"{name}_v{version}_{scope}"
         self._prologue = f"{database.settings()}; SET LOCAL search_path = {self._name}"
         self._make(tables)
+        #: Of these tables, by whatever machine.
+        self.changes = ChangeFeed(None if database.is_pooled else database.connect, self._name)
 
     def close(self) -> None:
         """Close the connections."""
+        self.changes.close()
         self._database.close()
 
     def read(self, work: Callable[[StatementTransaction], T]) -> T:
@@ -80,7 +84,11 @@ class SharedStatements:
         self._database.check_process()
         with Translated(self._database.name, spared=_ENDED), contextlib.ExitStack() as stack:
             db, _ = self._database.begun(stack, self._prologue)
-            return work(StatementTransaction(db))
+            transaction = StatementTransaction(db, self._name)
+            result = work(transaction)
+        if transaction.is_told:
+            self.changes.note()
+        return result
 
     def _make(self, tables: Sequence[str]) -> None:
         with self._database.transaction(is_alone=True) as db:
@@ -97,10 +105,14 @@ class StatementTransaction:
 
     Args:
         db: in a transaction.
+        channel: on which changes are told.
     """
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Connection, channel: str) -> None:
         self._db = db
+        self._channel = channel
+        #: Whether a change is told when this is committed.
+        self.is_told = False
 
     def rows(self, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Run a query."""
@@ -115,6 +127,12 @@ class StatementTransaction:
         if rows:
             with self._db.cursor() as cursor:
                 cursor.executemany(_rewritten(statement), rows)
+
+    def tell(self) -> None:
+        """What is remembered of these tables, on any machine, is no longer so once this is committed."""
+        if not self.is_told:
+            self._db.execute("SELECT pg_notify(%s, '')", (self._channel,))
+            self.is_told = True
 
     def lock(self, name: str) -> None:
         """Wait for the transactions that hold this lock, and hold it until this one ends."""

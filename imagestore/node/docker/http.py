@@ -173,7 +173,7 @@ class EngineConnection:
         limit = _Limit(asked, self._timeout if stall_seconds is None else None, cancel)
         with contextlib.ExitStack() as stack:
 
-            def trace(step: str, info: Mapping[str, Any]) -> None:
+            def _trace(step: str, info: Mapping[str, Any]) -> None:
                 # An engine answers a pull when it has progress to tell; the answer would name the socket too late.
                 if step == "connection.connect_unix_socket.complete":
                     stack.enter_context(limit.ending(info["return_value"].get_extra_info("socket")))
@@ -185,7 +185,7 @@ class EngineConnection:
                     params=query,
                     headers=headers,
                     timeout=httpx.Timeout(self._timeout, read=waits),
-                    extensions={"trace": trace},
+                    extensions={"trace": _trace},
                 )
             except (httpx.InvalidURL, UnicodeError) as error:
                 raise InvalidInputError(f"{self.shown}: a request of {method} can't be written: {error}") from error

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Attempt:
-    """One request of one thread: what it carried last, and what was done about its refusals."""
+    """The state of one request of one thread: its last authorization, and the answers to its refusals."""
 
     header: str = field(repr=False)
     answers: int = 0
@@ -58,7 +58,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What to send with the next requests: a fixed header, or the token remembered under a key; and whose it is."""
+    """The authorization for the next requests: a fixed header, or the key of a remembered token; and its source."""
 
     header: Secret
     key: TokenKey | None = None
@@ -66,7 +66,7 @@ class _Known:
 
 
 def target_of(origin: Origin, repository: str) -> Target:
-    """Whose credentials are wanted at an origin.
+    """The registry host and repository whose credentials an origin needs.
 
     >>> from imagestore.registry.transport.addresses import Origin
     >>> target_of(Origin("https", "registry-1.docker.io", 443), "library/python").host
@@ -134,7 +134,7 @@ class RegistryAuthenticator:
         return known.provenance if known is not None else ""
 
     def forget(self, origin: Origin, repository: str, refused: str) -> None:
-        """See Authenticator. What another thread has obtained since stays."""
+        """See Authenticator. A token that another thread has obtained since then is kept."""
         with self._lock:
             known = self._known.get((origin, repository))
             if known is None:
@@ -220,10 +220,10 @@ class RegistryAuthenticator:
         remedy = self._remedy(target, found)
         service = TokenService(realm, key.service, self._sender, registry=target.host, remedy=remedy)
 
-        def exchange() -> TokenReply:
+        def _exchange() -> TokenReply:
             return self._exchange(service, key, found, cancel)
 
-        token, is_new = self._tokens.obtain(key, exchange, cancel=cancel)
+        token, is_new = self._tokens.obtain(key, _exchange, cancel=cancel)
         if is_new:
             attempt.fresh.add(key)
         return _Known(token.value, key), f"Bearer {token.value.reveal()}"
@@ -231,14 +231,14 @@ class RegistryAuthenticator:
     def _exchange(
         self, service: TokenService, key: TokenKey, found: FoundCredential | None, cancel: CancelToken
     ) -> TokenReply:
-        def fetch(refresh: Secret | None) -> TokenReply:
+        def _fetch(refresh: Secret | None) -> TokenReply:
             return service.fetch(key.scopes, found, refresh, cancel=cancel)
 
         started = time.monotonic()
         if found is not None and found.credential.identity_token:
-            reply = self._renewal(key).exchange(fetch, cancel=cancel)
+            reply = self._renewal(key).exchange(_fetch, cancel=cancel)
         else:
-            reply = fetch(None)
+            reply = _fetch(None)
         _log.debug(
             "token for %s scopes %s credentials %s after %.3f s",
             key.origin,
@@ -254,7 +254,7 @@ class RegistryAuthenticator:
             return _put(self._renewals, login, self._renewals.get(login) or Renewal())
 
     def _refused(self, target: Target, challenge: Challenge, found: FoundCredential | None) -> AuthenticationError:
-        # Private and missing repositories are alike on many services.
+        # Many services answer the same for private and for missing repositories.
         missing = "does not exist, or " if target.repository else ""
         remedy = self._remedy(target, found)
         if found is None:
@@ -341,7 +341,7 @@ def _error(target: Target, message: str, hint: str = "") -> AuthenticationError:
 
 
 def _put(known: dict[K, V], key: K, value: V) -> V:
-    """Remember something as the newest; the oldest goes when there are too many."""
+    """Insert a value as the newest; drop the oldest if there are too many."""
     known.pop(key, None)
     if len(known) >= _MAX_KNOWN:
         del known[next(iter(known))]

@@ -37,10 +37,10 @@ _EQUALS: Final = re.compile(r"[ \t]*=[ \t]*")
 _TOKEN68: Final = re.compile(r"([A-Za-z0-9._~+/-]+=*)[ \t]*(?=,|\Z)")
 _QUOTED: Final = re.compile(r'"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*)"')
 _ESCAPE: Final = re.compile(r"\\(.)")
-# Up to what ends a parameter: addresses and scopes are written without the quotes they need.
+# Unquoted values: some registries write URLs and scopes without the required quotes.
 _UNQUOTED: Final = re.compile(r'[^\s",;\x00-\x1f\x7f-\xff]+')
 _NEXT_PARAMETER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*=")
-# What may stand behind a comma in a scope without quotes.
+# An action that may follow a comma in an unquoted scope.
 _ACTIONS: Final = frozenset({"pull", "push", "delete", "*"})
 
 
@@ -112,11 +112,16 @@ class _Parser:
         self.scheme = ""
         self.params: dict[str, str] = {}
         self.token68 = ""
-        # The last parameter is a scope without quotes, whose next action may follow.
+        # The last parameter is an unquoted scope; its next action may follow.
         self.has_open_scope = False
         self.done: list[Challenge] = []
 
     def parse(self) -> list[Challenge]:
+        """All challenges of the field, in order.
+
+        Raises:
+            ProtocolError: the field breaks the grammar in a way that is not tolerated; see clear().
+        """
         self._skip(_EMPTY_ELEMENTS)
         while self.at < len(self.text):
             self._element()
@@ -182,7 +187,7 @@ class _Parser:
         if key == "scope" and before:
             value = f"{before} {value}"
         elif key == "realm" and before not in {None, value}:
-            # The login goes to one of them, and which is meant isn't clear.
+            # The login is sent to the realm, and it isn't clear which of the two is meant.
             del self.params[key]
             raise self._fault("parameter 'realm' only once")
         self.params[key] = value

@@ -53,6 +53,7 @@ class _Unreadable(Explicit):
         self._error = error
 
     def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
+        """As the base class, but where credentials would be found, the findings carry the error instead."""
         found = super().find(target, is_shadowed=is_shadowed, cancel=cancel)
         if found.found is None:
             return found

@@ -2,7 +2,7 @@
 
 - Hosts that are reached directly: ``direct.py``, our own connections with h11.
 - Through a proxy: httpx's own transport (``proxy.py``).
-- A transport that the caller gives (recorded registry, mock, embedder), instead of the network.
+- A transport that the caller gives instead of the network (recorded registry, mock, embedder).
 
 For all of them: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no credentials from
 the environment, proxies by our own rules, limits on the response head, time limits that a slow peer can't stretch,
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# No request goes there, so every host counts as named by a server.
+# Placeholder; no request goes there, so every host counts as named by a server.
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
 _DEFAULT_PACE: Final = Pace()
 _PART_BYTES: Final = 64 * 1024
-# Where a request's extensions have the transport that was chosen for it.
+# Key of the chosen transport in a request's extensions.
 _TRANSPORT: Final = "imagestore.transport"
 _is_ours: ContextVar[bool] = ContextVar("imagestore_request", default=False)
 
@@ -58,8 +58,8 @@ _is_ours: ContextVar[bool] = ContextVar("imagestore_request", default=False)
 class Timeouts:
     """Time limits of one exchange, in seconds.
 
-    ``connect`` includes TLS; ``idle`` is the time without a single byte, and ``commit`` that after a PUT, since a
-    registry may have to put a large upload together; an idle connection is kept for ``keep_alive``.
+    ``connect`` includes TLS. ``idle`` is the longest time without a byte; after a PUT it is ``commit``, since a
+    registry may have to assemble a large upload. An idle connection is kept for ``keep_alive``.
     """
 
     connect: float = network.CONNECT_SECONDS
@@ -163,7 +163,7 @@ class HttpSender:
         return answer
 
     def close(self) -> None:
-        """Close every connection, those in use when their answer ends; nothing is sent any more."""
+        """Close every connection, those in use when their response ends. Later requests are refused."""
         with self._lock:
             self._client.close()
             transports = [transport for _, transport in self._transports.values()]
@@ -189,32 +189,32 @@ class HttpSender:
             with _own_errors(exchange, host, "while waiting for a response", proxy):
                 answer = self._sent(request, exchange, host)
             stack.callback(_close, answer)
-            # Callbacks run backwards: first no cancel may touch the connection any more, then it is given back.
+            # Callbacks run in reverse order: first detach the cancel token, then give the connection back.
             stack.callback(exchange.finish)
             check_head(answer, host)
             exchange.head_is_read(parse_length(answer.headers.get("Content-Length", "")))
             read = _reader(answer)
 
-            def readinto(buffer: memoryview) -> int:
+            def _readinto(buffer: memoryview) -> int:
                 with _own_errors(exchange, host, "while reading a response", proxy):
                     started = time.monotonic()
                     count = read(buffer)
                     exchange.note_read(count, time.monotonic() - started)
                 if not count:
-                    # A cancellation ends the connection too, which is no end of a body.
+                    # A cancellation closes the connection too; that must not look like the end of the body.
                     exchange.check()
                 return count
 
-            # A tunnel's answers come from the host itself.
+            # Through a tunnel, responses come from the host itself.
             shown = urls.shown(proxy) if request.url.scheme == "http" else ""
-            return Response(answer, readinto=readinto, on_close=stack.pop_all().close, proxy=shown)
+            return Response(answer, readinto=_readinto, on_close=stack.pop_all().close, proxy=shown)
 
     def _sent(self, request: httpx.Request, exchange: Exchange, host: str) -> httpx.Response:
         before = _is_ours.set(True)
         try:
             return self._client.send(request, stream=True)
         except (httpx.RemoteProtocolError, httpx.InvalidURL, ValueError) as error:
-            # httpx reads the target of a redirect, although it doesn't follow it; idna refuses hosts by a ValueError.
+            # httpx parses a redirect's target even if it doesn't follow it; idna raises ValueError for invalid hosts.
             if exchange.is_answered:
                 raise ProtocolError(f"{host}: redirects to an address that can't be read", host=host) from error
             raise
@@ -235,7 +235,7 @@ class HttpSender:
             if self._given is not None:
                 return self._given
             context = self._context(settings) if origin.scheme == "https" else None
-            # Behind a proxy the proxy resolves names; only literals can be judged here.
+            # A proxy resolves the names itself; only literal addresses can be checked here.
             key = (settings, proxy, public_only and not proxy, origin.scheme)
             made_for, transport = self._transports.get(key, (None, None))
             if transport is None or made_for is not context:
@@ -246,7 +246,7 @@ class HttpSender:
             return transport
 
     def _context(self, settings: ConnectionSettings) -> ssl.SSLContext:
-        """The context for some settings; a new one, and new connections, when a certificate's file has changed."""
+        """The TLS context for some settings. If a certificate file has changed: a new one, with new connections."""
         stamp = tls.files_stamp(settings)
         made_for, context = self._contexts.get(settings, (None, None))
         if context is None or made_for != stamp:
@@ -273,15 +273,17 @@ class _BoundSender:
     trusted_hosts: frozenset[str]
 
     def send(self, request: httpx.Request, *, cancel: CancelToken) -> Response:
+        """See Sender; the endpoint decides the settings and which private addresses are allowed."""
         return self.sender.exchange(
             request, cancel=cancel, home=self.home, settings=self.settings, trusted_hosts=self.trusted_hosts
         )
 
 
 class _Chosen(httpx.BaseTransport):
-    """The client's transport: each request goes to the one that was chosen for it, which the sender closes."""
+    """The client's transport: passes each request to the transport chosen for it, which the sender closes."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """See httpx.BaseTransport. Notes in the exchange that a response head has arrived."""
         transport: httpx.BaseTransport = request.extensions[_TRANSPORT]
         answer = transport.handle_request(request)
         exchange: Exchange = request.extensions[EXCHANGE]
@@ -290,7 +292,7 @@ class _Chosen(httpx.BaseTransport):
 
 
 class _NotedBody(httpx.SyncByteStream):
-    """A request's body in parts, of whose every one its exchange hears."""
+    """A request's body in parts; its exchange is notified before each part."""
 
     def __init__(self, inner: httpx.SyncByteStream | httpx.AsyncByteStream, exchange: Exchange) -> None:
         assert isinstance(inner, httpx.SyncByteStream)
@@ -299,7 +301,7 @@ class _NotedBody(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         for piece in self._inner:
-            # In parts: each has the time limits of a write, however slow the way is.
+            # Each part has the time limit of a write, so a slow connection doesn't time out on a large body.
             for start in range(0, len(piece), _PART_BYTES):
                 self._exchange.body_goes_on()
                 yield piece[start : start + _PART_BYTES]
@@ -307,13 +309,14 @@ class _NotedBody(httpx.SyncByteStream):
 
 class _NoCookies(CookieJar):
     def extract_cookies(self, response: HTTPResponse, request: urllib.request.Request) -> None:
-        pass
+        """See http.cookiejar.CookieJar. Stores nothing: a registry's cookies are never sent back."""
 
 
 class _NotOurs(logging.Filter):
     """Drops what httpx logs of our requests: URLs with their queries, which may be signatures."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """See logging.Filter. False, so that the record is dropped, while the current context sends a request."""
         return not _is_ours.get()
 
 
@@ -321,7 +324,7 @@ logging.getLogger("httpx").addFilter(_NotOurs())
 
 
 def _reader(answer: httpx.Response) -> Callable[[memoryview], int]:
-    """What reads an answer's body into buffers: the transport's own function, or its stream's pieces."""
+    """A function that reads a response body into buffers: the transport's own, or one over the stream's pieces."""
     body = answer.extensions.get(BODY)
     if isinstance(body, SizedBody):
         return body.readinto
@@ -330,7 +333,7 @@ def _reader(answer: httpx.Response) -> Callable[[memoryview], int]:
 
 
 def _close(answer: httpx.Response) -> None:
-    # Giving a connection back can only fail when it is broken, and then its transport has dropped it.
+    # Giving a connection back fails only if it is broken; then its transport has dropped it.
     with contextlib.suppress(*FAULTS):
         answer.close()
 
@@ -350,7 +353,7 @@ def _refuse_private_literal(origin: Origin) -> None:
 
 @contextmanager
 def _own_errors(exchange: Exchange, host: str, when: str, proxy: str) -> Iterator[None]:
-    """What httpx and its transports raise becomes an error of this package."""
+    """Translate errors of httpx and its transports into errors of this package."""
     try:
         yield
     except FAULTS as error:

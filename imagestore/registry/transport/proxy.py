@@ -131,6 +131,7 @@ class _Body(httpx.SyncByteStream):
         return iter(self._inner)
 
     def close(self) -> None:
+        """Close the body, then call ``on_close``; later calls do nothing."""
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             try:
@@ -210,15 +211,15 @@ class ProxyRules:
         """
         variables = os.environ if environment is None else environment
 
-        def first(*names: str) -> tuple[str, str]:
+        def _first(*names: str) -> tuple[str, str]:
             return next(((name, variables[name]) for name in names if variables.get(name)), ("", ""))
 
         # Under CGI a request header "Proxy" arrives as HTTP_PROXY (httpoxy, CVE-2016-5385).
         http_names = ("http_proxy",) if "REQUEST_METHOD" in variables else ("HTTP_PROXY", "http_proxy")
         return cls(
-            _proxy_url(*first(*http_names)),
-            _proxy_url(*first("HTTPS_PROXY", "https_proxy")),
-            first("NO_PROXY", "no_proxy")[1],
+            _proxy_url(*_first(*http_names)),
+            _proxy_url(*_first("HTTPS_PROXY", "https_proxy")),
+            _first("NO_PROXY", "no_proxy")[1],
         )
 
     def proxy_for(self, origin: Origin) -> str:

@@ -1,7 +1,7 @@
-"""Compressed streams of archives and layers: told by their first bytes, unpacked piece by piece.
+"""Compressed streams of archives and layers: told by their first bytes, decompressed in pieces.
 
-Forms are those that skopeo and podman read: gzip (RFC 1952), bzip2, xz, zstd (RFC 8878). Several members or frames in a
-row are one stream. Each piece that comes out is bounded, so that a few bytes can't become gigabytes in memory.
+Formats are those that skopeo and podman read: gzip (RFC 1952), bzip2, xz, zstd (RFC 8878). Several members or frames
+in a row are one stream. Each output piece is bounded, so that a few bytes can't become gigabytes in memory.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: As many bytes say how a stream is compressed.
+#: Number of first bytes that identify the compression.
 HEAD_BYTES: Final = 16
-# bzip2: the magic number of a block, or of an empty stream's end, too, since names of files may begin with "BZh".
-# zstd: a frame, or one to be skipped, as parallel writers put it first.
+# bzip2: includes the magic number of a block or of an empty stream's end, since file names may begin with "BZh".
+# zstd: a frame, or a skippable frame, which parallel compressors write first.
 _HEADS: Final = {
     "gzip": re.compile(rb"\x1f\x8b"),
     "bzip2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
@@ -34,11 +34,11 @@ _HEADS: Final = {
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
 }
 _PIECE: Final = 1024 * 1024
-#: Compressed bytes that a decoder gets at a time. It copies what is behind a member, and there may be one every twenty
-#: bytes: so few at first and after the end of a member, then more, since each call costs threads a change of turns.
+#: Compressed bytes per call of a decoder. It copies the input after a member's end, and there may be an end every 20
+#: bytes: so few bytes at first and after an end, then more, since each call releases and takes Python's lock (GIL).
 _LEAST_FED: Final = 32 * 1024
-_MOST_FED: Final = 256 * 1024
-# A stream names the memory that its reader needs: more than any usual level of compression takes.
+_MOST_FED: Final = 1024 * 1024
+# A stream states the memory that its reader needs. These limits are above those of all usual compression levels.
 _XZ_MEMORY_BYTES: Final = 256 * 1024 * 1024
 _ZSTD_WINDOW_LOG: Final = 27
 # zlib's number for "with gzip's header and trailer".
@@ -49,19 +49,23 @@ class _Decoder(Protocol):
     """What the decoders of bz2, lzma and zstd have in common."""
 
     @property
-    def eof(self) -> bool: ...
+    def eof(self) -> bool:
+        """Whether the end of the member or frame was reached."""
 
     @property
-    def needs_input(self) -> bool: ...
+    def needs_input(self) -> bool:
+        """Whether decompress() has no more output without further input."""
 
     @property
-    def unused_data(self) -> bytes: ...
+    def unused_data(self) -> bytes:
+        """Input bytes after the end of the member or frame; empty before the end."""
 
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        """At most ``max_length`` bytes of output (-1: no limit); input that remains is kept for the next call."""
 
 
 class _Gzip:
-    """zlib's decoder, asked as the others are."""
+    """zlib's decoder with the interface of the others."""
 
     def __init__(self) -> None:
         self._decoder = zlib.decompressobj(_GZIP_WINDOW)
@@ -69,19 +73,23 @@ class _Gzip:
 
     @property
     def eof(self) -> bool:
+        """See _Decoder."""
         return self._decoder.eof
 
     @property
     def needs_input(self) -> bool:
+        """See _Decoder. zlib does not have this attribute, so it is derived."""
         return not self._is_full and not self._decoder.unconsumed_tail
 
     @property
     def unused_data(self) -> bytes:
+        """See _Decoder."""
         return self._decoder.unused_data
 
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        """See _Decoder. zlib puts remaining input into ``unconsumed_tail``; the next call passes it again."""
         found = self._decoder.decompress(self._decoder.unconsumed_tail + data, max_length)
-        # There may be more, though all input was taken.
+        # There may be more output although all input was consumed.
         self._is_full = len(found) == max_length
         return found
 
@@ -96,7 +104,7 @@ _FAULTS: Final = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError)
 
 
 def compression_of(head: bytes) -> str:
-    """The name of a stream's compression by its first bytes; empty when it has none that is known.
+    """The name of a stream's compression by its first bytes; empty for an uncompressed or unknown one.
 
     >>> compression_of(b"BZh91AY&SY"), compression_of(b"BZh.txt")
     ('bzip2', '')
@@ -105,7 +113,7 @@ def compression_of(head: bytes) -> str:
 
 
 def plain(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
-    """The bytes without their compression, when they have one.
+    """The bytes, decompressed if they are compressed.
 
     Raises:
         DocumentError: the compressed data is damaged, cut off or followed by something else.
@@ -142,13 +150,13 @@ def decompressed(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[b
         start = 0
         while start < len(piece):
             rest = piece[start : start + size]
-            start, size = start + size, min(2 * size, _MOST_FED)
+            start, size = start + len(rest), min(2 * size, _MOST_FED)
             while rest or not (decoder.eof or decoder.needs_input):
                 if decoder.eof:
                     rest = rest.lstrip(b"\0") if has_begun else rest  # some tools pad with zeros
                     if not rest:
                         break
-                    decoder, size = make(), _LEAST_FED
+                    decoder = make()
                 try:
                     data = decoder.decompress(rest, _PIECE)
                 except _FAULTS as error:
@@ -157,6 +165,10 @@ def decompressed(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[b
                 if data:
                     yield data
                 rest = decoder.unused_data if decoder.eof else b""
+                if rest:
+                    size = _LEAST_FED
+                if len(rest) > size:  # comes again, in smaller parts
+                    start, rest = start - len(rest), b""
     if not decoder.eof:
         raise DocumentError(what, [f"has {kind} data that is cut off"])
 

@@ -226,14 +226,14 @@ def _layer(source: Source, place: str, diff_id: Digest, cancel: CancelToken) -> 
     what = f"{source.what}: {place}"
     packed = new_hash("sha256")
 
-    def hashed() -> Iterator[bytes]:
+    def _hashed() -> Iterator[bytes]:
         for piece in source.chunks(place):
             cancel.check()  # of what is empty nothing comes out
             packed.update(piece)
             yield piece
 
     verifier = Verifier(diff_id, what=f"{what} uncompressed")
-    for piece in decompressed(hashed(), kind, what=what):
+    for piece in decompressed(_hashed(), kind, what=what):
         verifier.update(piece)
     verifier.finish()
     media_type = _KEPT.get(kind)

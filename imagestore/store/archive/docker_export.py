@@ -70,7 +70,7 @@ def _saved_image(manifest: Manifest, files: dict[str, Member], read: Read, cance
 
 
 def _layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, cancel: CancelToken) -> Member:
-    def pieces() -> Iterator[bytes]:
+    def _pieces() -> Iterator[bytes]:
         verifier = Verifier(diff_id, what=f"layer {layer.digest} uncompressed")
         packed = read(layer)
         for piece in decompressed(packed, kind, what=f"layer {layer.digest}") if kind else packed:
@@ -82,5 +82,5 @@ def _layer(name: str, layer: Descriptor, diff_id: Digest, read: Read, cancel: Ca
     # By the bytes: labels on layers are wrong now and then.
     with contextlib.closing(read(layer)) as beginning:
         kind = compression_of(next(beginning, b"")[:8])
-    size = sum(len(piece) for piece in pieces()) if kind else layer.size
-    return Member(name, size, FILE_MODE, pieces, layer)
+    size = sum(len(piece) for piece in _pieces()) if kind else layer.size
+    return Member(name, size, FILE_MODE, _pieces, layer)

@@ -1,10 +1,10 @@
 """An export: which images, what the store has of them, and the members of an archive that carries them.
 
-Every digest is kept. Of an index only the manifests that are wanted go along: those that handlers chose, one
-platform's, or all that the store has whole. The index itself goes as it is, so that it leads to the same digest
-elsewhere, and the archive says what is in it; or it stays behind, and the archive has just the manifest.
+Every digest is kept. Only the wanted manifests of an index are exported: those that handlers chose, those of one
+platform, or all that are complete in the store. The index is exported unchanged, so that the name leads to the same
+digest elsewhere, and the archive states which manifests it has; or the archive has only the manifest.
 
-Everything is leased before it is looked for, and hashed again while it is copied.
+Content is leased before the export checks whether it exists, and hashed again while it is copied.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What came of an export: the images, and the bytes of the archive."""
+    """The result of an export: the images, and the size of the archive in bytes."""
 
     images: tuple[ExportedImage, ...]
     size: int
@@ -79,13 +79,13 @@ class ExportReport:
 def find_records(
     metadata: MetadataStore, names: Iterable[str], options: ExportOptions, *, default_handler: str
 ) -> dict[str, list[ImageRecord]]:
-    """The records that an export means, by reference.
+    """The records to export, by reference.
 
     Args:
         metadata: the records.
         names: references, image ids, beginnings of ids.
         options: says whose.
-        default_handler: meant when nothing is said; its record also comes first where all are meant.
+        default_handler: used if the options name none; with all handlers, its record comes first.
 
     Raises:
         ImageNotFoundError: a name has no record, or a handler has none of it.
@@ -128,7 +128,7 @@ def write_archive(
     """Write images as an archive or a folder.
 
     Args:
-        path: where; ``-`` for standard output.
+        path: the destination; ``-`` for standard output.
         form: of the archive.
         images: what is in it.
         read: gives the bytes of blobs and documents.
@@ -186,11 +186,11 @@ class ExportWork:
         with leases.held_to_read(self.metadata, purpose="export") as held:
             images = self.images(held)
 
-            def read(descriptor: Descriptor) -> Generator[bytes]:
+            def _read(descriptor: Descriptor) -> Generator[bytes]:
                 return verified(descriptor, self.content)
 
             size = write_archive(
-                self.path, self.options.format, images, read, observer=self.observer, cancel=self.cancel
+                self.path, self.options.format, images, _read, observer=self.observer, cancel=self.cancel
             )
         return ExportReport(images, size)
 

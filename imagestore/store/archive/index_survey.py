@@ -1,4 +1,4 @@
-"""What there is of an index: every manifest in it, and whether all its content is at hand."""
+"""Surveys an index: every manifest in it, and whether all its content is at hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.store.pull.sources import Documents
 
-    #: Says which of some content is at hand (and, where that matters, keeps it).
+    #: Returns which of some descriptors are at hand (and keeps their content, if it could be collected).
     Look = Callable[[Collection[Descriptor]], Collection[Digest]]
 
 
@@ -85,7 +85,7 @@ def survey(target: Descriptor, documents: Documents, look: Look) -> tuple[Survey
     Args:
         target: an index or a manifest; it must be at hand.
         documents: reads what is at hand.
-        look: says what is.
+        look: returns which descriptors are.
 
     Raises:
         ContentNotFoundError: the target is missing.
@@ -108,7 +108,7 @@ def _entries(target: Descriptor, documents: Documents, look: Look) -> list[tuple
     found = []
     opened: set[Digest] = set()
 
-    def walk(chain: tuple[Descriptor, ...]) -> Iterator[tuple[Descriptor, tuple[Descriptor, ...]]]:
+    def _walk(chain: tuple[Descriptor, ...]) -> Iterator[tuple[Descriptor, tuple[Descriptor, ...]]]:
         index = chain[-1]
         if len(chain) > MAX_DEPTH or len(opened) > MAX_INDEXES or index.digest in opened:
             raise DocumentError(f"index {target.digest}", ["indexes in it nest too deep, repeat, or are too many"])
@@ -117,11 +117,11 @@ def _entries(target: Descriptor, documents: Documents, look: Look) -> list[tuple
         here = look([entry for entry in entries if entry.kind is Kind.INDEX])
         for entry in entries:
             if entry.kind is Kind.INDEX and entry.digest in here:
-                yield from walk((*chain, entry))
+                yield from _walk((*chain, entry))
             else:
                 yield entry, chain
 
-    for number, each in enumerate(walk((target,))):
+    for number, each in enumerate(_walk((target,))):
         if number >= MAX_ENTRIES:
             raise DocumentError(f"index {target.digest}", [f"lists more than {MAX_ENTRIES} entries"])
         found.append(each)

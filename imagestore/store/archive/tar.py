@@ -113,6 +113,7 @@ class _Scan:
         self._pieces = 0
 
     def run(self) -> TarTable:
+        """Read headers until the end of the archive; raises as scan()."""
         position = count = 0
         while block := self._block(position):
             self._cancel.check()

@@ -141,6 +141,11 @@ class _Tar:
         self._written = 0
 
     def run(self, members: list[Member]) -> int:
+        """Write the members in the given order, each folder before its first member, and the end of the archive.
+
+        Returns:
+            Bytes written.
+        """
         folders: set[str] = set()
         for member in members:
             for at, character in enumerate(member.name):
@@ -239,7 +244,7 @@ def _without_blocking(descriptor: int) -> int:
 
 
 def _writer(descriptor: int, cancel: CancelToken) -> Write:
-    def write(data: bytes) -> None:
+    def _write(data: bytes) -> None:
         rest = memoryview(data)
         while rest:
             try:
@@ -248,7 +253,7 @@ def _writer(descriptor: int, cancel: CancelToken) -> Write:
                 cancel.check()
                 _await_room(descriptor)
 
-    return write
+    return _write
 
 
 def _await_room(descriptor: int) -> None:

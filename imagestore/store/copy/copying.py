@@ -184,11 +184,11 @@ class CopyWork:
         wanted = {child.digest: child for each in written for child in each.descriptors[1:]}
         if not self.options.is_dry_run:
 
-            def read(descriptor: Descriptor) -> Generator[bytes]:
+            def _read(descriptor: Descriptor) -> Generator[bytes]:
                 return opened.pieces(descriptor, cancel=self.cancel)
 
             form = destination.archive_format
-            exporting.write_archive(destination.name, form, (image,), read, observer=self.observer, cancel=self.cancel)
+            exporting.write_archive(destination.name, form, (image,), _read, observer=self.observer, cancel=self.cancel)
         return CopyReport(
             str(destination),
             image.target,

@@ -1,4 +1,4 @@
-"""Copies into the store: what a pull or an import brings, under the name that is asked for."""
+"""Copies into the store: a pull or an import under another name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def refuse(origin: ImageLocation, options: CopyOptions) -> None:
-    """Refuse a copy into the store that isn't one.
+    """Refuse a copy into the store whose source or options don't fit.
 
     Raises:
         InvalidInputError: it comes from the store, or an option has no meaning there.
@@ -76,8 +76,8 @@ def pull_each(works: Iterable[PullWork], *, is_lenient: bool, observer: Observer
 
     Args:
         works: one for each handler.
-        is_lenient: handlers for which the image has nothing are only noted, unless that holds of all.
-        observer: hears which.
+        is_lenient: report handlers for which the image has nothing, instead of failing, unless it has nothing for any.
+        observer: receives these reports.
 
     Raises:
         NoMatchingManifestError: it has nothing for a handler; if lenient, for any.
@@ -116,10 +116,10 @@ class ReferrerSource:
     def of_registry(cls, client: RegistryClient, reference: Reference, cancel: CancelToken) -> Self:
         """A registry."""
 
-        def listed(subject: Digest) -> Sequence[Descriptor]:
+        def _listed(subject: Digest) -> Sequence[Descriptor]:
             return client.referrers(reference, subject, cancel=cancel).entries
 
-        return cls(listed, client, reference)
+        return cls(_listed, client, reference)
 
     @classmethod
     def of_archive(cls, files: Source, cancel: CancelToken) -> Self:

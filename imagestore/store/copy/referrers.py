@@ -174,11 +174,11 @@ def fetch_referrers(
     manifests = [(bare, documents.manifest(bare)) for bare in map(_bare, entries) if bare.kind is Kind.MANIFEST]
     source = CopySource(ExportedImage(reference, entries[0], (), (), ()), documents, client)
 
-    def read(descriptor: Descriptor) -> Generator[bytes]:
+    def _read(descriptor: Descriptor) -> Generator[bytes]:
         return source.pieces(descriptor, cancel=cancel)
 
     blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
-    files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
+    files = [blob_member(layout.blob_name(each.digest), each, _read) for each in blobs.values()]
     index = layout.render_index(_described(bare, manifest) for bare, manifest in manifests)
     files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, index)]
     return write_folder(folder, files, observer=observer, cancel=cancel)

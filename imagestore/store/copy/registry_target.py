@@ -1,7 +1,7 @@
-"""Copies an image into a repository: blobs side by side, then manifests, then indexes, then the name.
+"""Copies an image into a repository: blobs in parallel, then manifests, then indexes, then the name.
 
-So a registry never has a document that leads to something it lacks, and a copy that ends early has left nothing under
-the name. What it sent stays, and needs not be sent again.
+So a registry never has a document whose content it lacks, and a copy that ends early changes nothing under the name.
+Uploaded blobs stay in the registry, and the next copy does not send them again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from imagestore.store.copy.sources import CopySource
     from imagestore.util.cancel import CancelToken
 
-#: As many as containerd uploads side by side.
+#: Parallel uploads, as many as containerd's.
 _PARALLEL: Final = 3
-#: How registries refuse an index of which they lack manifests.
+#: Status codes with which registries refuse an index whose manifests they lack.
 _REFUSALS: Final = frozenset({400, 404, 412, 422})
 
 
@@ -87,10 +87,10 @@ class RegistryTarget:
         )
 
     def _blobs(self, manifests: Iterable[Manifest], others: Iterable[Manifest]) -> list[Descriptor]:
-        """Every blob once, the largest first; layers that no registry keeps stay where they are."""
+        """Every blob once, the largest first; foreign layers, which no registry stores, are left out."""
         children = [child for manifest in (*manifests, *others) for child in manifest.children]
         wanted = {child.digest: child for child in children if child.kind is not Kind.FOREIGN_LAYER}
-        # What one manifest has as a foreign layer, another may have as its own.
+        # A layer that is foreign in one manifest may be an ordinary one in another.
         foreign = {child.digest for child in children} - wanted.keys()
         if foreign:
             self.observer(Noticed(f"{len(foreign)} foreign layers stay at the addresses that the manifest has of them"))
@@ -103,14 +103,14 @@ class RegistryTarget:
         is_same = source.registry is not None and origin.host == self.reference.host
         mount_from = origin.path if is_same and origin.path != self.reference.path else ""
 
-        def copy(blob: Descriptor) -> CopiedBlob:
+        def _copy(blob: Descriptor) -> CopiedBlob:
             if self.options.is_dry_run:
                 return CopiedBlob(blob, 0 if writer.has(blob) else blob.size)
             done = writer.blob(blob, lambda offset: source.open(blob, offset, cancel=token), mount_from=mount_from)
             return CopiedBlob(blob, done.sent, done.mounted_from)
 
         with ThreadPoolExecutor(_PARALLEL, "imagestore-copy") as executor:
-            steps = [executor.submit(copy, blob) for blob in blobs]
+            steps = [executor.submit(_copy, blob) for blob in blobs]
             try:
                 for step in as_completed(steps):
                     step.result()

@@ -119,6 +119,11 @@ class _StoredBlob:
         self._at = offset
 
     def readinto(self, buffer: memoryview) -> int:
+        """Read into the buffer; 0 at the end.
+
+        Raises:
+            SizeMismatchError: the file ends before the size that the descriptor states.
+        """
         count = self._file.readinto(buffer)  # type: ignore[attr-defined]
         self._at += count
         if not count and self._at < self._descriptor.size:
@@ -165,10 +170,10 @@ class Chooser:
             documents.remember(target, raw)
         image = self._image(reference, target, documents, lambda wanted: [each.digest for each in wanted])
 
-        def referrers(digest: Digest) -> Sequence[Descriptor]:
+        def _referrers(digest: Digest) -> Sequence[Descriptor]:
             return client.referrers(reference, digest, cancel=self.cancel).entries
 
-        return CopySource(image, documents, client, client, referrers)
+        return CopySource(image, documents, client, client, _referrers)
 
     def from_archive(self, contents: ArchiveContents, reference: Reference, entry: Descriptor) -> CopySource:
         """An image of an archive or a layout.

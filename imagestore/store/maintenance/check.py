@@ -160,7 +160,7 @@ def _record_faults(metadata: MetadataStore, content: ContentStore, record: Image
     subject = f"{record.reference} ({record.handler})"
     unread: list[Fault] = []
 
-    def read(descriptor: Descriptor) -> bytes | None:
+    def _read(descriptor: Descriptor) -> bytes | None:
         try:
             return content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         except ContentNotFoundError:
@@ -172,7 +172,7 @@ def _record_faults(metadata: MetadataStore, content: ContentStore, record: Image
     for digest in (record.target.digest, record.manifest.digest):
         if digest not in record.roots:
             yield Fault(FaultKind.RECORD_WRONG, subject, f"does not hold {digest}, which it points at")
-    for held in held_documents(record, read):
+    for held in held_documents(record, _read):
         if held.error is not None:
             yield Fault(FaultKind.RECORD_WRONG, subject, str(held.error))
         elif held.manifest is not None:

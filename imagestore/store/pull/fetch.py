@@ -4,7 +4,7 @@ The pull that holds a blob's ingest downloads it; the others wait for the ingest
 holder's ingest is continued at its offset. Damage is never kept: content that doesn't verify is thrown away, and if old
 bytes were resumed, fetched once more from the start.
 
-Names of blobs are durable only after ``settle()``, once for all that were fetched.
+Names of blobs are durable only after ``settle()``, which is called once for all fetched blobs.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _EVENT_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A blob whose bytes came, not yet verified.
+    """A received blob that is not verified yet.
 
     Attributes:
-        descriptor: of it.
-        writer: has them.
-        received: how many came over the network.
-        hosts: where they came from.
-        is_at_hand: they were given to us, so there is nothing to fetch again.
+        descriptor: of the blob.
+        writer: holds its bytes.
+        received: number of bytes received over the network.
+        hosts: the hosts that sent them.
+        is_at_hand: the caller gave the bytes, so they can't be fetched again.
     """
 
     descriptor: Descriptor
@@ -65,20 +65,20 @@ class _Arrival:
     is_at_hand: bool = False
 
 
-#: Brings blobs; made by Fetcher.flow().
+#: Fetches blobs; made by Fetcher.flow().
 BlobFlow = Flow["Descriptor", _Arrival]
 
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Brings blobs of one reference into the store; a lease must hold them already.
+    """Fetches blobs of one reference into the store; a lease must hold them already.
 
     Attributes:
-        content: where they go.
-        client: where they come from.
+        content: the destination.
+        client: the source.
         reference: names the repository.
-        observer: hears of progress.
-        keep_alive: called now and then while bytes come; renews the lease.
+        observer: receives progress events.
+        keep_alive: called regularly while bytes arrive; renews the lease.
         small_blobs: for small blobs.
         parallel: blobs in flight at once.
     """
@@ -92,7 +92,7 @@ class Fetcher:
     parallel: int = PARALLEL_BLOBS
 
     def check(self, descriptors: Iterable[Descriptor]) -> None:
-        """Refuse what can't succeed, before the first byte.
+        """Refuse blobs that can't be stored, before the first byte is fetched.
 
         Raises:
             InvalidDigestError: content under an algorithm that can't be verified.
@@ -105,10 +105,10 @@ class Fetcher:
         self.check_space(wanted[digest] for digest in self.content.missing(wanted))
 
     def check_space(self, missing: Iterable[Descriptor]) -> None:
-        """Refuse to bring more than there is room for.
+        """Check that the missing blobs fit on the disk.
 
         Args:
-            missing: what isn't in the store, each digest once.
+            missing: descriptors of blobs that aren't in the store, each digest once.
 
         Raises:
             StoreFullError: there is less space than they need.
@@ -117,7 +117,7 @@ class Fetcher:
         needed = sum(
             descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
             for descriptor in missing
-            # What may be adopted may take no space; if it does, the disk says so.
+            # An adopted blob may take no space. If it does take some, the disk reports that.
             if not self.content.is_at_source(descriptor.digest, descriptor.size)
         )
         free = self.content.free_bytes()
@@ -144,12 +144,12 @@ class Fetcher:
         document: Descriptor | None = None,
         hear: Callable[[bytes | None], object] | None = None,
     ) -> Iterator[BlobFlow]:
-        """For bringing several blobs at once, until the end of the block.
+        """A flow that fetches several blobs in parallel, until the end of the block.
 
         Args:
             cancel: ends the work.
-            document: one of them that is read as soon as it came, while others come.
-            hear: gets its verified bytes then, or None where they can be read from the store; may raise.
+            document: a blob that is needed as soon as it has arrived, while others are still fetched.
+            hear: called then with its verified bytes, or with None if they are to be read from the store; may raise.
         """
         with (
             cancel.child() as part,
@@ -163,16 +163,16 @@ class Fetcher:
             yield flow
 
     def fetch(self, descriptor: Descriptor, *, cancel: CancelToken) -> int:
-        """Fetch one blob unless it is here.
+        """Fetch one blob, unless the store has it.
 
         Returns:
-            Bytes that came over the network.
+            Number of bytes received over the network.
         """
         arrival = self._arrive(descriptor, cancel=cancel)
         return 0 if arrival is None else self._settle(arrival, cancel=cancel)
 
     def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken, flow: BlobFlow | None = None) -> None:
-        """Store a document whose bytes are at hand, with a flow while the next ones come."""
+        """Store a document whose bytes the caller has; with a flow, in parallel with its other blobs."""
         while True:
             try:
                 writer = self._writer(descriptor, len(raw), cancel)
@@ -200,7 +200,7 @@ class Fetcher:
         )
 
     def _arrive(self, descriptor: Descriptor, *, cancel: CancelToken) -> _Arrival | None:
-        """Receive a blob; None when it is here already."""
+        """Receive a blob; None if the store has it already."""
         if self._is_present(descriptor) or self._is_adopted(descriptor, cancel):
             self.observer(BlobDone(descriptor, 0))
             return None
@@ -234,7 +234,7 @@ class Fetcher:
         return arrival
 
     def _whole(self, arrival: _Arrival | None) -> bytes | None:
-        """The bytes that came, where they are in memory and verified."""
+        """The received bytes if they are in memory and verified, else None."""
         raw = None if arrival is None else arrival.writer.held()
         if arrival is None or raw is None:
             return None
@@ -243,7 +243,7 @@ class Fetcher:
         return raw if is_whole else None
 
     def _settle(self, arrival: _Arrival, *, cancel: CancelToken) -> int:
-        """Verify what arrived and make it visible; what came damaged is received once more."""
+        """Verify a received blob and make it visible; if it is damaged, receive it once more."""
         descriptor, writer, received = arrival.descriptor, arrival.writer, arrival.received
         with self._ended_by_failure(writer, descriptor):
             try:
@@ -258,7 +258,7 @@ class Fetcher:
         return received
 
     def _start_again(self, writer: BlobWriter, descriptor: Descriptor, error: IntegrityError) -> None:
-        """From the start, and from another host if there is one: nothing of this can be trusted."""
+        """Discard damaged bytes and receive the blob from the start, from another host if there is one."""
         log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
         self.observer(Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again"))
         writer.truncate()
@@ -270,7 +270,7 @@ class Fetcher:
 
     @contextlib.contextmanager
     def _ended_by_failure(self, writer: BlobWriter, descriptor: Descriptor) -> Iterator[None]:
-        """What a failure leaves: bytes that can be resumed. Damage must not be, and a full disk needs the space."""
+        """On a failure, keep the bytes for resuming, unless they are damaged or the disk is full."""
         try:
             yield
         except DigestMismatchError as error:
@@ -292,12 +292,12 @@ class Fetcher:
     def _receive(
         self, writer: BlobWriter, descriptor: Descriptor, avoid: Collection[str], cancel: CancelToken
     ) -> tuple[int, Collection[str]]:
-        """Append the rest of a blob to its ingest; the bytes that came, and the hosts they came from."""
+        """Append the rest of a blob to its ingest; the number of received bytes, and the hosts that sent them."""
         if writer.offset == descriptor.size > 0:
             return 0, avoid
         event_due = 0.0
 
-        def advanced(offset: int) -> None:
+        def _advanced(offset: int) -> None:
             nonlocal event_due
             cancel.check()
             if offset > descriptor.size:
@@ -314,7 +314,7 @@ class Fetcher:
             start = writer.offset
             self.observer(BlobStarted(descriptor, start))
             try:
-                writer.fill(stream.readinto, advanced=advanced)
+                writer.fill(stream.readinto, advanced=_advanced)
             except IntegrityError as error:
                 if avoid:
                     raise
@@ -337,7 +337,7 @@ class Fetcher:
         )
 
     def _is_present(self, descriptor: Descriptor) -> bool:
-        """Whether the blob is here and whole; a damaged file is removed, a wrong descriptor refused."""
+        """Whether the store has the whole blob. Removes a damaged file; refuses a descriptor with a wrong size."""
         info = self.content.find(descriptor.digest) if descriptor.digest.is_verifiable else None
         if info is None:
             return False

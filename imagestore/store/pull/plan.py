@@ -1,4 +1,4 @@
-"""A pull planned and not done: what would come, and what is here already."""
+"""Plans a pull without doing it: what would be fetched, and what the store has already."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class PlannedBlob:
         descriptor: of the blob.
         presence: ``PLANNED`` means that another pull of the same plan brings it, ``SOURCE`` that it would be adopted
             from elsewhere on the machine.
-        missing_bytes: what would be fetched for it.
-        added_bytes: what the store's content would grow by; what is damaged makes room for what comes.
+        missing_bytes: bytes that would be fetched.
+        added_bytes: growth of the store's content; a damaged blob is replaced, so its size is subtracted.
     """
 
     descriptor: Descriptor
@@ -71,12 +71,12 @@ class PullPlan:
 
     @property
     def missing_bytes(self) -> int:
-        """What would come over the network for this pull."""
+        """Bytes that this pull would fetch over the network."""
         return sum(blob.missing_bytes for blob in self.blobs)
 
     @property
     def added_bytes(self) -> int:
-        """What the store's content would grow by; more than comes where parts of blobs are here, or at a source."""
+        """Growth of the store's content in bytes; more than missing_bytes if parts of blobs are here or at a source."""
         return sum(blob.added_bytes for blob in self.blobs)
 
 
@@ -105,18 +105,18 @@ def plan(
     """
     offsets = {status.ref: status.offset for status in content.statuses()}
 
-    def planned_blob(descriptor: Descriptor) -> PlannedBlob:
+    def _planned_blob(descriptor: Descriptor) -> PlannedBlob:
         found = content.find(descriptor.digest) if descriptor.digest.is_verifiable else None
         there = 0 if found is None else found.size
         if found is not None and there == descriptor.size and descriptor.digest not in damaged:
             return PlannedBlob(descriptor, Presence.HERE, 0, 0)
         if descriptor.digest in planned:
             return PlannedBlob(descriptor, Presence.PLANNED, 0, 0)
-        # Documents were read from the registry already, to plan at all; a pull does the same.
+        # The plan itself has read documents from the registry, as a pull does.
         if descriptor not in choice.documents and content.is_at_source(descriptor.digest, descriptor.size):
             return PlannedBlob(descriptor, Presence.SOURCE, 0, descriptor.size - there)
         offset = min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
         presence = Presence.PARTIAL if offset else Presence.NEW
         return PlannedBlob(descriptor, presence, descriptor.size - offset, descriptor.size - there)
 
-    return PullPlan(reference, handler, wanted, choice, tuple(map(planned_blob, choice.descriptors)), is_current)
+    return PullPlan(reference, handler, wanted, choice, tuple(map(_planned_blob, choice.descriptors)), is_current)

@@ -257,7 +257,7 @@ class ResolvedPull:
         """Bring everything; the config together with the layers, since it seldom says that they aren't wanted."""
         documents, config, layers = self._documents, choice.manifest.config, choice.manifest.layers
 
-        def complete(raw: bytes | None) -> None:
+        def _complete(raw: bytes | None) -> None:
             nonlocal choice
             if raw is not None:
                 documents.remember(config, raw)
@@ -266,13 +266,13 @@ class ResolvedPull:
                 remove_damaged(self._work.content, [config.digest])
                 fetcher.keep(config, documents.raw(config), cancel=flow.cancel, flow=flow)
 
-        with fetcher.flow(self._work.cancel, document=config, hear=complete) as flow:
+        with fetcher.flow(self._work.cancel, document=config, hear=_complete) as flow:
             for descriptor in (*choice.documents, config):
                 known = documents.remembered(descriptor)
                 if known is not None:
                     fetcher.keep(descriptor, known, cancel=flow.cancel, flow=flow)
             if documents.remembered(config) is not None:
-                complete(None)
+                _complete(None)
                 flow.bring(fetch_order(layers))
             else:
                 flow.bring(order_with(config, layers, parallel=fetcher.parallel))

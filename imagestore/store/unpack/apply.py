@@ -222,8 +222,7 @@ class LayerApplier:
             known.keep(kept)
 
     def _make(self, entry: Entry, spot: _Spot, name: str, stream: LayerStream, what: str) -> None:
-        if name not in spot.own.inner:
-            spot.own.add_name(name)
+        spot.own.add_leaf(name)
         if entry.kind == FOLDER:
             self._make_folder(entry, spot.folder, name)
             self._spot = None  # its folders with metadata are others now
@@ -276,7 +275,7 @@ class LayerApplier:
         descriptor = self._tree.make_file(spot.folder, name)
         try:
             if entry.pieces is None:
-                _write(descriptor, entry.stored, stream)
+                stream.copy_to(descriptor, entry.stored)
             else:
                 _write_sparse(descriptor, entry, stream)
             if spot.owner is None:
@@ -330,19 +329,9 @@ class LayerApplier:
         os.utime(descriptor, ns=metadata.times_ns)
 
 
-def _write(descriptor: int, size: int, stream: LayerStream) -> None:
-    """Write the next bytes of a layer to a file."""
-    while size:
-        data = stream.some(size)
-        size -= len(data)
-        done = os.write(descriptor, data)
-        while done < len(data):
-            done += os.write(descriptor, memoryview(data)[done:])
-
-
 def _write_sparse(descriptor: int, entry: Entry, stream: LayerStream) -> None:
     """Write what a sparse file has, and leave holes for the rest."""
     for offset, size in entry.pieces or ():
         os.lseek(descriptor, offset, os.SEEK_SET)
-        _write(descriptor, size, stream)
+        stream.copy_to(descriptor, size)
     os.ftruncate(descriptor, entry.size)

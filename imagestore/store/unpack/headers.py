@@ -70,7 +70,9 @@ def is_intact(block: bytes) -> bool:
     # tenth of the time that sum() takes.
     plain = (zlib.adler32(block[:_HALF]) & 0xFFFF) + (zlib.adler32(block[_HALF:]) & 0xFFFF) - 2
     found = plain - sum(field) + _BLANK_CHECKSUM
-    stated = number(field)
+    digits = field[:6]
+    # Six digits, NUL and space are usual.
+    stated = int(digits, 8) if not field[6] and digits.isdigit() else number(field)
     # Old programs added bytes as signed numbers.
     return stated == found or stated == found - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
 

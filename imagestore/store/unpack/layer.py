@@ -6,6 +6,7 @@ layer's diff id.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -85,7 +86,12 @@ class LayerStream:
     def first_block(self) -> bytes:
         """The first block of one more entry's headers; fewer bytes at the end."""
         self._header_bytes_left = MAX_HEADER_BYTES
-        return self.read(BLOCK)
+        end = self._used + BLOCK
+        if end > len(self._piece):
+            return self.read(BLOCK)
+        found = self._piece[self._used : end]
+        self._used = end
+        return found
 
     def read(self, size: int) -> bytes:
         """So many bytes of a header, or of the data that stands for one; fewer at the end.
@@ -117,6 +123,19 @@ class LayerStream:
         found = self._piece[self._used : self._used + size]
         self._used += len(found)
         return found
+
+    def copy_to(self, descriptor: int, size: int) -> None:
+        """Write so many of the next bytes, an entry's data, to an open file.
+
+        Raises:
+            DocumentError: the layer ends before.
+        """
+        while size:
+            data = self.some(size)
+            size -= len(data)
+            done = os.write(descriptor, data)
+            while done < len(data):
+                done += os.write(descriptor, memoryview(data)[done:])
 
     def tell(self) -> int:
         """Bytes from the beginning."""

@@ -34,7 +34,7 @@ class PathNode:
     """A path and those below it.
 
     Attributes:
-        inner: by their names; only add() and add_name() put any in.
+        inner: by their names; only add() and add_leaf() put any in.
         metadata: what the path gets, where something has said so.
     """
 
@@ -48,18 +48,22 @@ class PathNode:
         """The node of a path, made with those above it when missing."""
         node = self
         for part in parts:
-            node = node.inner.get(part) or node.add_name(part)
+            found = node.inner.get(part, _LEAF)
+            if found is _LEAF:
+                if node.inner is _NOTHING:
+                    node.inner = {}
+                found = node.inner[part] = PathNode()
+            node = found
         return node
 
-    def add_name(self, name: str) -> PathNode:
-        """A new node directly below this one, in the place of any other."""
+    def add_leaf(self, name: str) -> None:
+        """Know a name directly below this path; without a node of its own until something is added to that."""
         if self.inner is _NOTHING:
             self.inner = {}
-        made = self.inner[name] = PathNode()
-        return made
+        self.inner.setdefault(name, _LEAF)
 
     def find(self, parts: Parts) -> PathNode | None:
-        """The node of a path, where there is one."""
+        """The node of a path, where there is one; only to be read."""
         node: PathNode | None = self
         for part in parts:
             node = None if node is None else node.inner.get(part)
@@ -91,3 +95,7 @@ class PathNode:
         for parts, node in reversed(found):
             if node.metadata is not None:
                 yield parts, node.metadata
+
+
+#: The node of all paths that have nothing below them and no metadata.
+_LEAF: Final = PathNode()

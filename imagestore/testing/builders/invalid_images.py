@@ -99,7 +99,7 @@ def _texts() -> Iterator[InvalidImage]:
 
 
 def _manifests() -> Iterator[InvalidImage]:
-    def made(**members: object) -> Image:
+    def _made(**members: object) -> Image:
         return build_image(_PLATFORM, seed="invalid", members=members)
 
     good = build_image(_PLATFORM, seed="invalid").manifests[0]
@@ -125,7 +125,7 @@ def _manifests() -> Iterator[InvalidImage]:
         "data-contradicts-digest": {"config": config | {"data": "e30="}},
     }
     for name, members in cases.items():
-        yield InvalidImage(name, made(**members), errors.DocumentError)
+        yield InvalidImage(name, _made(**members), errors.DocumentError)
 
 
 def _indexes() -> Iterator[InvalidImage]:
@@ -168,12 +168,12 @@ def _nested(image: Image, depth: int) -> Image:
 
 
 def _configs() -> Iterator[InvalidImage]:
-    def made(**members: object) -> Image:
+    def _made(**members: object) -> Image:
         return build_image(_PLATFORM, seed="invalid", config=members)
 
-    yield InvalidImage("fewer-diff-ids", made(rootfs={"type": "layers", "diff_ids": []}), errors.DocumentError)
-    yield InvalidImage("diff-ids-not-a-list", made(rootfs={"type": "layers", "diff_ids": "x"}), errors.DocumentError)
-    yield InvalidImage("config-without-rootfs", made(rootfs=None), errors.DocumentError)
+    yield InvalidImage("fewer-diff-ids", _made(rootfs={"type": "layers", "diff_ids": []}), errors.DocumentError)
+    yield InvalidImage("diff-ids-not-a-list", _made(rootfs={"type": "layers", "diff_ids": "x"}), errors.DocumentError)
+    yield InvalidImage("config-without-rootfs", _made(rootfs=None), errors.DocumentError)
     plain = [layer(name, compression="none") for name in ("lower", "upper")]
     listed = [
         {"mediaType": media_types.OCI_LAYER, "digest": str(each.digest), "size": each.body.size} for each in plain[::-1]
@@ -181,23 +181,23 @@ def _configs() -> Iterator[InvalidImage]:
     reordered = build_image(_PLATFORM, layers=plain, members={"layers": listed})
     yield InvalidImage("plain-layers-in-another-order", reordered, errors.DocumentError)
     digests = [str(Digest.of(b"lower")), str(Digest.of(b"upper"))]
-    yield InvalidImage("rootfs-of-unknown-type", made(rootfs={"type": "x", "diff_ids": digests}), errors.DocumentError)
+    yield InvalidImage("rootfs-of-unknown-type", _made(rootfs={"type": "x", "diff_ids": digests}), errors.DocumentError)
 
 
 def _contents() -> Iterator[InvalidImage]:
     base = build_image(_PLATFORM, seed="invalid")
     config, layer = base.manifests[0].config, base.layers[0]
 
-    def swapped(digest: Digest, data: bytes) -> Image:
+    def _swapped(digest: Digest, data: bytes) -> Image:
         return replace(base, blobs={**base.blobs, digest: BytesBody(data)})
 
     whole = read_all(base.blobs[layer.digest], 1 << 20)
     flipped = replace(base, blobs={**base.blobs, layer.digest: FlippedBody(base.blobs[layer.digest], 7)})
     yield InvalidImage("layer-with-flipped-byte", flipped, errors.DigestMismatchError)
-    yield InvalidImage("layer-too-short", swapped(layer.digest, whole[:-1]), errors.SizeMismatchError)
-    yield InvalidImage("layer-too-long", swapped(layer.digest, whole + b"\0"), errors.SizeMismatchError)
+    yield InvalidImage("layer-too-short", _swapped(layer.digest, whole[:-1]), errors.SizeMismatchError)
+    yield InvalidImage("layer-too-long", _swapped(layer.digest, whole + b"\0"), errors.SizeMismatchError)
     yield InvalidImage(
-        "config-of-other-content", swapped(config.digest, b"x" * config.size), errors.DigestMismatchError
+        "config-of-other-content", _swapped(config.digest, b"x" * config.size), errors.DigestMismatchError
     )
     absent = {digest: body for digest, body in base.blobs.items() if digest != layer.digest}
     yield InvalidImage("layer-missing", replace(base, blobs=absent), errors.ReferenceNotFoundError)

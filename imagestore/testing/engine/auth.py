@@ -191,7 +191,7 @@ class TokenGate:
 def basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:
     """Guards one logical host with user and password."""
 
-    def respond(request: Request) -> Reply | None:
+    def _respond(request: Request) -> Reply | None:
         if canonical_host(request.host) != canonical_host(host):
             return None
         if not basic_user(request.fields.get("Authorization"), auth.users):
@@ -199,7 +199,7 @@ def basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:
             return error(401, "UNAUTHORIZED", "authentication required", fields=fields)
         return inside(request)
 
-    return respond
+    return _respond
 
 
 def make_gates(auths: Mapping[str, BasicAuth | TokenAuth], inside: Responder) -> list[Responder]:

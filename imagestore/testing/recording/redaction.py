@@ -216,26 +216,26 @@ class Redactor:
     def _plain_header(self, name: str, value: str, place: str) -> str:
         """A plain header with the addresses in it redacted."""
 
-        def target(address: str) -> str:
+        def _target(address: str) -> str:
             self.check_address(address, place)
             return self.address(address)
 
-        def part(found: re.Match[str]) -> str:
+        def _part(found: re.Match[str]) -> str:
             key, quoted = found.groups()
             text = quoted[1:-1] if quoted.startswith('"') else quoted
             if key.lower() == "realm":
-                return f'{key}="{target(text) if "/" in text else text}"'
+                return f'{key}="{_target(text) if "/" in text else text}"'
             return found.group() if key.lower() in _PLAIN_CHALLENGE else f'{key}="{self.vault.mark("private", text)}"'
 
-        def bare(found: re.Match[str]) -> str:
+        def _bare(found: re.Match[str]) -> str:
             return found[1] + self.vault.mark("credential", found[2]) if found[2] else found.group()
 
         if name == "location":
-            return target(value)
+            return _target(value)
         if name == "link":
-            return _LINK_TARGET.sub(lambda found: f"<{target(found[1])}>", value)
+            return _LINK_TARGET.sub(lambda found: f"<{_target(found[1])}>", value)
         if name == "www-authenticate":
-            return _CHALLENGE_PART.sub(part, _CHALLENGE_VALUE.sub(bare, value))
+            return _CHALLENGE_PART.sub(_part, _CHALLENGE_VALUE.sub(_bare, value))
         return value
 
     def _cookie(self, line: str) -> str:

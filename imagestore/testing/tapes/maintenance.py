@@ -164,6 +164,7 @@ class _MarkRecorder(Vault):
         self.kinds: list[str] = []
 
     def mark(self, kind: str, value: str, source: str = "") -> str:
+        """See Vault. A placeholder is returned as it is and not noted."""
         if not value or is_placeholder(value):
             return value
         self.kinds.append(kind)
@@ -212,11 +213,11 @@ def _request(one: TapeExchange) -> Request:
 
 
 def _head_checks(one: TapeExchange) -> Iterator[_Check]:
-    def path(redactor: Redactor) -> None:
+    def _path(redactor: Redactor) -> None:
         if parse_path(one.path).kind == "other":
             redactor.check_address(one.path, "the path")
 
-    yield "request's path", one.path, path
+    yield "request's path", one.path, _path
     yield "request's query", one.query, lambda redactor: redactor.query(one.query)
     yield "authorization", one.authorization, lambda redactor: redactor.authorization(one.authorization)
     yield "form", one.form, lambda redactor: redactor.query(one.form)
@@ -224,11 +225,11 @@ def _head_checks(one: TapeExchange) -> Iterator[_Check]:
     yield "accept", one.accept, lambda _: None
     for name, value in one.headers:
 
-        def header(redactor: Redactor, name: str = name, value: str = value) -> None:
+        def _header(redactor: Redactor, name: str = name, value: str = value) -> None:
             if not redactor.headers(_request(one), ((name, value),)) and name.lower() not in redactor.plain_names:
                 raise SecretLeakError("a header", "a value that a recording leaves out")
 
-        yield f"header {name}", f"{name}: {value}", header
+        yield f"header {name}", f"{name}: {value}", _header
 
 
 def _check_body(one: TapeExchange, open_body: Callable[[Digest], Body], redactor: Redactor) -> None:

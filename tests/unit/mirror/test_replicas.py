@@ -65,7 +65,7 @@ def replicas(
     with contextlib.ExitStack() as stack:
         running = []
         for port, url in list(zip(ports, urls, strict=True))[: 1 if only_first else 2]:
-            settings = {"replicas": str(urls), "replica": f'"{url}"', "answer_timeout": '"10s"'}
+            settings = {"replicas": str(urls), "replica": f'"{url}"', "answer_timeout": '"60s"'}
             table = mirror_table({upstream.address: members}, **settings)
             running.append(stack.enter_context(running_mirror(folder / str(port), table, port=port)))
         yield running

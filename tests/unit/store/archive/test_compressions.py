@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from imagestore.errors import StoreFullError
-from imagestore.store.archive.compressions import compression_of
+from imagestore.store.archive.compressions import compression_of, decompressed
 from tests.support.node import Node
 from tests.unit.store.archive.imports import KATA, image, refused
 from tests.unit.store.archive.making import header, layout_files, member, tar_of, write
@@ -56,3 +59,20 @@ def test_zeros_in_a_compressed_archive_take_no_room(
     archive = write(tmp_path / "a.tar.gz", gzip.compress(whole, 1))
     assert here.store.import_images(archive, options=KATA).images
     assert 0 < len(written) < 5, "pieces of a mebibyte"
+
+
+@pytest.mark.parametrize(
+    ("kind", "compress"),
+    [("gzip", gzip.compress), ("bzip2", bz2.compress), ("xz", lzma.compress), ("zstd", zstd_of)],
+    ids=["gzip", "bzip2", "xz", "zstd"],
+)
+def test_members_of_all_sizes_in_a_row_are_one_stream(kind: str, compress: Callable[[bytes], bytes]) -> None:
+    """A decoder gets more at a time the longer a member is, and again little behind its end."""
+    large, small = os.urandom(3 << 20), [bytes([number % 256]) * (number % 5 + 1) for number in range(2000)]
+    parts = [large, *small, bytes(5 << 20), large[:100_000], *small[:7], large]
+    stream = b"".join(map(compress, parts)) + bytes(100)
+    for size in (1 << 20, 1000, 2_000_003):
+        pieces = (stream[start : start + size] for start in range(0, len(stream), size))
+        found = list(decompressed(pieces, kind, what="test"))
+        assert b"".join(found) == b"".join(parts)
+        assert max(map(len, found)) <= 1 << 20

@@ -242,6 +242,13 @@ def test_bytes_of_a_checksum_may_be_signed() -> None:
     assert [each.name for each in ours(block[:148] + b"%06o\0 " % signed + block[156:] + END)] == ["ü"]
 
 
+@pytest.mark.parametrize("form", [b"%06o\0 ", b"%07o\0", b"%08o", b"%6o \0", b" %06o\0", b"%07o "])
+def test_checksums_are_written_in_many_ways(form: bytes) -> None:
+    block = header(b"a", 0)
+    total = sum(block) - sum(block[148:156]) + 8 * 32
+    assert [each.name for each in ours(block[:148] + form % total + block[156:] + END)] == ["a"]
+
+
 def test_the_last_of_two_extended_headers_counts_and_a_long_name_before_both() -> None:
     two = pax(path="one", uid="7") + pax(path="two") + member("a", b"1") + END
     assert [(each.name, each.uid) for each in ours(two)] == [("two", 0)]
