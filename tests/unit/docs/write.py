@@ -49,6 +49,8 @@ def _written(session: Session, command: str, expected: str) -> str:
 
 
 if __name__ == "__main__":
-    for chosen in [Path(word).resolve() for word in sys.argv[1:]] or [page for page in pages() if not needs_servers(page)]:
+    for chosen in [Path(word).resolve() for word in sys.argv[1:]] or [
+        page for page in pages() if not needs_servers(page)
+    ]:
         if write(chosen):
             print(chosen)
