@@ -19,8 +19,11 @@ class TcpProxy:
         opened: how many connections clients have opened.
     """
 
-    def __init__(self, target: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, target: int, loop: asyncio.AbstractEventLoop, heard: Callable[[bytes], None] | None = None
+    ) -> None:
         self.port = 0
+        self._heard = heard
         self.opened = 0
         self._target = target
         self._loop = loop
@@ -90,7 +93,7 @@ class TcpProxy:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
             self._writers.add(far_writer)
             try:
-                await asyncio.gather(self._forward(reader, far_writer), self._forward(far_reader, writer))
+                await asyncio.gather(self._forward(reader, far_writer, self._heard), self._forward(far_reader, writer))
             finally:
                 self._writers.discard(far_writer)
                 far_writer.transport.abort()
@@ -101,8 +104,12 @@ class TcpProxy:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, heard: Callable[[bytes], None] | None = None
+    ) -> None:
         while piece := await reader.read(_PIECE_BYTES):
+            if heard is not None:
+                heard(piece)
             await self._goes_on.wait()
             writer.write(piece)
             await writer.drain()
@@ -111,17 +118,18 @@ class TcpProxy:
 
 
 @contextlib.contextmanager
-def tcp_proxy(target: int) -> Iterator[TcpProxy]:
+def tcp_proxy(target: int, heard: Callable[[bytes], None] | None = None) -> Iterator[TcpProxy]:
     """Run a proxy in a thread.
 
     Args:
         target: the server's port on 127.0.0.1.
+        heard: gets what clients send, in pieces, in the proxy's thread.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        proxy = TcpProxy(target, loop)
+        proxy = TcpProxy(target, loop, heard)
         asyncio.run_coroutine_threadsafe(proxy.listen(), loop).result(60)
         try:
             yield proxy

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
-from imagestore.errors import ImageStoreError, StoreError, UnsupportedError
+from imagestore.errors import ImageStoreError, UnsupportedError
 from imagestore.metadata.postgres.address import DEFAULT_SCOPE
 from imagestore.metadata.postgres.database import PostgresDatabase
 from imagestore.metadata.postgres.flights import Flights
@@ -42,15 +41,8 @@ class PostgresMetadataStore(ImageTables, LeaseTables, NamedImageTables, Namespac
             PostgresDatabase(self._url, scope=self._scope), name=name, version=version, tables=tables
         )
 
-    def generation(self) -> int | None:
-        """A number that is another one after every change, of other scopes too; None while the server can't be asked."""
-        try:
-            with self.reading() as db:
-                row = db.execute("SELECT pg_current_snapshot()::text").fetchone()
-        except StoreError:
-            return None
-        text = str(row[0]) if row else ""
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    def generation(self) -> None:
+        """None: a number that all who change something would have to write would put them in line."""
 
     def is_outdated(self) -> bool:
         """False: whatever server answers at the address has the records."""

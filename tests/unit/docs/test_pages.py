@@ -40,6 +40,13 @@ NAMES_OF_FILES: Final = (".service", ".sock")
 #: Pages of lists and of words, without a task.
 NO_TASK: Final = {"glossary.md", "reference/metrics.md", "reference/tape-format.md"}
 MOST_WORDS: Final = 60
+#: PostgreSQL's and its library's.
+SERVERS_WORDS: Final = (
+    "too many clients already",
+    "due to lock timeout",
+    "in a read-only transaction",
+    "couldn't get a connection",
+)
 
 
 def node_of(text: str) -> str:
@@ -120,6 +127,15 @@ def test_contributing_leads_to_folders_that_exist() -> None:
     named = re.findall(r"`((?:imagestore|tests|docs)/[\w/]*)`", text)
     assert len(named) > 20
     assert [name for name in named if not (TOP / name).is_dir()] == []
+
+
+def test_symptoms_of_a_shared_store_are_worded_as_the_program_does() -> None:
+    text = (DOCS / "shared-store.md").read_text("utf-8")
+    rows = text.partition("## Symptoms\n")[2].partition("\n## ")[0].splitlines()[3:]
+    named = [words for row in rows for words in re.findall("`([^`]+)`", row.split("|")[1]) if row.startswith("| `")]
+    source = "".join(path.read_text("utf-8") for path in (TOP / "imagestore").rglob("*.py"))
+    assert len(named) > 15
+    assert [words for words in named if words not in source and words not in SERVERS_WORDS] == []
 
 
 def _is_public(name: str) -> bool:

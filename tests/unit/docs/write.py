@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from tests.unit.docs.pages import blocks, commands, pages
+from tests.unit.docs.pages import blocks, commands, needs_servers, pages
 from tests.unit.docs.session import Session, is_same
 from tests.unit.docs.test_pages import node_of
 
@@ -49,6 +49,8 @@ def _written(session: Session, command: str, expected: str) -> str:
 
 
 if __name__ == "__main__":
-    for chosen in [Path(word).resolve() for word in sys.argv[1:]] or pages():
+    for chosen in [Path(word).resolve() for word in sys.argv[1:]] or [
+        page for page in pages() if not needs_servers(page)
+    ]:
         if write(chosen):
             print(chosen)
