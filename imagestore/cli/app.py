@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import signal
 import tempfile
@@ -243,6 +244,9 @@ class App:
         from imagestore.store.image_store import ImageStore
 
         signals.raise_if_signalled()
+        if self.is_shared:
+            # It tells of each connection that is lost; what comes of it is the command's own error.
+            logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
         return ImageStore(
             root,
             config=self.config,

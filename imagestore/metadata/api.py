@@ -163,9 +163,6 @@ class MetadataStore(LeaseStore, ClientStore, Protocol):
     def keeper_of_all(self) -> str:
         """The id of a lease that keeps all content now, as after a rebuild that passed over records; empty: none."""
 
-    def keeps_nothing(self) -> bool:
-        """Whether there is no record, lease or label left that could keep anything; then all content is unheld."""
-
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now; the cost is that of its parents, not of the store."""
 

@@ -227,7 +227,8 @@ class GraphTables(Database):
     def unheld(self, texts: Sequence[str]) -> list[str]:
         """Those of some digests, in text form, that nothing keeps now."""
         with self._snapshot() as db:
-            if not db.execute(_ANY_ROOT).fetchone()[0]:
+            # Then nothing has to be asked about each.
+            if self.keeps_nothing():
                 return list(texts)
             if self.keeper_of_all():
                 return []

@@ -46,25 +46,21 @@ class Backing:
 
 
 def open_backing(
-    store: ImageStore, workers: StoreWorkers, numbers: MirrorNumbers, loop: asyncio.AbstractEventLoop
+    store: ImageStore, workers: StoreWorkers, numbers: MirrorNumbers, _loop: asyncio.AbstractEventLoop
 ) -> Backing:
-    """For a store in a folder, where all is, or for one that machines share.
+    """For a store in a folder: all is there.
 
     Args:
         store: the one that is served.
         workers: lends it, and those that replace it.
         numbers: hears of bytes.
-        loop: the clients'.
+        _loop: the clients'; a file needs none.
 
     Raises:
         ConfigError: the bucket can't be used.
         StoreBusyError: another mirror has the store.
         StoreError: the catalogue can't be opened.
     """
-    if store.is_shared:
-        from imagestore.mirror.shared_backing import open_shared_backing
-
-        return open_shared_backing(store, workers, loop)
     lock = FileLock(str(store.root / "locks" / LOCK))
     if not lock.try_acquire():
         raise StoreBusyError(

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
 
+    Opener = Callable[[ImageStore, StoreWorkers, MirrorNumbers, asyncio.AbstractEventLoop], Backing]
+
 log = logging.getLogger(__name__)
 
 #: Where the root remembers dead hosts.
@@ -67,14 +69,14 @@ class Mirror:
     Args:
         workers: lends the store.
         opener: opens what the mirror stands on, in a thread; gets the store, who lends it, who counts, and the clients'
-            event loop.
+            event loop. By default what goes with the store.
     """
 
     def __init__(
         self,
         workers: StoreWorkers,
         *,
-        opener: Callable[[ImageStore, StoreWorkers, MirrorNumbers, asyncio.AbstractEventLoop], Backing] = open_backing,
+        opener: Opener | None = None,
     ) -> None:
         self._opener = opener
         self.numbers = MirrorNumbers()
@@ -91,7 +93,9 @@ class Mirror:
         Raises:
             StoreError: it can't be opened; StoreBusyError where another mirror has it open.
         """
-        backing = await self._workers.quick(lambda store: self._opener(store, self._workers, self.numbers, self._loop))
+        backing = await self._workers.quick(
+            lambda store: (self._opener or _opener_of(store))(store, self._workers, self.numbers, self._loop)
+        )
         try:
             self._backing, self._catalogue, self._stored = backing, backing.catalogue, backing.stored
             self._keeper = Keeper(self._catalogue, self.numbers)
@@ -386,6 +390,15 @@ class Mirror:
         for fill in fills:
             await fill.ended()
         await asyncio.to_thread(upstreams.close)
+
+
+def _opener_of(store: ImageStore) -> Opener:
+    if not store.is_shared:
+        return open_backing
+    # Its libraries are extras, which most mirrors don't have.
+    from imagestore.mirror.shared_backing import open_shared_backing
+
+    return open_shared_backing
 
 
 def _result_of(error: ImageStoreError) -> str:

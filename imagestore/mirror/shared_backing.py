@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.content.api import ContentStore
+    from imagestore.mirror.numbers import MirrorNumbers
     from imagestore.oci.descriptor import Descriptor
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
@@ -40,12 +41,15 @@ _SEEN_SECONDS: Final = 60.0
 _MOST_SEEN: Final = 10_000
 
 
-def open_shared_backing(store: ImageStore, workers: StoreWorkers, loop: asyncio.AbstractEventLoop) -> Backing:
+def open_shared_backing(
+    store: ImageStore, workers: StoreWorkers, _numbers: MirrorNumbers, loop: asyncio.AbstractEventLoop
+) -> Backing:
     """For a store that machines share.
 
     Args:
         store: the one that is served.
         workers: lends it, and those that replace it.
+        _numbers: what comes from the store's own bucket isn't counted.
         loop: the clients'.
 
     Raises:

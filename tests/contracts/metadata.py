@@ -96,7 +96,6 @@ class MetadataContract:
         assert kept(metadata) == {A, B}
         assert metadata.drop_images([(NAME, "kata")]) == [str(A)]
         assert kept(metadata) == set()
-        assert metadata.keeps_nothing()
 
     def test_pins_and_uses(self, metadata: MetadataStore) -> None:
         metadata.put_image(record(), {})

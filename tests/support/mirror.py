@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 
 from imagestore import Digest, ImageStore, config, platforms
-from imagestore.mirror.backing import open_backing
 from imagestore.mirror.listener import Listener
 from imagestore.mirror.service import Mirror
 from imagestore.store.workers import StoreWorkers
@@ -94,7 +93,7 @@ def mirror_table(upstreams: dict[str, str], **settings: str) -> str:
 
 @contextlib.contextmanager
 def running_mirror(
-    root: Path, text: str, *, port: int = 0, opener: Callable[..., Backing] = open_backing
+    root: Path, text: str, *, port: int = 0, opener: Callable[..., Backing] | None = None
 ) -> Iterator[RunningMirror]:
     """Serve a configuration from a store, with what Mirror's ``opener`` opens."""
     loop = asyncio.new_event_loop()
@@ -123,7 +122,7 @@ def running_mirror(
         loop.close()
 
 
-async def _start(workers: StoreWorkers, port: int, opener: Callable[..., Backing]) -> tuple[Mirror, Listener]:
+async def _start(workers: StoreWorkers, port: int, opener: Callable[..., Backing] | None) -> tuple[Mirror, Listener]:
     mirror = Mirror(workers, opener=opener)
     await mirror.start()
     listener = Listener(mirror, "127.0.0.1", port)

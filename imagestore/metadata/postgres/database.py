@@ -368,6 +368,10 @@ def _transaction(db: Connection, prologue: str) -> Iterator[tuple[Any, ...] | No
         with contextlib.suppress(psycopg.Error):
             db.rollback()
         raise
+    if db.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+        # The server would take COMMIT for ROLLBACK, and say nothing.
+        db.rollback()
+        raise psycopg.errors.InFailedSqlTransaction("an error inside of the transaction was passed over")
     db.commit()
 
 

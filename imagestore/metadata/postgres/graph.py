@@ -190,14 +190,6 @@ class GraphTables(PostgresDatabase):
             found = db.execute(_KEEPS_ALL).fetchone()
             return str(found[0]) if found else ""
 
-    def keeps_nothing(self) -> bool:
-        """Whether there is nothing at all, in any scope, that could keep content."""
-        tables = ("image_root", "content_root", "lease_content", "named_image_root", "namespace_content")
-        query = " OR ".join(f"EXISTS (SELECT 1 FROM {table})" for table in tables)  # noqa: S608 - constants
-        with self.reading() as db:
-            row = db.execute(f"SELECT {query} OR EXISTS ({_KEEPS_ALL})").fetchone()
-            return row is not None and not row[0]
-
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now."""
         with self.reading() as db:

@@ -222,7 +222,7 @@ def test_where_nothing_is_kept_nobody_is_asked(node: Node, monkeypatch: pytest.M
     roots = removed(node, 50)
     orphan = node.blob("another's orphan")
     asked: list[object] = []
-    monkeypatch.setattr(node.metadata, "unheld", asked.append)
+    monkeypatch.setattr(node.metadata, "is_held", asked.append)
     swept = collect_from(node.metadata, node.content, map(str, roots))
     assert (len(swept.freed), node.names(), node.metadata.edges(), asked) == (100, {"another's orphan"}, {}, [])
     assert collect(node.metadata, node.content).digests == (orphan,)

@@ -97,6 +97,7 @@ def test_a_collection_believes_the_tables_where_every_index_lacks_rows(root: Pat
     for index in INDEXES:
         forget(root, index)
     with ImageStore(root) as store:
+        assert isinstance(store.metadata, SqliteMetadataStore)
         assert not store.metadata.keeps_nothing()
         store.collect_garbage()
     assert blobs(root) == before
