@@ -112,6 +112,8 @@ def _open_shared(
             "a store at postgresql:// needs a bucket for its content",
             hint="add content='s3://BUCKET/PREFIX' (--content s3://BUCKET/PREFIX on the command line)",
         )
+    # Before anybody is asked.
+    settings = bucket_settings(content, config, os.environ) if isinstance(content, str) else content
     from imagestore.content.shared_store import SharedContentStore
     from imagestore.metadata.postgres import DEFAULT_SCOPE, PostgresMetadataStore
 
@@ -119,7 +121,6 @@ def _open_shared(
         records = PostgresMetadataStore(url, scope=scope or DEFAULT_SCOPE, is_making=is_making)
         stack.callback(records.close)
         folder = machine_folder(url)
-        settings = bucket_settings(content, config, os.environ) if isinstance(content, str) else content
         blobs = (
             SharedContentStore(settings, folder, records.objects, owner=records.id)
             if isinstance(settings, BucketSettings)

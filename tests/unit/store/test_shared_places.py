@@ -1,0 +1,117 @@
+"""A shared store's names: its bucket, its folder on this machine, and what is refused before anything is asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import imagestore
+from imagestore import BucketSettings, config, platforms
+from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
+from imagestore.store.adapters import bucket_settings, machine_folder
+
+LINUX = platforms.parse("linux/amd64")
+URL = "postgresql://images:secret@db.example:5433/images"
+TABLE = """
+version = 3
+[plugins."io.imagestore.mirror.v1".bucket]
+url = "s3://images/store"
+endpoint = "https://s3.example"
+"""
+
+
+def test_the_environment_says_how_a_bucket_is_reached() -> None:
+    given = config.default(LINUX)
+    environ = {"AWS_ENDPOINT_URL": "https://all.example", "AWS_DEFAULT_REGION": "eu-west-1"}
+    assert bucket_settings("s3://b/x", given, environ) == BucketSettings(
+        "s3://b/x", endpoint="https://all.example", region="eu-west-1"
+    )
+    environ |= {"AWS_ENDPOINT_URL_S3": "https://s3.example", "AWS_REGION": "eu-north-1"}
+    assert bucket_settings("s3://b/x", given, environ) == BucketSettings(
+        "s3://b/x", endpoint="https://s3.example", region="eu-north-1"
+    )
+    assert bucket_settings("s3://b/x", given, {}) == BucketSettings("s3://b/x")
+
+
+def test_the_configuration_says_it_of_its_own_bucket() -> None:
+    given = config.loads(TABLE, filename="mirror.toml", host=LINUX)
+    environ = {"AWS_ENDPOINT_URL": "https://other.example"}
+    assert bucket_settings("s3://images/store/", given, environ).endpoint == "https://s3.example"
+    assert bucket_settings("s3://images/else", given, environ).endpoint == "https://other.example"
+
+
+@pytest.mark.parametrize("text", ["", "images/store", "/var/lib/images", "gs://images", "S3://images"])
+def test_what_is_no_bucket_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="s3://BUCKET"):
+        bucket_settings(text, config.default(LINUX), {})
+
+
+def test_a_machines_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("CACHE_DIRECTORY", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert machine_folder(URL).parent == tmp_path / ".cache/imagestore"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert machine_folder(URL).parent == Path("/var/cache/imagestore")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert machine_folder(URL).parent == tmp_path / "xdg/imagestore"
+    monkeypatch.setenv("CACHE_DIRECTORY", f"{tmp_path}/systemd:{tmp_path}/more")
+    folder = machine_folder(URL)
+    assert folder.parent == tmp_path / "systemd/imagestore"
+    assert "secret" not in str(folder)
+    assert folder != machine_folder(URL.replace("/images", "/others"))
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (URL, "postgresql://db.example:5433/images"),
+        ("postgresql://u@a.example,b.example/x?target_session_attrs=read-write", "postgresql://a.example,b.example/x"),
+        ("postgresql://u@a:1,b:2/x", "postgresql://a:1,b:2/x"),
+        ("postgresql:///x?host=/run/postgresql&password=secret", "postgresql:///x?host=/run/postgresql"),
+    ],
+)
+def test_an_address_is_named_without_what_is_nobodys_business(url: str, name: str) -> None:
+    address = DatabaseAddress(url)
+    assert address.name == name
+    assert "secret" not in repr(address)
+
+
+def test_an_address_that_can_not_be_read_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as refused:
+        DatabaseAddress("postgresql://user:secret@[::1/x")
+    assert "secret" not in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize("scope", ["ci", "zone-a/mirror", "1", "a" * 100])
+def test_scopes(scope: str) -> None:
+    assert checked_scope(scope) == scope
+
+
+@pytest.mark.parametrize("scope", ["", " ", "a b", "/a", "-a", "a" * 101, "ä", "a\n"])
+def test_what_is_no_scope_is_refused(scope: str) -> None:
+    with pytest.raises(InvalidInputError, match="scope"):
+        checked_scope(scope)
+
+
+@pytest.mark.parametrize(
+    ("root", "given"),
+    [
+        ("postgresql://db.example/x", {}),
+        ("postgresql://db.example/x", {"content": "elsewhere"}),
+        ("postgres://db.example/x", {"content": "s3://b/x", "scope": "no scope"}),
+        ("folder", {"content": "s3://b/x"}),
+        ("folder", {"scope": "ci"}),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, given: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError):
+        imagestore.open(root, **given)  # type: ignore[arg-type]  # one or two of its options
+    assert list(tmp_path.iterdir()) == []
