@@ -7,6 +7,7 @@ While one writer brings a blob, those of other machines that want it wait for it
 from __future__ import annotations
 
 import itertools
+import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo, Deleted
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 #: Between looks at what another machine brings.
 _SHORTEST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 1.0
+#: For what another machine brings; most layers come in less.
+_PATIENCE_SECONDS: Final = 300.0
 #: How often a blob is looked at that others replace at the same time.
 _LOOKS: Final = 3
 #: Blobs that are removed between two looks at the time.
@@ -189,9 +192,12 @@ class SharedContentStore(BucketContent):
         return flight.end
 
     def _flight(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Flight:
-        pause = _SHORTEST_PAUSE_SECONDS
+        pause, end = _SHORTEST_PAUSE_SECONDS, time.monotonic() + _PATIENCE_SECONDS
         while (flight := self._index.try_flight(expected)) is None:
             self._check_missing(expected)
+            # Who flies may be suspended; nothing relies on it.
+            if time.monotonic() >= end:
+                return _NoFlight()
             if on_wait is not None:
                 on_wait()
             cancel.wait(pause)
@@ -201,6 +207,13 @@ class SharedContentStore(BucketContent):
     def _check_missing(self, digest: Digest) -> None:
         if self.exists(digest):
             raise AlreadyExistsError(f"content {digest} is in the store already")
+
+
+class _NoFlight:
+    """Of who brings a digest beside another one."""
+
+    def end(self) -> None:
+        """Nothing."""
 
 
 class SharedDeleter:

@@ -174,15 +174,17 @@ class BlobFetcher:
     ) -> None:
         upstream, blob = repository.upstream, fill.descriptor
         self._keeper.hold(store, upstream.name, [blob.digest])
-        try:
-            is_new = not self._is_here(store, upstream, blob) and self._fetched_new(
-                store, fill, repository, upstreams, owner, token
-            )
-        except IntegrityError:
-            self._catalogue.distrust(repository.name, blob.digest)
-            raise
+        with contextlib.ExitStack() as reserved:
+            try:
+                is_new = not self._is_here(store, upstream, blob) and self._fetched_new(
+                    store, fill, repository, upstreams, owner, token, reserved
+                )
+            except IntegrityError:
+                self._catalogue.distrust(repository.name, blob.digest)
+                raise
+            if is_new:
+                self._catalogue.put_blob(upstream.name, repository.name, blob)
         if is_new:
-            self._catalogue.put_blob(upstream.name, repository.name, blob)
             if self._second is not None:
                 self._second.publish(upstream.name, blob)
             fill.tell(lambda: fill.finish(None))
@@ -216,28 +218,26 @@ class BlobFetcher:
         upstreams: Upstreams,
         owner: str,
         token: CancelToken,
+        reserved: contextlib.ExitStack,
     ) -> bool:
-        """Make room for a blob and fetch it; False where another fetch has brought it first."""
+        """Make room for a blob until ``reserved`` ends, and fetch it; False where another fetch has brought it."""
         upstream, blob = repository.upstream, fill.descriptor
         # What one upstream has sent is no other's before it is verified. A replica's part is apart too: two replicas
         # that wait for each other's would wait for ever.
         ref = f"mirror/{upstream.name}/{'replica' if owner else 'upstream'}/{blob.size}/{blob.digest}"
         reference, sources = repository.reference(str(blob.digest)), self._sources(upstreams, upstream, owner, token)
-        reserved = self._keeper.reserve(store, upstream, blob)
-        try:
-            # Again: until it was reserved, an eviction might have let go of it.
-            self._keeper.hold(store, upstream.name, [blob.digest])
-            return fetch(
-                fill,
-                ref=ref,
-                content=store.content,
-                sources=sources,
-                reference=reference,
-                cancel=token,
-                keep=functools.partial(self._stored.keep, blob),
-            )
-        finally:
-            self._keeper.give_back(reserved)
+        reserved.callback(self._keeper.give_back, self._keeper.reserve(store, upstream, blob))
+        # Again: until it was reserved, an eviction might have let go of it.
+        self._keeper.hold(store, upstream.name, [blob.digest])
+        return fetch(
+            fill,
+            ref=ref,
+            content=store.content,
+            sources=sources,
+            reference=reference,
+            cancel=token,
+            keep=functools.partial(self._stored.keep, blob),
+        )
 
     def _sources(self, upstreams: Upstreams, upstream: Upstream, owner: str, token: CancelToken) -> list[Source]:
         """Whom to ask for a blob: its owner first, where that is another replica."""

@@ -66,7 +66,8 @@ class ListSource:
             upstreams.refuse_offline(repository.name)
             return await self._listed(upstreams, ("tags", repository.name), repository, ask)
         except ImageStoreError as error:
-            here = await self._workers.quick(lambda _: self._catalogue.tags(repository.name))
+            asked = self._workers.quick(lambda _: self._catalogue.tags(repository.name))
+            here = await self._shared.in_time(asked, repository.name)
             is_no = isinstance(error, ReferenceNotFoundError) and not is_offline
             if not here or is_no or not (repository.upstream.serves_stale or is_offline):
                 raise

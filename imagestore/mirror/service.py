@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import (
     ContentNotFoundError,
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     Opener = Callable[[ImageStore, StoreWorkers, MirrorNumbers, asyncio.AbstractEventLoop], Backing]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Where the root remembers dead hosts.
 STATE_FOLDER: Final = "hosts"
@@ -143,7 +145,7 @@ class Mirror:
             self.numbers.count_request(name, "manifest", _result_of(error))
             raise
         self.numbers.count_request(name, "manifest", result)
-        await self._uses.note(repository.name, found.descriptor.digest)
+        self._spawn(self._uses.note(repository.name, found.descriptor.digest))
         selects = repository.upstream.handlers or repository.upstream.platforms
         if result == "fetched" and selects and not is_for_replica and reference.digest is None:
             self._spawn(self._prefetch(repository, reference, found))
@@ -154,8 +156,8 @@ class Mirror:
     ) -> tuple[ServedDocument, str]:
         """A document, and what became of the request."""
         upstreams, upstream = self.upstreams, repository.upstream
-        cached = await self._workers.quick(
-            lambda store: self._documents.cached(store, upstreams.settings, repository, reference)
+        cached = await self._quick(
+            lambda store: self._documents.cached(store, upstreams.settings, repository, reference), str(reference)
         )
         if cached is not None and cached.is_fresh:
             return cached.document, "hit"
@@ -206,7 +208,7 @@ class Mirror:
             raise
         self.numbers.count_request(name, "blob", result)
         try:
-            await self._uses.note(repository.name, digest)
+            self._spawn(self._uses.note(repository.name, digest))
         except BaseException:
             found.close()
             raise
@@ -216,10 +218,10 @@ class Mirror:
         self, repository: Repository, digest: Digest, *, is_for_replica: bool
     ) -> tuple[BlobSource, str]:
         """A blob, and what became of the request."""
-        known, stored = await self._workers.quick(functools.partial(self._look, repository, digest))
+        known, stored = await self._looked(repository, digest)
         if known is None:
             known = await self._ask_for_size(repository, digest, is_for_replica=is_for_replica)
-            known, stored = await self._workers.quick(functools.partial(self._look, repository, digest))
+            known, stored = await self._looked(repository, digest)
             if known is None:
                 raise ReferenceNotFoundError(f"{digest}: was forgotten at once")
         if stored is not None and await self._has_begun(stored):
@@ -232,7 +234,7 @@ class Mirror:
         if fill.was_here:
             # Another upstream's, or a pull's: whether this one has it too is for itself to say.
             await self._ask_for_size(repository, digest, is_for_replica=is_for_replica)
-        _, stored = await self._workers.quick(functools.partial(self._look, repository, digest))
+        _, stored = await self._looked(repository, digest)
         if stored is None or not await self._has_begun(stored):
             raise ReferenceNotFoundError(f"{digest}: was evicted at once")
         return stored, "hit" if fill.was_here else "joined" if is_joined else "fetched"
@@ -262,10 +264,10 @@ class Mirror:
             known = self._catalogue.known(repository.upstream.name, repository.name, digest)
             return self._stored.location(known.descriptor) if known is not None and known.is_earned else ""
 
-        found = await self._workers.quick(look)
+        found = await self._quick(look, str(digest))
         if found:
             self.numbers.count_request(repository.upstream.name, "blob", "redirected")
-            await self._uses.note(repository.name, digest)
+            self._spawn(self._uses.note(repository.name, digest))
         return found
 
     async def find_blob(self, repository: Repository, digest: Digest, *, is_for_replica: bool) -> Descriptor:
@@ -281,7 +283,7 @@ class Mirror:
                 return None, False
             return known.descriptor, known.is_earned and self._stored.has(store, known.descriptor)
 
-        known, is_here = await self._workers.quick(look)
+        known, is_here = await self._quick(look, str(digest))
         if known is not None and (is_here or not self.upstreams.settings.is_offline):
             return known
         return await self._ask_for_size(repository, digest, is_for_replica=is_for_replica)
@@ -299,7 +301,9 @@ class Mirror:
         shown = [
             each.name for each in self.upstreams.settings.upstreams.values() if with_private or not each.is_private
         ]
-        found = await self._workers.quick(lambda _: [name for each in shown for name in self._catalogue.names(each)])
+        found = await self._quick(
+            lambda _: [name for each in shown for name in self._catalogue.names(each)], "the catalogue"
+        )
         return tuple(sorted(found))
 
     def usage(self) -> dict[str, tuple[int, int | None]]:
@@ -372,6 +376,19 @@ class Mirror:
         except ImageStoreError as error:
             log.warning("prefetch failed: %s", error, extra={"reference": str(reference)})
 
+    async def _looked(self, repository: Repository, digest: Digest) -> tuple[Descriptor | None, BlobSource | None]:
+        """See _look(); what comes too late is closed."""
+        looking = self._loop.create_task(self._workers.quick(functools.partial(self._look, repository, digest)))
+        try:
+            return await self._shared.in_time(asyncio.shield(looking), str(digest))
+        except BaseException:
+            looking.add_done_callback(_close_found)
+            raise
+
+    async def _quick(self, work: Callable[[ImageStore], T], what: str) -> T:
+        """Ask what is remembered and what is here, no longer than an answer may take: a database may stand still."""
+        return await self._shared.in_time(self._workers.quick(work), what)
+
     async def _renew(self) -> None:
         """Keep what is reserved, for as long as this runs."""
         while True:
@@ -390,6 +407,13 @@ class Mirror:
         for fill in fills:
             await fill.ended()
         await asyncio.to_thread(upstreams.close)
+
+
+def _close_found(looking: asyncio.Task[tuple[Descriptor | None, BlobSource | None]]) -> None:
+    if not looking.cancelled() and looking.exception() is None:
+        _, stored = looking.result()
+        if stored is not None:
+            stored.close()
 
 
 def _opener_of(store: ImageStore) -> Opener:

@@ -136,7 +136,7 @@ class SharedWork:
             async with asyncio.timeout(seconds):
                 return await wanted
         except TimeoutError:
-            raise RegistryUnavailableError(f"{what}: no answer from upstream within {seconds:g} s") from None
+            raise RegistryUnavailableError(f"{what}: no answer within {seconds:g} s") from None
 
     async def close(self) -> None:
         """End all of it, and wait."""

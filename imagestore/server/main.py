@@ -247,9 +247,15 @@ class ServerProcess:
             log.warning("opened again", extra={"reason": "the database isn't the one that was open any more"})
 
     async def _feed_watchdog(self, seconds: float) -> None:
-        """Notify the service manager while the event loop and the threads for quick calls respond."""
+        """Notify the service manager while the event loop and the threads for quick calls respond.
+
+        Of a shared store only the loop: its threads may wait for a database that stands still, which no restart helps.
+        """
+        with self._workers.lend() as store:
+            is_shared = store.is_shared
         while True:
-            await self._workers.quick(lambda _store: None)
+            if not is_shared:
+                await self._workers.quick(lambda _store: None)
             self._notifier.alive()
             await asyncio.sleep(seconds)
 

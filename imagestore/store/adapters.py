@@ -8,9 +8,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from imagestore.config.model import BucketSettings
-from imagestore.errors import InvalidInputError
+from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.store import embedded
 from imagestore.util.root_folder import is_database
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _BUCKET: Final = "s3://"
 _SYSTEM_CACHE: Final = Path("/var/cache")
+#: Options of an address that say which database it is.
+_PLACES: Final = {"host", "hostaddr", "port", "dbname"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +90,15 @@ def open_adapters(
         if place.sources:
             raise InvalidInputError("sources: are folders of one machine, which a shared store can't adopt from")
         return _open_shared(given, content, scope=place.scope, config=config, is_making=is_making)
+    # Addresses aren't repeated: they may have passwords.
+    if not is_shared and ("://" in given or "password=" in given):
+        raise InvalidInputError(
+            "the store's root: expected a folder or postgresql://USER@HOST/DATABASE, it is another kind of address"
+        )
     if is_shared or place.scope or isinstance(content, str | BucketSettings):
         raise InvalidInputError(
-            f"store {given!r}: a scope and a bucket belong to a store at postgresql://, not to a folder's",
-            hint="leave them out, or give the database's address instead of the folder",
+            "a scope and a bucket belong to a store at postgresql://, not to a folder's or to given records",
+            hint="leave them out, or give the database's address alone instead of the folder",
         )
     # The process may change its folder, as daemons do.
     folder = Path(given).absolute()
@@ -134,14 +142,33 @@ def machine_folder(url: str) -> Path:
     """A shared store's folder on this machine, below CACHE_DIRECTORY (systemd's), XDG_CACHE_HOME or the usual cache.
 
     Nothing in it is needed: what is lost is fetched again.
+
+    Raises:
+        ConfigError: there is none of these, and this user has no home.
     """
     named = os.environ.get("CACHE_DIRECTORY") or os.environ.get("XDG_CACHE_HOME")
     if named:
         cache = Path(named.split(":")[0]).absolute()
     else:
-        cache = _SYSTEM_CACHE if os.geteuid() == 0 else Path.home() / ".cache"
-    # An address may have a password, which a name must not tell.
-    return cache / "imagestore" / hashlib.sha256(url.encode()).hexdigest()[:16]
+        cache = _SYSTEM_CACHE if os.geteuid() == 0 else _home() / ".cache"
+    return cache / "imagestore" / hashlib.sha256(_place_of(url).encode()).hexdigest()[:16]
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            f"user {os.geteuid()} has no home, so there is no place for what is being fetched",
+            hint="say where with CACHE_DIRECTORY or XDG_CACHE_HOME",
+        ) from None
+
+
+def _place_of(url: str) -> str:
+    """Server and database of an address: neither a new password nor another option makes another store."""
+    parts = urlsplit(url)
+    named = sorted((name, value) for name, value in parse_qsl(parts.query) if name in _PLACES)
+    return f"{parts.netloc.rpartition('@')[2]}{parts.path}?{urlencode(named)}"
 
 
 def bucket_settings(url: str, config: Config, environ: Mapping[str, str]) -> BucketSettings:

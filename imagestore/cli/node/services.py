@@ -18,7 +18,7 @@ from imagestore.cli.exit_codes import ExitStatus, needed, report
 from imagestore.cli.node.settings import settings_of, warn
 from imagestore.cri.endpoint import Endpoint
 from imagestore.cri.model import ContainerImage
-from imagestore.errors import ImageNotFoundError, ImageStoreError
+from imagestore.errors import ImageNotFoundError, ImageStoreError, UnsupportedError
 from imagestore.node.config_members import socket_path as path_of
 from imagestore.node.edged.config import load
 from imagestore.node.edged.settings import DOCKER, STALL_LIMIT
@@ -239,6 +239,11 @@ def _open(
         return _docker(app, choice, edged, settings)
     if choice.endpoint or edged is not None or app.remote is not None:
         return _endpoint(app, choice, edged, settings)
+    if app.is_shared:
+        raise UnsupportedError(
+            "node: a kubelet lists and removes the images of its node, and here are those of all machines",
+            hint="give the node a store of its own",
+        )
     from imagestore.node.embedded import EmbeddedImageService
 
     containers = [used for text in in_use for used in _used(app.store, text)]

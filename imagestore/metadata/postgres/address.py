@@ -15,7 +15,7 @@ _SCOPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 DEFAULT_SCOPE: Final = "default"
 #: What is shown of an address.
 _SHOWN: Final = ("host", "hostaddr", "port", "dbname")
-#: So that a lost machine's locks and connections end within half a minute, and a call to a lost server too.
+#: So that a lost server is noticed within half a minute.
 _DEFAULTS: Final = {
     "application_name": "imagestore",
     "connect_timeout": "5",

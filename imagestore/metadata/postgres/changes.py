@@ -16,7 +16,7 @@ import psycopg
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.metadata.postgres.database import LimitedConnection
+    from imagestore.metadata.postgres.connection import LimitedConnection
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,16 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import psycopg_pool
 
+import imagestore.metadata.postgres.connection as connection
 import imagestore.metadata.postgres.schema as schema
 from imagestore.errors import StoreCorruptError, StoreError
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
+from imagestore.metadata.postgres.connection import LimitedConnection
 from imagestore.metadata.postgres.failures import Translated
 from imagestore.metadata.postgres.protocol import RULES
 from imagestore.util.failpoint import reach
@@ -28,45 +30,33 @@ from imagestore.util.failpoint import reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from psycopg.abc import PQGen
-
-    Connection = psycopg.Connection[tuple[Any, ...]]
-
-Result = TypeVar("Result")
+    from imagestore.metadata.postgres.connection import Connection
 
 #: Seconds since 1970 by the server's clock: the only one that leases are judged by.
 NOW: Final = "extract(epoch FROM statement_timestamp())::double precision"
 #: Of one process; each costs the server a process.
 _MOST_CONNECTIONS: Final = 16
 CONNECT_SECONDS: Final = 10.0
-#: A statement, waiting for locks included; and one that reads the whole store.
-STATEMENT_SECONDS: Final = 20.0
+#: A statement that reads the whole store.
 _WHOLE_STORE_SECONDS: Final = 600.0
 LOCK_LIMIT: Final = "15s"
-_INTERVAL_SECONDS: Final = 0.1
+#: For an answer to nothing, before a connection is used.
+CHECK_SECONDS: Final = 5.0
 #: Of connections; a pooler takes no options. Compiling the question what is kept takes seconds, answering it
 #: milliseconds. A look locks rows, and needn't wait for the disk; transactions have the server's own setting back.
-_OPTIONS: Final = "-c jit=off -c synchronous_commit=off"
+#: The server notices within half a minute that this machine is gone, and lets go of its locks.
+_OPTIONS: Final = (
+    "-c jit=off -c synchronous_commit=off -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5"
+    " -c tcp_keepalives_count=3 -c tcp_user_timeout=25000"
+)
+#: Between two statements of a transaction; a process that is suspended holds up the others no longer.
+_IDLE_LIMIT: Final = "60s"
+#: Since when a call that failed isn't tried again on another connection: it waited for a server that stands still.
+_AT_ONCE_SECONDS: Final = 2.0
+#: After a server couldn't be reached it isn't asked again for so long, so that calls don't pile up.
+AWAY_SECONDS: Final = 2.0
 #: Locks of names, beside their hashes.
 _NAMES_LOCK: Final = 0x696D6773
-
-
-class LimitedConnection(psycopg.Connection[Any]):
-    """A connection that doesn't wait for ever for a server that stands still."""
-
-    #: Of the next statements; None: as of any.
-    limit_seconds: float | None = None
-
-    def wait(self, gen: PQGen[Result], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> Result:
-        """As the library's; a connection whose answer didn't come in time is closed."""
-        limit = timeout or self.limit_seconds or STATEMENT_SECONDS
-        began = time.monotonic()
-        try:
-            return super().wait(gen, interval, limit)
-        except psycopg.OperationalError:
-            if time.monotonic() - began >= limit:
-                self.close()
-            raise
 
 
 class _Transaction(threading.local):
@@ -100,19 +90,22 @@ class PostgresDatabase:
         self.name = address.name
         self._parameters = address.parameters
         self._process = os.getpid()
+        self._away_until = 0.0
         self._current = _Transaction()
-        with Translated(self.name), self.connect() as db:
+        with Translated(self.name), LimitedConnection.connect(**self._plain()) as db:
             #: Told by the database to all that open it.
             self.id = schema.prepare(db, self.name, is_making=is_making)
             #: A pooler is between us and the server, which may give each transaction another session.
-            self.is_pooled = _is_pooled(db)
-            self._commit_mode = _commit_mode(db)
+            self.is_pooled = connection.is_pooled(db)
+            self._commit_mode = connection.commit_mode(db)
         self._pool = psycopg_pool.ConnectionPool(
             connection_class=LimitedConnection,
             kwargs=self._arguments(),
             min_size=0,
             max_size=_MOST_CONNECTIONS,
             max_idle=60.0,
+            # Else it tries ever more seldom, and isn't there for minutes after the server is.
+            reconnect_timeout=CONNECT_SECONDS / 2,
             num_workers=1,
             name="imagestore",
             open=True,
@@ -127,15 +120,17 @@ class PostgresDatabase:
 
     def connect(self) -> LimitedConnection:
         """A connection apart from the pool, that commits each statement; for locks of a session and for listening."""
-        return LimitedConnection.connect(**self._arguments(is_pooled=False))
+        return LimitedConnection.connect(**self._arguments())
 
-    def _arguments(self, *, is_pooled: bool | None = None) -> dict[str, Any]:
-        is_prepared = not (self.is_pooled if is_pooled is None else is_pooled)
+    def _plain(self) -> dict[str, Any]:
+        return {**self._parameters, "autocommit": True}
+
+    def _arguments(self) -> dict[str, Any]:
+        found = self._plain()
         # Behind a pooler the next transaction may meet a session without what was prepared in this one.
-        found = {**self._parameters, "autocommit": True, "prepare_threshold": 5 if is_prepared else None}
-        if is_pooled is None and not self.is_pooled:
-            found["options"] = f"{found.get('options', '')} {_OPTIONS}".strip()
-        return found
+        if self.is_pooled:
+            return {**found, "prepare_threshold": None}
+        return {**found, "options": f"{found.get('options', '')} {_OPTIONS}".strip()}
 
     @contextlib.contextmanager
     def recording(self, keys: Collection[tuple[str, str]]) -> Iterator[None]:
@@ -260,7 +255,7 @@ class PostgresDatabase:
         current = self._current
         if current.connection is not None:
             if is_alone:
-                current.connection.execute(_lock(is_alone=True))
+                current.connection.execute(connection.lock(is_alone=True))
             yield current.connection
             return
         after_commit: list[Callable[[], None]] = []
@@ -293,25 +288,52 @@ class PostgresDatabase:
         """
         for _ in range(_MOST_CONNECTIONS):
             db: LimitedConnection | None = None
+            began = self._began()
             try:
                 with contextlib.ExitStack() as trial:
                     db = trial.enter_context(self._pool.connection(CONNECT_SECONDS))
-                    row = trial.enter_context(_transaction(db, prologue))
+                    row = trial.enter_context(connection.transaction(db, prologue))
                     stack.push(trial.pop_all())
                     return db, row
             except psycopg.OperationalError:
-                if db is None or not db.closed:
+                if db is not None and not db.closed:
+                    raise
+                if db is None or self._has_waited(began):
+                    self._note_away(began)
                     raise
         raise psycopg.OperationalError("connections are lost as soon as they are made")
+
+    def _began(self) -> float:
+        """Now; refused where the server could not be reached a moment ago."""
+        now = time.monotonic()
+        if now < self._away_until:
+            raise psycopg.OperationalError("the server could not be reached a moment ago")
+        return now
+
+    def _has_waited(self, began: float) -> bool:
+        return time.monotonic() - began >= _AT_ONCE_SECONDS
+
+    def _note_away(self, began: float) -> None:
+        """A call failed; where it had waited for the server, others needn't wait too."""
+        if self._has_waited(began):
+            self._away_until = time.monotonic() + AWAY_SECONDS
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[LimitedConnection]:
         """A living connection."""
         for _ in range(_MOST_CONNECTIONS):
-            with self._pool.connection(CONNECT_SECONDS) as db:
+            began = self._began()
+            with contextlib.ExitStack() as stack:
+                db: LimitedConnection | None = None
                 try:
+                    db = stack.enter_context(self._pool.connection(CONNECT_SECONDS))
+                    db.limit_seconds = CHECK_SECONDS
                     psycopg_pool.ConnectionPool.check_connection(db)
+                    db.limit_seconds = None
                 except psycopg.OperationalError:
+                    if db is None or not db.closed or self._has_waited(began):
+                        self._note_away(began)
+                        raise
                     continue
                 yield db
                 return
@@ -322,11 +344,12 @@ class PostgresDatabase:
         isolation = "READ COMMITTED" if RULES.read_committed else "REPEATABLE READ"
         return (
             f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
+            f" SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_LIMIT}';"
             f" SET LOCAL synchronous_commit = {self._commit_mode}"
         )
 
     def _prologue(self, *, is_alone: bool) -> str:
-        return f"{self.settings()}; {_lock(is_alone=is_alone)}; {schema.ASK_VERSION}"
+        return f"{self.settings()}; {connection.lock(is_alone=is_alone)}; {schema.ASK_VERSION}"
 
     def deletable(self, texts: Sequence[str]) -> Sequence[str]:
         """Those contents that this thread may delete: in a sweep, those whose rows it has locked."""
@@ -348,41 +371,6 @@ class PostgresDatabase:
             raise StoreCorruptError(
                 f"{self.name}: a record can't be read: {error}", hint="restore the database from its backup"
             ) from error
-
-
-def _is_pooled(db: Connection) -> bool:
-    """Whether the session that answers isn't the one we were told of when we connected, as behind pgbouncer."""
-    row = db.execute("SELECT pg_backend_pid()").fetchone()
-    return row is None or row[0] != db.info.backend_pid
-
-
-@contextlib.contextmanager
-def _transaction(db: Connection, prologue: str) -> Iterator[tuple[Any, ...] | None]:
-    begun = db.execute(prologue)
-    try:
-        while begun.nextset():
-            pass
-        yield begun.fetchone() if begun.description is not None else None
-    except BaseException:
-        # What failed is told, whatever becomes of the rollback; the pool throws a broken connection away.
-        with contextlib.suppress(psycopg.Error):
-            db.rollback()
-        raise
-    if db.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
-        # The server would take COMMIT for ROLLBACK, and say nothing.
-        db.rollback()
-        raise psycopg.errors.InFailedSqlTransaction("an error inside of the transaction was passed over")
-    db.commit()
-
-
-def _lock(*, is_alone: bool) -> str:
-    return f"SELECT pg_advisory_xact_lock{'' if is_alone else '_shared'}({schema.STORE_LOCK})"
-
-
-def _commit_mode(db: Connection) -> str:
-    """What the server says of when a transaction is durable."""
-    row = db.execute("SHOW synchronous_commit").fetchone()
-    return str(row[0]) if row else "on"
 
 
 def _close(pool: psycopg_pool.ConnectionPool[Any], process: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -42,7 +43,7 @@ _CODES: Final[dict[str, type[ImageStoreError]]] = {
 }
 _HINTS: Final[dict[type[ImageStoreError], str]] = {
     PreconditionError: "correct the user or the password (PGPASSWORD or ~/.pgpass), or the user's rights",
-    ConfigError: "make the database (createdb), or correct the address",
+    ConfigError: "correct the address, or make the database (createdb)",
     StoreReadOnlyError: "this server is a standby; name all servers and add target_session_attrs=read-write",
     StoreFullError: "free space on the database's disk",
     StoreBusyError: "try again; if it stays so, look at the server's connections and locks (pg_stat_activity)",
@@ -98,6 +99,8 @@ def _told_at_connecting(text: str) -> type[ImageStoreError] | None:
     """libpq gives no code for what the server says while a connection is made."""
     if "authentication failed" in text or "no pg_hba.conf entry" in text or "no password supplied" in text:
         return PreconditionError
+    if re.search(r"invalid \S+ value|invalid integer value|bad value for", text):
+        return ConfigError
     if "does not exist" in text:
         return PreconditionError if 'role "' in text else ConfigError
     return StoreBusyError if "too many clients" in text or "remaining connection slots" in text else None

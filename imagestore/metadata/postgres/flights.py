@@ -16,12 +16,13 @@ import psycopg
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.metadata.postgres.database import LimitedConnection
+    from imagestore.metadata.postgres.connection import LimitedConnection
 
 log = logging.getLogger(__name__)
 
 #: Of one session; the server has room for some ten thousand in all.
 _MOST: Final = 1000
+_LIMIT_SECONDS: Final = 3.0
 _TRY: Final = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
 _END: Final = "SELECT pg_advisory_unlock(hashtextextended(%s, 0))"
 
@@ -84,6 +85,8 @@ class Flights:
             # Locks went with the last one; those who hold them go on, and others may begin.
             self._flying.clear()
             self._connection = connect()
+            # Others wait for it, and whoever gets no answer flies.
+            self._connection.limit_seconds = _LIMIT_SECONDS
         return self._connection
 
     def _forget_session(self, error: psycopg.Error) -> None:

@@ -22,7 +22,7 @@ from imagestore.oci.gc_labels import ContentTerms
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from imagestore.metadata.postgres.database import Connection
+    from imagestore.metadata.postgres.connection import Connection
 
 _LEASED: Final = (
     "SELECT c.digest FROM lease_content c JOIN lease l ON l.scope = c.scope AND l.id = c.lease"  # noqa: S608 - constants
@@ -222,8 +222,9 @@ class GraphTables(PostgresDatabase):
             f"SELECT {in_scope.format('r')} owner FROM namespace_content r"  # noqa: S608 - constants
             " WHERE digest = %(digest)s ORDER BY 1"
         )
+        labelled = "SELECT key FROM content_label WHERE digest = %(digest)s ORDER BY key"
         with self._snapshot() as db:
-            labels = [name for name in self.content_labels(digest) if name.startswith(gc_labels.ROOT)]
+            labels = [name for name in _texts(db, labelled, given) if name.startswith(gc_labels.ROOT)]
             return (
                 *(Holder(HolderKind.IMAGE, reference, handler) for reference, handler in _rows(db, images, given)),
                 *(

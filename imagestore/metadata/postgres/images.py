@@ -14,7 +14,7 @@ from imagestore.oci.gc_labels import EXPIRE, LeaseTerms
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from imagestore.metadata.postgres.database import Connection
+    from imagestore.metadata.postgres.connection import Connection
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
 

@@ -16,7 +16,7 @@ from imagestore.oci.gc_labels import LeaseTerms
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from imagestore.metadata.postgres.database import Connection
+    from imagestore.metadata.postgres.connection import Connection
 
 _COLUMNS: Final = "id, created_at, expires_at, flat, labels, namespace"
 #: Contents of expired leases that go in one batch.

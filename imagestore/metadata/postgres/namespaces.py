@@ -23,7 +23,7 @@ from imagestore.oci.gc_labels import ContentTerms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from imagestore.metadata.postgres.database import Connection
+    from imagestore.metadata.postgres.connection import Connection
 
 #: As containerd's for writes that no lease holds.
 INGEST_SECONDS: Final = 24 * 3600.0

@@ -21,7 +21,8 @@ from imagestore.metadata.postgres.failures import Translated
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from imagestore.metadata.postgres.database import Connection, PostgresDatabase
+    from imagestore.metadata.postgres.connection import Connection
+    from imagestore.metadata.postgres.database import PostgresDatabase
 
 T = TypeVar("T")
 
@@ -61,8 +62,8 @@ class SharedStatements:
         self._database.close()
 
     def read(self, work: Callable[[StatementTransaction], T]) -> T:
-        """Run queries; each sees what was committed before it."""
-        return self._run(work)
+        """Run queries; each sees what was committed before it. Errors are those of write()."""
+        return self.write(work)
 
     def write(self, work: Callable[[StatementTransaction], T]) -> T:
         """Run a transaction, and commit it; once more where the server ended it for another one's sake.

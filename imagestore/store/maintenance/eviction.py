@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.errors import InvalidInputError
+from imagestore.errors import InvalidInputError, UnsupportedError
 from imagestore.oci.reference import Reference
 
 if TYPE_CHECKING:
@@ -114,6 +114,11 @@ def choose(images: Sequence[ImageUsage], disk: Disk, policy: EvictionPolicy, *, 
             if idle >= policy.unused_seconds:
                 chosen[_key(image.record)] = Eviction(image.record, f"unused for {idle / 86400:.1f} days")
     if policy.high_percent is not None and policy.low_percent is not None:
+        if not disk.total_bytes:
+            raise UnsupportedError(
+                "marks of a disk's use: the content is where no space is counted, as in a bucket",
+                hint="evict by age or by number instead",
+            )
         _down_to_low(images, open_, disk, (policy.high_percent, policy.low_percent), chosen)
     return tuple(chosen[_key(image.record)] for image in open_ if _key(image.record) in chosen)
 

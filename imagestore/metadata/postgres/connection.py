@@ -1,0 +1,87 @@
+"""Connections to a shared store's database, and what is asked of one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import psycopg
+
+import imagestore.metadata.postgres.schema as schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from psycopg.abc import PQGen
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+Result = TypeVar("Result")
+
+#: A statement, waiting for locks included.
+STATEMENT_SECONDS: Final = 20.0
+_INTERVAL_SECONDS: Final = 0.1
+
+
+class LimitedConnection(psycopg.Connection[Any]):
+    """A connection that doesn't wait for ever for a server that stands still."""
+
+    #: Of the next statements; None: as of any.
+    limit_seconds: float | None = None
+
+    def wait(self, gen: PQGen[Result], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> Result:
+        """As the library's; a connection whose answer didn't come in time is closed."""
+        limit = timeout or self.limit_seconds or STATEMENT_SECONDS
+        began = time.monotonic()
+        try:
+            return super().wait(gen, interval, limit)
+        except psycopg.OperationalError:
+            if time.monotonic() - began >= limit:
+                self.close()
+            raise
+
+
+@contextlib.contextmanager
+def transaction(db: Connection, prologue: str) -> Iterator[tuple[Any, ...] | None]:
+    """A transaction, from its prologue to its commit, or after an exception to its rollback.
+
+    Args:
+        db: a connection that commits each statement otherwise.
+        prologue: statements that begin with BEGIN, sent in one round trip, as ``Connection.transaction()`` can't.
+
+    Yields:
+        The first row of the prologue's last statement.
+    """
+    begun = db.execute(prologue)
+    try:
+        while begun.nextset():
+            pass
+        yield begun.fetchone() if begun.description is not None else None
+    except BaseException:
+        # What failed is told, whatever becomes of the rollback; the pool throws a broken connection away.
+        with contextlib.suppress(psycopg.Error):
+            db.rollback()
+        raise
+    if db.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+        # The server would take COMMIT for ROLLBACK, and say nothing.
+        db.rollback()
+        raise psycopg.errors.InFailedSqlTransaction("an error inside of the transaction was passed over")
+    db.commit()
+
+
+def lock(*, is_alone: bool) -> str:
+    """The statement that takes the store's lock until the transaction ends, alone or together with others."""
+    return f"SELECT pg_advisory_xact_lock{'' if is_alone else '_shared'}({schema.STORE_LOCK})"
+
+
+def commit_mode(db: Connection) -> str:
+    """What the server says of when a transaction is durable."""
+    row = db.execute("SHOW synchronous_commit").fetchone()
+    return str(row[0]) if row else "on"
+
+
+def is_pooled(db: Connection) -> bool:
+    """Whether the session that answers isn't the one we were told of when we connected, as behind pgbouncer."""
+    row = db.execute("SELECT pg_backend_pid()").fetchone()
+    return row is None or row[0] != db.info.backend_pid
