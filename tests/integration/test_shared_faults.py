@@ -144,6 +144,27 @@ class TestStandstill:
             assert store.remove(name)
 
 
+class TestLostMachines:
+    """The server ends what a machine held that is gone, or suspended."""
+
+    def test_sessions_are_watched(self, database_url: str) -> None:
+        with contextlib.closing(PostgresMetadataStore(database_url)) as records:
+            with records.writing() as db:
+                assert db.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("1min",)
+                assert db.execute("SHOW tcp_keepalives_idle").fetchone() == ("10",)
+            with records.connect() as session:
+                assert session.execute("SHOW tcp_keepalives_idle").fetchone() == ("10",)
+
+    def test_who_waits_too_long_for_a_flight_flies(
+        self, shared_place: SharedPlace, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setattr("imagestore.content.shared_store._PATIENCE_SECONDS", 0.5)
+        with contextlib.closing(PostgresMetadataStore(shared_place.url)) as other, shared_place.open() as store:
+            held = [other.objects.try_flight(digest) for digest in IMAGE.blobs]
+            assert all(held)
+            assert store.pull(name).layers
+
+
 class TestClients:
     def test_more_threads_than_connections(self, shared_place: SharedPlace, name: str) -> None:
         with shared_place.open() as store, ThreadPoolExecutor(64) as threads:

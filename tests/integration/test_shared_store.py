@@ -179,6 +179,8 @@ class TestOpening:
             (f"{base}/none", content, "", ConfigError, "none"),
             (url.replace("imagestore@", "nobody@"), content, "", PreconditionError, "nobody"),
             ("postgresql://[", content, "", ConfigError, "address"),
+            (f"{url}?sslmode=sometimes", content, "", ConfigError, "sslmode"),
+            (f"{url}?connect_timeout=soon", content, "", ConfigError, "connect_timeout"),
             ("postgresql://127.0.0.1:1/x?connect_timeout=2", content, "", ContentUnavailableError, "127.0.0.1:1"),
             (url, "s3://not-there-at-all", "", ConfigError, "not-there-at-all"),
             (str(shared_place.folder / "plain"), content, "", InvalidInputError, "folder"),
@@ -330,6 +332,13 @@ class TestCommands:
     def test_no_runtime_is_served_from_it(self, cli: Commands, tmp_path: Path) -> None:
         cli("serve", "--listen", f"unix://{tmp_path}/socket", status=1)
         assert "--mirror" in cli.error
+
+    def test_what_is_for_one_node_is_refused(self, cli: Commands, shared_place: SharedPlace) -> None:
+        shared_place.open().close()
+        cli("node", "gc", status=1)
+        assert "store of its own" in cli.error
+        cli("gc", "--high", "80", status=1)
+        assert "no space is counted" in cli.error
 
     @pytest.mark.parametrize("words", [("backup", "x.db"), ("restore", "x.db"), ("check", "--rebuild")])
     def test_what_a_database_does_itself_is_refused(

@@ -64,6 +64,7 @@ def test_a_machines_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert folder.parent == tmp_path / "systemd/imagestore"
     assert "secret" not in str(folder)
     assert folder != machine_folder(URL.replace("/images", "/others"))
+    assert folder == machine_folder(f"{URL.replace('secret', 'another')}?sslmode=require")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,31 @@ def test_an_address_is_named_without_what_is_nobodys_business(url: str, name: st
     address = DatabaseAddress(url)
     assert address.name == name
     assert "secret" not in repr(address)
+
+
+@pytest.mark.parametrize(
+    "root", ["postgresql+psycopg://u:secret@db/x", "mysql://u:secret@db/x", "host=db password=secret"]
+)
+def test_another_kind_of_address_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in ({}, {"content": "s3://b/x"}):
+        with pytest.raises(InvalidInputError) as refused:
+            imagestore.open(root, **given)  # type: ignore[arg-type]  # no option, or one
+        assert "secret" not in f"{refused.value} {refused.value.hint}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CACHE_DIRECTORY", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(ConfigError, match="4711"):
+        machine_folder(URL)
 
 
 def test_an_address_that_can_not_be_read_is_not_repeated() -> None:
