@@ -252,6 +252,7 @@ OUTPUTS: Final[dict[str, Any]] = {
         "keptBlobs": maybe(int),
         "failures": maybe(FAILURES),
         "evicted": optional([{**PAIR, "reason": str}]),
+        "strays": optional(int),
     },
     "why": {
         "digest": optional(str),

@@ -28,6 +28,9 @@ _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", 
 @click.option(
     "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Then go on down to this [default: high]."
 )
+@click.option(
+    "--strays", is_flag=True, help="Also delete what a shared store's bucket has and its database doesn't name."
+)
 @handler_option("Remove only this handler's images by these rules.")
 @output_option
 @pass_app
@@ -38,6 +41,7 @@ def gc(
     unused_for: float | None,
     high: float | None,
     low: float | None,
+    strays: bool,
     runtime_handler: str | None,
     output: str,
 ) -> None:
@@ -47,7 +51,12 @@ def gc(
     those --unused-for long enough and, while the disk is above --high, the longest unused ones until it would be at
     --low. With --keep-last alone all others go. Pinned images are always spared. Bytes count as free with the last
     image that needs them; what a lease, a label or a client keeps as well stays.
+
+    --strays is for a shared store whose database was restored from a backup: it lists the bucket, and deletes objects
+    older than a day that no row names.
     """
+    if strays and dry_run:
+        raise click.UsageError("--strays deletes; it doesn't go with --dry-run")
     app.is_freeing = not dry_run
     rules = _policy(app, (keep_last, unused_for, high, low), runtime_handler)
     evicted = None if rules is None else _evict(app, rules, dry_run=dry_run)
@@ -64,10 +73,14 @@ def gc(
         if evicted is not None and output == "json":
             render.dump_json({**_evicted_json(evicted), **_UNKNOWN, "dryRun": dry_run})
         raise
+    stray = app.store.sweep_strays() if strays else None
     if output == "json":
-        render.dump_json({**_evicted_json(evicted), **_garbage_json(report, evicted)})
+        found = {} if stray is None else {"strays": stray}
+        render.dump_json({**_evicted_json(evicted), **_garbage_json(report, evicted), **found})
     else:
         _print(app, report, evicted)
+        if stray is not None:
+            print(f"{counted(stray, 'object')} without a row deleted")
     if failure is not None:
         raise failure
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -332,6 +333,21 @@ class TestCommands:
     def test_no_runtime_is_served_from_it(self, cli: Commands, tmp_path: Path) -> None:
         cli("serve", "--listen", f"unix://{tmp_path}/socket", status=1)
         assert "--mirror" in cli.error
+
+    def test_strays_of_a_restored_database(
+        self, cli: Commands, shared_place: SharedPlace, monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
+    ) -> None:
+        cli("pull", name)
+        with psycopg.connect(shared_place.url, autocommit=True) as db:
+            db.execute("DELETE FROM content WHERE size > 100000")
+        # A day later.
+        monkeypatch.setattr("time.time", lambda now=time.time: now() + 2 * 86400)
+        assert cli.json("gc", "--strays")["strays"] == 2
+        assert len(shared_place.objects()) == CONTENT - 2
+        cli("gc", "--strays", "--dry-run", status=2)
+        plain = Commands(cli.capture, "--root", str(tmp_path / "plain"))
+        plain("gc", "--strays", status=1)
+        assert "no shared store" in plain.error
 
     def test_what_is_for_one_node_is_refused(self, cli: Commands, shared_place: SharedPlace) -> None:
         shared_place.open().close()

@@ -14,19 +14,20 @@ class Commands:
     """Runs commands behind the same global options.
 
     Attributes:
+        capture: of what they print.
         options: those.
         error: what the last one wrote to standard error.
     """
 
     def __init__(self, capture: pytest.CaptureFixture[str], *options: str) -> None:
-        self._capture = capture
+        self.capture = capture
         self.options = list(options)
         self.error = ""
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
-        self._capture.readouterr()
+        self.capture.readouterr()
         found = main([*self.options, *arguments])
-        out, self.error = self._capture.readouterr()
+        out, self.error = self.capture.readouterr()
         assert found == status, self.error
         return out
 

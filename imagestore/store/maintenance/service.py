@@ -7,7 +7,13 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from imagestore.content.disk import translated
-from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError, UnknownRuntimeHandlerError
+from imagestore.errors import (
+    ImageNotFoundError,
+    InvalidInputError,
+    UndeletableError,
+    UnknownRuntimeHandlerError,
+    UnsupportedError,
+)
 from imagestore.oci.reference import Reference
 from imagestore.store import leases, record_lookup
 from imagestore.store.image import Image
@@ -327,6 +333,26 @@ class Upkeep(abc.ABC):
         if report.failures:
             raise UndeletableError(report.failures, report)
         return report
+
+    def sweep_strays(self, *, older_seconds: float = 86400.0) -> int:
+        """Delete objects of a shared store's bucket that no row names, as a restored backup of the database leaves them.
+
+        Args:
+            older_seconds: only those that were stored so long ago: an upload has no row before it ends.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            UnsupportedError: this is no shared store.
+            PreconditionError, StoreError: the bucket or the database can't be asked.
+        """
+        with self._loading():
+            from imagestore.content.shared_store import SharedContentStore
+
+        if not isinstance(self.content, SharedContentStore):
+            raise UnsupportedError(f"{self.root}: is no shared store, and has no objects that its records don't name")
+        return self.content.sweep_strays(self._clock() - older_seconds)
 
     def check(self, *, options: CheckOptions | None = None, cancel: CancelToken | None = None) -> CheckReport:
         """Hash every blob again, compare every edge and record with the content; only reads.
