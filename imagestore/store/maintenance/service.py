@@ -335,7 +335,7 @@ class Upkeep(abc.ABC):
         return report
 
     def sweep_strays(self, *, older_seconds: float = 86400.0) -> int:
-        """Delete objects of a shared store's bucket that no row names, as a restored backup of the database leaves them.
+        """Delete objects of a shared store's bucket that no row names: what a restored backup of its database leaves.
 
         Args:
             older_seconds: only those that were stored so long ago: an upload has no row before it ends.
