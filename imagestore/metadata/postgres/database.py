@@ -222,7 +222,7 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def _whole_store(self) -> Iterator[Connection]:
-        """As _reading(), for what takes long in a large store."""
+        """As reading(), for what takes long in a large store."""
         with self.reading() as db:
             if not isinstance(db, LimitedConnection):
                 raise TypeError(f"expected a connection of this module, got {type(db)}")
@@ -251,6 +251,15 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def transaction(self, *, is_alone: bool) -> Iterator[Connection]:
+        """A transaction that holds the store's lock, alone or together with others; inner ones join the outer.
+
+        Args:
+            is_alone: so that nobody else changes anything until it ends.
+
+        Raises:
+            StoreCorruptError: a newer version has changed the tables.
+            StoreError: the server can't be asked, or doesn't commit.
+        """
         self.check_process()
         current = self._current
         if current.connection is not None:
