@@ -16,7 +16,7 @@ import click
 
 from imagestore.cli import signals
 from imagestore.errors import ConfigError, StoreError, StoreMissingError, UnsupportedError
-from imagestore.util.root_folder import is_database
+from imagestore.util.root_folder import is_database, is_foreign_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
@@ -320,6 +320,8 @@ class StoreRoot(GivenPath):
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
         """An address as it is, and a path as GivenPath does."""
+        if isinstance(value, str) and is_foreign_address(value):
+            self.fail("expected a folder or postgresql://USER@HOST/DATABASE, it is another kind of address", param, ctx)
         is_address = isinstance(value, str) and is_database(value)
         return value if is_address else super().convert(value, param, ctx)
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from imagestore.config.model import BucketSettings
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.store import embedded
-from imagestore.util.root_folder import is_database
+from imagestore.util.root_folder import is_database, is_foreign_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,7 +91,7 @@ def open_adapters(
             raise InvalidInputError("sources: are folders of one machine, which a shared store can't adopt from")
         return _open_shared(given, content, scope=place.scope, config=config, is_making=is_making)
     # Addresses aren't repeated: they may have passwords.
-    if not is_shared and ("://" in given or "password=" in given):
+    if not is_shared and is_foreign_address(given):
         raise InvalidInputError(
             "the store's root: expected a folder or postgresql://USER@HOST/DATABASE, it is another kind of address"
         )
@@ -123,7 +123,14 @@ def _open_shared(
     # Before anybody is asked.
     settings = bucket_settings(content, config, os.environ) if isinstance(content, str) else content
     from imagestore.content.shared_store import SharedContentStore
-    from imagestore.metadata.postgres import DEFAULT_SCOPE, PostgresMetadataStore
+
+    try:
+        from imagestore.metadata.postgres import DEFAULT_SCOPE, PostgresMetadataStore
+    except ImportError as error:
+        raise ConfigError(
+            "a store at postgresql://: expected the packages psycopg and psycopg_pool, they can't be imported",
+            hint="pip install 'imagestore[postgres]'",
+        ) from error
 
     with contextlib.ExitStack() as stack:
         records = PostgresMetadataStore(url, scope=scope or DEFAULT_SCOPE, is_making=is_making)

@@ -36,6 +36,15 @@ def is_database(root: str) -> bool:
     return root.startswith(_DATABASES)
 
 
+def is_foreign_address(root: str) -> bool:
+    """Whether a store's root looks like an address that isn't taken; it may have a password, and isn't to be shown.
+
+    >>> is_foreign_address("mysql://db.example/images"), is_foreign_address("/var/lib/imagestore")
+    (True, False)
+    """
+    return not is_database(root) and ("://" in root or "password=" in root)
+
+
 def refuse_untrusted(root: Path) -> None:
     """Refuse a store that another user may have prepared, or could change while it is used.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+import psycopg
+
 from imagestore.errors import ConfigError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -50,18 +52,10 @@ class DatabaseAddress:
             PGPASSWORD and ~/.pgpass.
 
     Raises:
-        ConfigError: psycopg isn't installed, or can't read the address.
+        ConfigError: psycopg can't read the address.
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            import psycopg
-            import psycopg_pool  # noqa: F401 - to be told now
-        except ImportError as error:
-            raise ConfigError(
-                "a store at postgresql://: expected the packages psycopg and psycopg_pool, they can't be imported",
-                hint="pip install 'imagestore[postgres]'",
-            ) from error
         try:
             given: Mapping[str, object] = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.Error as error:

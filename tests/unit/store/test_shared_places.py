@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from imagestore import BucketSettings, config, platforms
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.metadata.postgres.address import DatabaseAddress, checked_scope
 from imagestore.store.adapters import bucket_settings, machine_folder
+from tests.support.commands import Commands
 
 LINUX = platforms.parse("linux/amd64")
 URL = "postgresql://images:secret@db.example:5433/images"
@@ -92,6 +95,28 @@ def test_another_kind_of_address_is_not_repeated(tmp_path: Path, monkeypatch: py
             imagestore.open(root, **given)  # type: ignore[arg-type]  # no option, or one
         assert "secret" not in f"{refused.value} {refused.value.hint}"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_does_not_repeat_it_either(capsys: pytest.CaptureFixture[str]) -> None:
+    cli = Commands(capsys, "--root", "mysql://u:secret@db/x")
+    cli("images", status=2)
+    assert "postgresql://" in cli.error
+    assert "secret" not in cli.error
+
+
+@pytest.mark.parametrize("package", ["psycopg", "psycopg_pool"])
+def test_who_lacks_the_extra_is_told(package: str) -> None:
+    code = f"""
+import sys
+sys.modules[{package!r}] = None
+import imagestore
+try:
+    imagestore.open("postgresql://db.example/x", content="s3://b/x")
+except imagestore.errors.ConfigError as error:
+    print(error.hint)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert "imagestore[postgres]" in done.stdout
 
 
 def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
