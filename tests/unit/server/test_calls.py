@@ -18,8 +18,7 @@ import grpc
 import pytest
 
 from imagestore.errors import StoreBusyError
-from imagestore.server.calls import Call, CallWatch, ServicerContext
-from imagestore.server.interceptors import CallInterceptor
+from imagestore.server.calls import Call, CallInterceptor, CallWatch, ServicerContext
 from tests.support.collector import without_collector
 from tests.support.patience import until_in_loop
 
