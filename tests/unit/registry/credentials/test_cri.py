@@ -10,7 +10,8 @@ from imagestore import CancelToken, Credential, Reference, Secret
 from imagestore.errors import InvalidInputError
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.credentials.model import Outcome, Target
+from imagestore.registry.credentials.model import Target
+from imagestore.registry.credentials.sources import Outcome
 
 PAIR = Secret(base64.b64encode(b"bob:CANARY\0").decode())
 
