@@ -15,7 +15,7 @@ import httpx
 
 from imagestore.registry.transport import network
 from imagestore.registry.transport.connection import Connection, Transfer
-from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
+from imagestore.registry.transport.network import EXCHANGE, Exchange
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class DirectTransport(httpx.BaseTransport):
             httpx.TransportError: no connection, or it broke.
             ProtocolError: the host has no allowed address.
         """
-        exchange = request.extensions.get(EXCHANGE) or Exchange(CancelToken(), Pace())
+        exchange = request.extensions.get(EXCHANGE) or Exchange(CancelToken())
         url = request.url
         origin = (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
         kept = self._take(origin)

@@ -16,9 +16,9 @@ from imagestore import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import DeadlineExceededError, OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.network import Timeouts
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
@@ -55,7 +55,7 @@ def test_a_kept_connection_waits_until_the_deadline_of_who_uses_it_now(serve: Se
 
 def test_a_body_that_drips_is_unavailable(serve: Serve) -> None:
     server = serve(say(HEAD % SIZE, *(bytes([byte]) for byte in BODY[:100]), pause=0.02))
-    timeouts = Timeouts(idle=60.0, pace=Pace(least_bytes_per_second=1000, window_seconds=0.2))
+    timeouts = Timeouts(idle=60.0, least_bytes_per_second=1000, window=0.2)
     with (
         contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
         get(sender, server) as response,
@@ -182,14 +182,14 @@ def give_up(authority: trustme.CA, script: Script, timeouts: Timeouts, reason: s
 def test_limits_hold_inside_a_tls_record_and_handshake(
     authority: trustme.CA, context: ssl.SSLContext, after_handshake: bool
 ) -> None:
-    timeouts = Timeouts(connect=0.4, idle=0.4, pace=Pace(head_seconds=0.8))
+    timeouts = Timeouts(connect=0.4, idle=0.4, head=0.8)
     script = dripping(context, HEAD % SIZE + BODY[:8000], 0.02, after_handshake=after_handshake)
     give_up(authority, script, timeouts, "within the time")
 
 
 def test_a_handshake_that_drips_ends_with_the_time_to_connect(authority: trustme.CA, context: ssl.SSLContext) -> None:
     """Where the head's limit is far longer, and some byte always comes before the idle one is over."""
-    timeouts = Timeouts(connect=0.3, idle=60.0, pace=Pace(head_seconds=30.0))
+    timeouts = Timeouts(connect=0.3, idle=60.0, head=30.0)
     script = dripping(context, b"", 0.02, after_handshake=False)
     give_up(authority, script, timeouts, "no connection within the time allowed")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from imagestore import CancelToken
 from imagestore.errors import PreconditionError, RegistryUnavailableError
-from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.network import Timeouts
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
@@ -200,7 +200,7 @@ def test_a_refusal_before_everything_is_sent_is_heard(sender: HttpSender, serve:
 
 def sending_in_pieces() -> contextlib.closing[HttpSender]:
     """A sender whose time without a byte is less than the large bodies here take."""
-    timeouts = Timeouts(connect=60.0, idle=1.0, pace=Pace(head_seconds=60.0))
+    timeouts = Timeouts(connect=60.0, idle=1.0, head=60.0)
     return contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts))
 
 

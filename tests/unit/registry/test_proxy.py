@@ -25,9 +25,9 @@ from imagestore.errors import (
 from imagestore.registry.errors_body import failure
 from imagestore.registry.retry import is_transient
 from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.network import Timeouts
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.wire import PATIENT
 
@@ -287,4 +287,4 @@ class TestSlowNames:
 
     def test_the_heads_limit_leaves_it(self, stuck: Any) -> None:
         with pytest.raises(RegistryUnavailableError):
-            self.ask(CancelToken(), Timeouts(pace=Pace(head_seconds=0.05)))
+            self.ask(CancelToken(), Timeouts(head=0.05))
