@@ -156,6 +156,17 @@ def announced_digest(headers: httpx.Headers) -> Digest | None:
         return None
 
 
+def check_announced(response: Response, descriptor: Descriptor, what: str) -> None:
+    """After a write: a registry that names another digest of the same algorithm has other bytes.
+
+    Raises:
+        DigestMismatchError: it does.
+    """
+    claimed = announced_digest(response.headers)
+    if claimed is not None and claimed.algorithm == descriptor.digest.algorithm and claimed != descriptor.digest:
+        raise DigestMismatchError(f"{what} at {response.host}", expected=str(descriptor.digest), actual=str(claimed))
+
+
 def _hint(content_type: str) -> str:
     return _PAGE_HINT if content_type in _PAGES else ""
 
