@@ -1,8 +1,8 @@
-"""Opens one transfer of a blob, from one of three sources: a host, the descriptor itself, or a foreign layer's URLs.
+"""Opens one transfer of a blob from one of three sources: a host, the descriptor itself, or a foreign layer's URLs.
 
 ``ranges.py`` judges a host's answer. Old Windows base layers are foreign: no registry has them, and their descriptor
-lists URLs. An image's author wrote those (CVE-2020-15157), so they are followed only to hosts that the operator allows,
-over https, to public addresses, without credentials, configured headers or client certificates.
+lists URLs. The image's author wrote those (CVE-2020-15157), so they are followed only to hosts that the operator
+allows, over https, to public addresses, without credentials, configured headers or client certificates.
 """
 
 from __future__ import annotations
@@ -53,16 +53,10 @@ def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> 
 def open_blob(
     session: Session, call: Call, descriptor: Descriptor, offset: int, slots: TransferSlots, *, is_exact: bool = False
 ) -> Body:
-    """Open a blob at an offset, or at 0 where the host doesn't resume; holds one of the host's slots until closed.
+    """Open a blob at an offset, or at 0 if the host doesn't resume; holds one of the host's slots until closed.
 
-    Args:
-        session: the host.
-        call: the request, with its Range field.
-        descriptor: of the blob.
-        offset: first byte that the Range field asks for.
-        slots: how many transfers the host serves at once.
-        is_exact: the range is one of several, requested after the host has shown that it serves ranges; an answer with
-            the whole blob is useless then.
+    The call has the Range field for the offset. With ``is_exact`` the range is one of several, requested after the host
+    has shown that it serves ranges; an answer with the whole blob is useless then.
 
     Raises:
         RegistryError: refused, or no sensible answer.
@@ -78,7 +72,7 @@ def open_blob(
             # Retries may end before another transfer of ours does; the refusal is final only if no other one is served.
             if not (session.is_last and _is_crowded(error) and slot.wait_for_another(cancel=session.cancel)):
                 raise
-            _log.debug("%s: refuses one more transfer next to others of ours: %s", session.endpoint.host, error)
+            _log.debug("%s: refuses one more transfer in parallel with others: %s", session.endpoint.host, error)
         else:
             slot.note_served()
             return body

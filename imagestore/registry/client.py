@@ -182,10 +182,10 @@ class RegistryClient:
             path, accept = f"blobs/{descriptor.digest}", ()
         call = Call("GET", reference.path, path, what, accept=accept)
 
-        def _fetch(session: Session) -> bytes:
+        def _ask(session: Session) -> bytes:
             return session.call(call, lambda response: read_verified(response, descriptor, what))
 
-        return self._first(reference.host, {PULL}, _fetch, what, cancel)
+        return self._first(reference.host, {PULL}, _ask, what, cancel)
 
     def blob(
         self,

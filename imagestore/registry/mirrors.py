@@ -54,7 +54,7 @@ def first_served(
     breaker: Breaker,
     observer: Observer,
 ) -> T:
-    """Try endpoints in order; ``attempt`` gets one and the number of those after it.
+    """Try endpoints in order; ``attempt`` gets one, and how many come after it.
 
     Raises:
         RegistryError, IntegrityError, DocumentError: that of the last endpoint; the others' texts are in its hint.
@@ -69,7 +69,7 @@ def first_served(
     limited: Endpoint | None = None
     for position, endpoint in enumerate(candidates):
         behind = len(candidates) - position - 1
-        # Asked only now: after the minute one caller gets the probe, and must not get it for a host that isn't needed.
+        # Not earlier: after the minute one caller gets the probe, and must not get it for a host that isn't needed.
         if behind and not breaker.allows(endpoint):
             continue
         try:
@@ -104,10 +104,8 @@ def first_served(
 class Breaker:
     """A circuit breaker for each mirror; thread-safe. A registry itself is always allowed.
 
-    Args:
-        folder: one small file for each mirror that is skipped, for all processes; made when first needed. Where it
-            can't be written, nothing is remembered. Empty for a memory of this process only.
-        clock: seconds; by default the wall clock with a folder, else one that never goes back.
+    The folder has one small file for each mirror that is skipped, for all processes; it is made when first needed. If
+    it can't be written, nothing is remembered. Without a folder, only this process remembers.
     """
 
     def __init__(self, folder: str = "", *, clock: Callable[[], float] | None = None) -> None:
@@ -118,12 +116,12 @@ class Breaker:
         self._until: dict[Origin, float] = {}
 
     def allows(self, endpoint: Endpoint) -> bool:
-        """Whether an endpoint may be tried; when its minute is over, one caller gets to probe it."""
+        """Whether an endpoint may be tried; when its minute is over, one caller may probe it."""
         if endpoint.is_upstream:
             return True
         with self._lock:
             until, now = self._get(endpoint.origin), self._clock()
-            # Later than any moment that we set: the wall clock was set back.
+            # Later than any moment that is set here: the wall clock was set back.
             if until is None or until > now + OPEN_SECONDS:
                 return True
             if now < until:
@@ -141,7 +139,7 @@ class Breaker:
             return until is not None and now < until <= now + OPEN_SECONDS
 
     def record_failure(self, endpoint: Endpoint, error: ImageStoreError) -> None:
-        """An endpoint failed; only being unreachable counts, and any other answer shows that it is alive."""
+        """An endpoint failed. Only an unreachable one is skipped; any answer shows that it is alive."""
         if not isinstance(error, RegistryUnavailableError) or error.status != 0:
             self.record_answer(endpoint)
         elif not endpoint.is_upstream:
@@ -171,7 +169,7 @@ class Breaker:
             if until is not None:
                 self._until[origin] = until
             return
-        # A lost file costs one try at a mirror that can't be reached.
+        # A lost file costs one try at an unreachable mirror.
         with contextlib.suppress(OSError):
             if until is None:
                 os.unlink(self._path(origin))

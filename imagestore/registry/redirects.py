@@ -1,9 +1,8 @@
 """Where a redirect leads, and which headers go along.
 
-Blobs are usually served by a storage host under a signed URL. What was made for the registry stays with the registry:
-``Authorization`` and every configured header are dropped as soon as scheme, host or port differ, and are not put back
-when a later hop returns (CVE-2026-50151, GHSA-vh4v-2xq2-g5cg; storage services also refuse a signed request that
-carries a second authorization).
+Blobs are usually served by a storage host under a signed URL. ``Authorization`` and every configured header are dropped
+as soon as scheme, host or port differ from the registry's, and are not restored when a later hop returns
+(CVE-2026-50151, GHSA-vh4v-2xq2-g5cg; storage services also refuse a signed request with a second authorization).
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     from imagestore.registry.transport.messages import Response
 
 _STATUSES: Final = frozenset({301, 302, 303, 307, 308})
-# What another host may see of a request: which form and which bytes are wanted.
+# The header fields that another host gets.
 _KEPT_ELSEWHERE: Final = frozenset({"accept", "range"})
 
 
 def follow(request: httpx.Request, send: Callable[[httpx.Request], Response], *, home: Origin, most: int) -> Response:
-    """The answer to a GET or HEAD behind at most so many redirects; ``home`` is the origin whose secrets it may carry.
+    """Send a GET or HEAD and follow at most so many redirects; ``home`` is the origin whose secrets it may carry.
 
     Raises:
         ProtocolError: a redirect can't be followed, or there are too many.

@@ -228,7 +228,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return self._handlers[method]
         handler = await continuation(handler_call_details)
         # Methods that a service doesn't implement are refused by plain functions, in gRPC's own threads.
-        if handler is None or not _is_asynchronous(_behaviour_of(handler)):
+        if handler is None:
+            return None
+        behaviour = _behaviour_of(handler)
+        if not inspect.iscoroutinefunction(behaviour) and not inspect.isasyncgenfunction(behaviour):
             return handler
         if isinstance(handler, rpc.AbsentMethod):
             return self._followed(UNKNOWN_METHOD, handler)
@@ -273,10 +276,6 @@ def _behaviour_of(handler: Handler) -> Callable[[Any, ServicerContext], Any]:
     """The function of a handler; it has four attributes for it, of which one is set."""
     found: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     return found  # type: ignore[no-any-return]
-
-
-def _is_asynchronous(behaviour: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)
 
 
 def _maker(handler: Handler) -> Callable[..., Handler]:

@@ -1,16 +1,16 @@
-"""Reads ``WWW-Authenticate`` (RFC 9110 section 11.6.1, with RFC 6750 for what Bearer's parameters mean).
+"""Parses ``WWW-Authenticate`` (RFC 9110 section 11.6.1; Bearer's parameters: RFC 6750).
 
 The field is a comma list of challenges, and a challenge holds a comma list of parameters, so a comma alone separates
 neither. Each list element is one of: nothing; ``name = value`` (belongs to the challenge before it); ``scheme``;
 ``scheme`` with a token68 or with its first parameter. An element is a parameter exactly when its first token is
 followed by ``=``.
 
-Registries deviate from the grammar; what is still unambiguous is used, as skopeo does:
+Registries deviate from the grammar; unambiguous deviations are accepted, as by skopeo:
 
-- ``scope`` several times: all are asked for. Another parameter twice: the last value, but a realm with two values is
-  refused, since a login goes there.
+- ``scope`` several times: all are requested. Another parameter twice: the last value, but a realm with two values is
+  refused, since a login is sent there.
 - Values that need quotes and have none, or have single ones; no comma, or a semicolon, between parameters.
-- Where reading ends at a fault, what came before it in a Bearer challenge counts.
+- A Bearer challenge with a syntax error: the parameters before the error count.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def parse_challenges(values: Iterable[str]) -> tuple[Challenge, ...]:
             found.extend(parser.parse())
         except ProtocolError as error:
             fault = fault or error
-            found.extend(parser.clear())
+            found.extend(parser.answerable_before_fault())
         if len(found) > MAX_CHALLENGES:
             raise ProtocolError(f"WWW-Authenticate: expected at most {MAX_CHALLENGES} challenges, more came")
     if fault is not None and not any(map(_is_answerable, found)):
@@ -104,7 +104,7 @@ def _is_answerable(challenge: Challenge) -> bool:
 
 
 class _Parser:
-    """A cursor over one field; every step either moves it on or raises."""
+    """A cursor over one field; every step advances or raises."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -120,7 +120,7 @@ class _Parser:
         """All challenges of the field, in order.
 
         Raises:
-            ProtocolError: the field breaks the grammar in a way that is not tolerated; see clear().
+            ProtocolError: the field breaks the grammar in a way that is not tolerated; see answerable_before_fault().
         """
         self._skip(_EMPTY_ELEMENTS)
         while self.at < len(self.text):
@@ -129,7 +129,7 @@ class _Parser:
         self._finish()
         return self.done
 
-    def clear(self) -> list[Challenge]:
+    def answerable_before_fault(self) -> list[Challenge]:
         """The Bearer challenges that were read before a fault, if they can be answered."""
         last = Challenge(self.scheme, tuple(self.params.items()))
         return [

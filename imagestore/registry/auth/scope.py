@@ -1,7 +1,7 @@
-"""Scopes: what a token is asked to allow (distribution's token specification, "Token Scope Documentation").
+"""Scopes: what a token allows (distribution's token specification, "Token Scope Documentation").
 
 ``type[(class)]:name:action[,action…]``. The name may hold a ``host:port``, so the text is cut at its first and its last
-colon. Text of any other shape is a service's own word (Amazon's public gallery asks for ``aws``) and is kept as it is.
+colon. Text of any other shape is a service's own scope (Amazon's public gallery: ``aws``) and is kept as it is.
 """
 
 from __future__ import annotations
@@ -91,11 +91,10 @@ def merge_scopes(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
 
 
 def wanted_scopes(repository: str, challenged: tuple[Scope, ...]) -> tuple[Scope, ...]:
-    """What to ask a token service for, to read ``repository`` after a challenge.
+    """The scopes to request from a token service, to read ``repository`` after a challenge.
 
-    A challenge that names a repository knows better than we do: behind a mirror the repository may have another name,
-    and some services refuse a list of which one scope means nothing to them. Without a repository (the ping) only the
-    challenge counts.
+    A challenge that names a repository decides alone: behind a mirror the repository may have another name, and some
+    services refuse a list with an unknown scope. Without a repository (``/v2/``) only the challenge counts.
     """
     if not repository or any(scope.type == REPOSITORY and scope.name for scope in challenged):
         return challenged

@@ -116,7 +116,7 @@ class HttpSender:
         is_elsewhere = home is not None and origin != home
         is_trusted = origin.host in trusted_hosts
         public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
-        proxy = self._proxy_for(origin)
+        proxy = "" if self._given is not None or self._unix_socket else self._proxies.proxy_for(origin)
         transport = self._transport(origin, towards, proxy, public_only=public_only)
         timeouts = self._timeouts
         if request.method == "PUT":
@@ -199,9 +199,6 @@ class HttpSender:
             raise
         finally:
             _is_ours.reset(before)
-
-    def _proxy_for(self, origin: Origin) -> str:
-        return "" if self._given is not None or self._unix_socket else self._proxies.proxy_for(origin)
 
     def _transport(
         self, origin: Origin, settings: ConnectionSettings, proxy: str, *, public_only: bool

@@ -1,4 +1,4 @@
-"""Requests and responses: httpx's own requests; httpx's responses with bodies that are read within limits."""
+"""Requests are httpx's own; responses are httpx's with bodies that are read within limits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def make_request(
 
 
 def redirected(request: httpx.Request, url: str, *, only: Collection[str] | None = None) -> httpx.Request:
-    """A request as it goes to another address; with ``only``, only these fields (in lower case) go along."""
+    """The same request to another address; with ``only``, with these header fields (in lower case) and no others."""
     fields = request.headers.multi_items()
     kept = [(name, value) for name, value in fields if name not in _MADE and (only is None or name in only)]
     return make_request(request.method, url, kept, request.content or None)
@@ -147,7 +147,7 @@ class Response:
         return bytes(whole)
 
     def close(self) -> None:
-        """Give the connection back, or drop it when the body wasn't read to its end; may be called again."""
+        """Give the connection back, or close it if the body wasn't read to its end; may be called again."""
         self._on_close()
 
     def __enter__(self) -> Self:

@@ -1,12 +1,12 @@
 """The network below HTTP: connects only where allowed, never blocks past a deadline, and stops when cancelled.
 
-A time limit for a single read doesn't stop a peer that drips bytes, and a blocked read can't be ended from another
-thread. So ``connection.py`` asks here before each wait how long it may last:
+A time limit for a single read doesn't stop a peer that sends a byte now and then, and a blocked read can't be ended
+from another thread. So ``connection.py`` asks an Exchange before each wait how long it may last:
 
 - A wait ends at the operation's deadline, and for a response head at a limit for the whole head.
-- A body that comes slower than a least rate fails.
+- A body that arrives slower than a least rate fails.
 - Cancelling shuts the socket down, which ends a wait at once.
-- The address that is connected to is the one that was checked: no second look-up, so no DNS rebinding.
+- The address that was checked is connected to: no second look-up, so no DNS rebinding.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Exchange:
 
     @property
     def peer(self) -> str | None:
-        """Address at the other end, without a zone; None before a connection, and for a unix socket."""
+        """The peer's address, without a zone; None before a connection, and for a unix socket."""
         if self._socket is None:
             return None
         try:
@@ -104,24 +104,24 @@ class Exchange:
 
     @property
     def is_reading_head(self) -> bool:
-        """Whether a connection is there and the head of the response isn't complete."""
+        """Whether there is a connection, and the head of the response isn't complete."""
         return self._socket is not None and self._head_deadline is not None
 
     def check(self) -> None:
-        """Raise when the operation was cancelled or is past its deadline."""
+        """Raise OperationCancelledError if the operation was cancelled or is past its deadline."""
         self._cancel.check()
 
     def cancellable(self) -> AbstractContextManager[None]:
-        """A cancellation ends blocked reads and writes while the block runs."""
+        """While the block runs, a cancellation ends blocked reads and writes."""
         return self._cancel.on_cancel(self.shut_down)
 
     def use(self, connection: socket.socket) -> None:
-        """Note the connection about to be read or written."""
+        """Note the connection that is about to be read or written."""
         self._socket = connection
         self._cancel.check()
 
     def wait_for(self, event: threading.Event, what: str) -> None:
-        """Wait for something that isn't a socket.
+        """Wait for an event of another thread.
 
         Raises:
             httpx.ConnectTimeout: it lasts longer than a response's head may.
@@ -138,11 +138,11 @@ class Exchange:
         if self._head_deadline is not None:
             limits.append(self._head_deadline - time.monotonic())
         given = [limit for limit in limits if limit is not None]
-        # A timeout of zero would switch the socket to non-blocking.
+        # A timeout of zero would make the socket non-blocking.
         return max(0.001, min(given)) if given else None
 
     def note_read(self, byte_count: int, seconds: float) -> None:
-        """Judge the rate of a body by the time spent waiting for it; a slow reader on our side doesn't count.
+        """Judge the rate of a body by the time spent waiting for the peer; a slow reader on our side doesn't count.
 
         Raises:
             httpx.ReadTimeout: too slow over a whole window.
@@ -232,7 +232,7 @@ def _connect(to: tuple[int, Any], seconds: float, exchange: Exchange) -> socket.
     family, address = to
     try:
         connection = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:  # a family that this machine hasn't, or too many open files
+    except OSError as error:  # no such address family here, or too many open files
         raise httpx.ConnectError(str(error)) from error
     try:
         connection.setblocking(False)

@@ -86,14 +86,12 @@ def join(base: str, target: str) -> str:
     """
     try:
         joined = urljoin(base, target).partition("#")[0]
+        if _LEGAL.fullmatch(joined):
+            return joined
         # As other clients, encode what the server should have encoded. A header's characters are its bytes.
-        return joined if _LEGAL.fullmatch(joined) else quote(joined, safe=_SAFE, encoding=_coding(joined))
+        return quote(joined, safe=_SAFE, encoding="latin-1" if max(joined) <= "\xff" else "utf-8")
     except ValueError as error:
         raise ProtocolError(f"URL {shown(target)}, named by {shown(base)}: can't be read: {error}") from error
-
-
-def _coding(text: str) -> str:
-    return "latin-1" if all(character <= "\xff" for character in text) else "utf-8"
 
 
 def shown(url: str) -> str:
