@@ -163,12 +163,12 @@ def test_a_long_body_must_be_faster_than_a_short_one(raw_server: RawServers) -> 
 
 def test_a_slow_start_is_no_slow_body(raw_server: RawServers) -> None:
     def late(connection: socket.socket) -> None:
-        time.sleep(1.5)
+        time.sleep(0.75)
         connection.sendall(OK + b"h")
         time.sleep(0.05)
         connection.sendall(b"ello")
 
-    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(window=1.0))
+    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(window=0.5))
     with contextlib.closing(sender):
         assert get(sender, raw_server(late)) == b"hello"
 
