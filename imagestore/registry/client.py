@@ -7,6 +7,7 @@ writer, over the bytes of all runs.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -74,7 +75,7 @@ class RegistryClient:
         foreign_sender: sends to hosts that only a document names; without it no such host is asked.
         sessions: notes unfinished uploads for later processes; only in memory by default.
         breaker: remembers unreachable mirrors; its own by default.
-        timing: clocks, chance and sleep.
+        timing: clocks, random numbers and sleep.
         on_close: run by close().
     """
 
@@ -109,22 +110,17 @@ class RegistryClient:
         """The limits in force."""
         return self._shared.policy
 
-    def _copy(self) -> RegistryClient:
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        return copy
-
     def observed_by(self, observer: Observer) -> RegistryClient:
         """This client, with its connections, tokens and memory of unreachable hosts, for another observer."""
-        copy = self._copy()
-        copy._shared = replace(self._shared, observer=observer)
-        return copy
+        client = copy.copy(self)
+        client._shared = replace(self._shared, observer=observer)
+        return client
 
     def with_credentials(self, credentials: CredentialLookup) -> RegistryClient:
         """This client, with its connections, limits and memory of unreachable hosts, for other credentials."""
-        copy = self._copy()
-        copy._access = self._access.with_credentials(credentials)
-        return copy
+        client = copy.copy(self)
+        client._access = self._access.with_credentials(credentials)
+        return client
 
     def resolve(self, reference: Reference, *, known: Collection[Descriptor] = (), cancel: CancelToken) -> Descriptor:
         """What a reference leads to; as resolve_whole(), without the document."""
@@ -342,7 +338,7 @@ class RegistryClient:
         operation = self._operations.of(cancel)
         able = [one for one in operation.endpoints(host, self._endpoints) if needed <= one.capabilities]
         if avoid:
-            # If a mirror sent the first part and the registry the rest, the mirror is more likely at fault.
+            # If a mirror sent the first part and the registry the rest, the mirror is more likely wrong.
             able.sort(key=lambda one: 0 if one.host not in avoid else 1 if one.is_upstream else 2)
 
         def _attempt(endpoint: Endpoint, behind: int) -> T:

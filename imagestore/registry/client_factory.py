@@ -1,7 +1,7 @@
-"""Wires a registry client from its parts: connections, credentials, hosts.
+"""Makes a registry client from its parts: connections, credentials, hosts.
 
-Each endpoint gets its own sender and its own authenticator, so that connection settings, tokens and the judgement about
-addresses never mix between registries.
+Each endpoint gets its own sender and its own authenticator, so that connection settings, tokens and address checks
+never mix between registries.
 """
 
 from __future__ import annotations
@@ -55,16 +55,15 @@ def connect(
     """A registry client; close it.
 
     Args:
-        config: says where hosts are configured, and what is allowed and limited; without it every registry is asked
-            itself, and the defaults hold.
+        config: host configuration, trust and limits; without it every registry is asked itself, with the defaults.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         policy: limits of retries, waits and waste, instead of the configuration's.
-        state_folder: where dead mirrors and unfinished uploads are remembered across processes; without it, in this
-            client only.
+        state_folder: remembers unreachable mirrors and unfinished uploads for other processes; without it, only this
+            client does.
         transport: answers instead of the network (replay, tests).
         unix_socket: connect to this socket whatever the host, for servers under test.
-        timing: clocks, chance and sleep.
-        hosts: says how a registry host is reached, instead of the configuration.
+        timing: clocks, random numbers and sleep.
+        hosts: configuration of a registry host, instead of that in ``config``.
 
     Raises:
         ConfigError: a proxy variable can't be used.

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FAILURES: Final = (RegistryError, IntegrityError, DocumentError)
 #: How long an unreachable mirror is skipped: short enough to notice its return, long enough for a pull.
 OPEN_SECONDS: Final = 60.0
 #: Below a store's root: the folder where its processes share what they know about mirrors.
@@ -64,6 +65,16 @@ def first_served(
             f"{what}: no configured host may serve this",
             hint="give a host in hosts.toml the capability 'pull', for tags also 'resolve'",
         )
+
+    def _try(endpoint: Endpoint, behind: int) -> T:
+        try:
+            served = attempt(endpoint, behind)
+        except _FAILURES as error:
+            breaker.record_failure(endpoint, error)
+            raise
+        breaker.record_answer(endpoint)
+        return served
+
     candidates = [endpoint for endpoint in endpoints if not breaker.is_open(endpoint)] or list(endpoints[-1:])
     failures: list[RegistryError | IntegrityError | DocumentError] = []
     limited: Endpoint | None = None
@@ -73,27 +84,18 @@ def first_served(
         if behind and not breaker.allows(endpoint):
             continue
         try:
-            served = attempt(endpoint, behind)
-        except (RegistryError, IntegrityError, DocumentError) as error:
-            breaker.record_failure(endpoint, error)
+            return _try(endpoint, behind)
+        except _FAILURES as error:
             failures.append(error)
             if behind:
                 observer(SourceSwitched(endpoint.host, candidates[position + 1].host, str(error)))
                 if limited is None and isinstance(error, RateLimitedError):
                     limited = endpoint
-        else:
-            breaker.record_answer(endpoint)
-            return served
     last = failures[-1]
     if limited is not None and isinstance(last, RegistryUnavailableError) and not last.status:
         observer(SourceSwitched(candidates[-1].host, limited.host, str(last)))
-        try:
-            served = attempt(limited, 0)
-        except (RegistryError, IntegrityError, DocumentError) as error:
-            breaker.record_failure(limited, error)
-        else:
-            breaker.record_answer(limited)
-            return served
+        with contextlib.suppress(*_FAILURES):
+            return _try(limited, 0)
     if len(failures) > 1:
         before = "before that: " + "; ".join(str(error) for error in failures[:-1])
         last.hint = f"{last.hint}; {before}" if last.hint else before
