@@ -241,7 +241,7 @@ def test_a_late_cancel_does_not_touch_the_connections_next_user(sender: HttpSend
     assert get(sender, server) == b"again"
 
 
-def test_nobody_listening_is_unavailable(sender: HttpSender) -> None:
+def test_a_port_without_a_listener_is_unavailable(sender: HttpSender) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RegistryUnavailableError, match="no connection: Connection refused"):

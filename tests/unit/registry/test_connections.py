@@ -104,7 +104,7 @@ def test_a_body_that_ends_early_is_unavailable_and_what_came_is_kept(sender: Htt
     assert server.connections == 2
 
 
-def test_bytes_beyond_the_body_reach_nobody(sender: HttpSender, serve: Serve) -> None:
+def test_bytes_beyond_the_body_are_dropped(sender: HttpSender, serve: Serve) -> None:
     forged = HEAD % 6 + b"forged"
     server = serve(say(HEAD % SIZE + BODY + forged), whole(b"honest"))
     assert read(sender, server) == BODY
@@ -113,14 +113,14 @@ def test_bytes_beyond_the_body_reach_nobody(sender: HttpSender, serve: Serve) ->
     assert server.connections == 2
 
 
-def test_a_connection_that_the_peer_closed_meanwhile_is_not_used(sender: HttpSender, serve: Serve) -> None:
+def test_a_connection_that_the_peer_closed_while_idle_is_not_used(sender: HttpSender, serve: Serve) -> None:
     server = serve(hang_up_after(whole()), whole(b"next"))
     assert read(sender, server) == BODY
     time.sleep(0.05)
     assert read(sender, server) == b"next"
 
 
-def test_a_closed_sender_asks_nobody(serve: Serve) -> None:
+def test_a_closed_sender_sends_nothing(serve: Serve) -> None:
     server = serve(whole())
     sender = HttpSender(proxies=ProxyRules())
     sender.close()

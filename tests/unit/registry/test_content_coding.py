@@ -279,7 +279,7 @@ def test_a_token_is_unpacked_or_its_coding_named(coding: str) -> None:
     assert "marked Content-Encoding: br" in raised.value.hint
 
 
-def test_a_wrong_digest_inside_is_told_with_the_coding(make_bench: MakeBench) -> None:
+def test_a_wrong_digest_inside_names_the_coding(make_bench: MakeBench) -> None:
     other = INDEX.replace(b"2", b"3")
     bench = make_bench(serving(gzip.compress(other)))
     with pytest.raises(DigestMismatchError) as raised:
