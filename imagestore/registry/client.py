@@ -214,20 +214,9 @@ class RegistryClient:
             def _open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
                 if descriptor.data is not None:
                     return inline_body(descriptor, descriptor.data, offset, what)
-                range_header = range_field(offset, end, descriptor.size)
-                asked = replace(call, range_header=range_header) if range_header else call
-
-                def _ask(session: Session) -> Body:
-                    return open_blob(session, asked, descriptor, offset, self._slots, is_exact=byte_range.is_exact)
-
-                hosts = {*avoid, *suspects}
-                try:
-                    return self._first(reference.host, {PULL}, _ask, what, token, avoid=hosts)
-                except ReferenceNotFoundError:
-                    found = self._foreign(asked, descriptor, offset, token)
-                    if found is None:
-                        raise
-                    return found
+                asked = replace(call, range_header=range_field(offset, end, descriptor.size))
+                hosts, is_exact = {*avoid, *suspects}, byte_range.is_exact
+                return self._body(reference.host, asked, descriptor, offset, token, avoid=hosts, is_exact=is_exact)
 
             return BlobStream(descriptor, byte_range, opener=_open_at, shared=shared, operation=operation, cancel=token)
 
@@ -310,6 +299,30 @@ class RegistryClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _body(
+        self,
+        host: str,
+        call: Call,
+        descriptor: Descriptor,
+        offset: int,
+        cancel: CancelToken,
+        *,
+        avoid: Collection[str],
+        is_exact: bool,
+    ) -> Body:
+        """A blob's bytes from one of the registry's hosts, or for a foreign layer from its URLs."""
+
+        def _ask(session: Session) -> Body:
+            return open_blob(session, call, descriptor, offset, self._slots, is_exact=is_exact)
+
+        try:
+            return self._first(host, {PULL}, _ask, call.what, cancel, avoid=avoid)
+        except ReferenceNotFoundError:
+            found = self._foreign(call, descriptor, offset, cancel)
+            if found is None:
+                raise
+            return found
 
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
         """A foreign layer from its URLs; None if none of them is allowed."""

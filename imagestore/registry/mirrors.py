@@ -96,8 +96,8 @@ def first_served(
         observer(SourceSwitched(candidates[-1].host, limited.host, str(last)))
         with contextlib.suppress(*_FAILURES):
             return _try(limited, 0)
-    if len(failures) > 1:
-        before = "before that: " + "; ".join(str(error) for error in failures[:-1])
+    if failures[:-1]:
+        before = "before that: " + "; ".join(map(str, failures[:-1]))
         last.hint = f"{last.hint}; {before}" if last.hint else before
         last.__cause__ = ExceptionGroup("all hosts failed", failures[:-1])
     raise last
