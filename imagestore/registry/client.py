@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class AccessProvider(Protocol):
-    """How to reach each endpoint and authenticate there."""
+    """The access to each endpoint."""
 
     def __call__(self, endpoint: Endpoint) -> Access:
         """The access to an endpoint, the same object every time."""

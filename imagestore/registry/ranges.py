@@ -1,5 +1,7 @@
-"""Resuming a blob: what each answer to a Range request means (RFC 9110 section 14, distribution specification "Pulling
-blobs"). Range support is optional for a registry, so every answer has a defined meaning here."""
+"""What each answer to a Range request means (RFC 9110 section 14, distribution specification "Pulling blobs").
+
+Range support is optional for a registry, so every answer has a defined meaning here.
+"""
 
 from __future__ import annotations
 

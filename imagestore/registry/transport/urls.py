@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
 from imagestore.registry.transport.addresses import Origin
-from imagestore.util.text import cut
+from imagestore.util.text import cut, printable
 
 _MAX_ESCAPED: Final = 2048
 
@@ -20,10 +20,7 @@ def escape(text: str) -> str:
     >>> escape("denied\x1b[2J")
     'denied\\x1b[2J'
     """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in cut(text, _MAX_ESCAPED)
-    )
+    return printable(cut(text, _MAX_ESCAPED))
 
 
 #: By scheme; there are no others.
