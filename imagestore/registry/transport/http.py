@@ -27,17 +27,15 @@ from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
 from imagestore.registry.transport import addresses, tls, urls
 from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.transport.connection import BODY, SizedBody
 from imagestore.registry.transport.direct import DirectTransport
 from imagestore.registry.transport.errors import FAULTS, translated
-from imagestore.registry.transport.messages import Response, Sender, check_head, parse_length
+from imagestore.registry.transport.messages import Response, Sender, body_reader, check_head, parse_length
 from imagestore.registry.transport.network import EXCHANGE, Exchange, Timeouts
 from imagestore.registry.transport.proxy import ProxiedTransport, ProxyRules
-from imagestore.util.files import StreamReader
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from imagestore.util.cancel import CancelToken
 
@@ -172,7 +170,7 @@ class HttpSender:
             stack.callback(exchange.finish)
             check_head(answer, host)
             exchange.note_head(parse_length(answer.headers.get("Content-Length", "")))
-            read = _reader(answer)
+            read = body_reader(answer)
 
             def _readinto(buffer: memoryview) -> int:
                 with _own_errors(exchange, host, "while reading a response", proxy):
@@ -284,15 +282,6 @@ class _PartedBody(httpx.SyncByteStream):
 
 # httpx logs URLs with their queries, which may be signatures. Its records of other requests in the process stay.
 logging.getLogger("httpx").addFilter(lambda _: not _is_ours.get())
-
-
-def _reader(answer: httpx.Response) -> Callable[[memoryview], int]:
-    """A function that reads a response body into buffers: the transport's own, or one over the stream's pieces."""
-    body = answer.extensions.get(BODY)
-    if isinstance(body, SizedBody):
-        return body.readinto
-    assert isinstance(answer.stream, httpx.SyncByteStream)
-    return StreamReader(answer.stream).readinto
 
 
 def _close(answer: httpx.Response) -> None:

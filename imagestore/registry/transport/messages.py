@@ -10,6 +10,7 @@ import httpx
 from imagestore._version import __version__
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import urls
+from imagestore.registry.transport.connection import BODY, SizedBody
 from imagestore.util.files import StreamReader
 
 if TYPE_CHECKING:
@@ -85,14 +86,23 @@ def check_head(answer: httpx.Response, host: str) -> None:
         )
 
 
+def body_reader(answer: httpx.Response) -> Callable[[memoryview], int]:
+    """A function that reads a response body into buffers: the transport's own, or one over the stream's pieces."""
+    body = answer.extensions.get(BODY)
+    if isinstance(body, SizedBody):
+        return body.readinto
+    assert isinstance(answer.stream, httpx.SyncByteStream)
+    return StreamReader(answer.stream).readinto
+
+
 class Response:
     """An answer whose body has not been read. Close it, or use it as a context manager.
 
     Args:
-        answer: httpx's; its request has the address that answered.
-        readinto: reads the body instead of the answer's stream; 0 only at its end.
-        on_close: closes it.
-        proxy: address of the proxy that may have answered instead, without its login; empty where none can have.
+        answer: httpx's; its request has the URL that answered.
+        readinto: reads the body; by default body_reader().
+        on_close: called by close(), instead of the answer's own.
+        proxy: address, without its login, of the proxy that may have answered instead; or empty.
     """
 
     def __init__(
@@ -109,11 +119,8 @@ class Response:
         self.url = str(answer.url)
         self.proxy = proxy
         self._on_close = on_close or answer.close
-        if readinto is None:
-            assert isinstance(answer.stream, httpx.SyncByteStream)
-            readinto = StreamReader(answer.stream).readinto
         #: Puts the next bytes of the body into a buffer; 0 only at its end. Not to be mixed with chunks().
-        self.readinto = readinto
+        self.readinto = readinto or body_reader(answer)
 
     @property
     def length(self) -> int | None:
