@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -29,7 +29,7 @@ from imagestore.registry.session import Call
 from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import httpx
 
@@ -105,18 +105,22 @@ def _listed(
 ) -> tuple[str, ...]:
     found: dict[str, None] = {}
     call = Call("GET", repository, path, what, query=f"n={_PAGE_SIZE}", accept=("application/json",))
-    seen = _Seen()
-    while True:
-        last = len(found)
-        names: list[str] = []
-        for page in _pages(session, call, seen=seen):
-            names = _names(page.body, member, what)
-            found.update(dict.fromkeys(name for name in names if grammar.fullmatch(name)))
-            _bound(len(found), what)
-        # Some old registries send full pages without a link and expect the last name instead.
-        if len(names) < _PAGE_SIZE or len(found) == last:
-            return tuple(found)
-        call = replace(call, query=f"n={_PAGE_SIZE}&last={quote(names[-1], safe='')}")
+    count_before = 0
+
+    def _query_by_name(page: _Page) -> str:
+        """Some old registries send full pages without a link and expect the last name instead."""
+        nonlocal count_before
+        names = _names(page.body, member, what)
+        if len(names) < _PAGE_SIZE or len(found) == count_before:
+            return ""
+        count_before = len(found)
+        return f"n={_PAGE_SIZE}&last={quote(names[-1], safe='')}"
+
+    for page in _pages(session, call, without_link=_query_by_name):
+        names = _names(page.body, member, what)
+        found.update(dict.fromkeys(name for name in names if grammar.fullmatch(name)))
+        _bound(len(found), what)
+    return tuple(found)
 
 
 def list_referrers(session: Session, reference: Reference, digest: Digest, artifact_type: str, what: str) -> Referrers:
@@ -193,36 +197,34 @@ def _subject(session: Session, reference: Reference, entry: Descriptor) -> str:
     return named if isinstance(named, str) else ""
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The state of a list so far."""
-
-    queries: set[str] = field(default_factory=set)
-    received_bytes: int = 0
-
-
 def _pages(
-    session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset(), seen: _Seen | None = None
+    session: Session,
+    call: Call,
+    *,
+    absent_statuses: frozenset[int] = frozenset(),
+    without_link: Callable[[_Page], str] = lambda _: "",
 ) -> Iterator[_Page]:
     """Pages of a list, from the first one (``call``) on; none if the first answer has one of the ``absent_statuses``.
 
-    ``seen`` has the list's pages that came before; those that come now are added.
+    ``without_link`` gives the query of the page after one without a link; empty at the list's end.
     """
-    seen = seen or _Seen()
-    while call.query not in seen.queries:
-        if len(seen.queries) >= _MAX_PAGES:
+    queries: set[str] = set()
+    received_bytes = 0
+    while call.query not in queries:
+        if len(queries) >= _MAX_PAGES:
             raise ProtocolError(f"{call.what}: more than {_MAX_PAGES} pages", host=session.endpoint.host)
-        seen.queries.add(call.query)
+        queries.add(call.query)
         page = session.call(call, partial(_read_page, session, call, absent_statuses))
         if page is None:
             return
-        seen.received_bytes += len(page.body)
-        if seen.received_bytes > _MAX_BYTES:
+        received_bytes += len(page.body)
+        if received_bytes > _MAX_BYTES:
             raise ProtocolError(f"{call.what}: more than {_MAX_BYTES} bytes", host=session.endpoint.host)
         yield page
-        if not page.next_query:
+        query = page.next_query or without_link(page)
+        if not query:
             return
-        call, absent_statuses = replace(call, query=page.next_query), frozenset()
+        call, absent_statuses = replace(call, query=query), frozenset()
 
 
 def _read_page(session: Session, call: Call, absent_statuses: frozenset[int], response: Response) -> _Page | None:
