@@ -21,7 +21,6 @@ from imagestore.registry.policy import AuthPolicy
 from imagestore.registry.policy import auth_policy as auth_policy_of
 from imagestore.registry.policy import transfer_policy as transfer_policy_of
 from imagestore.registry.upload_sessions import FOLDER as UPLOADS
-from imagestore.registry.upload_sessions import UploadSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +86,7 @@ def connect(
         endpoints=_endpoints,
         policy=policy,
         foreign_sender=sender.public_only(),
-        sessions=UploadSessions(os.path.join(state_folder, UPLOADS)) if state_folder else None,
+        notes_folder=os.path.join(state_folder, UPLOADS) if state_folder else "",
         breaker=Breaker(state_folder) if state_folder else None,
         timing=timing,
         on_close=sender.close,

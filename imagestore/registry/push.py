@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from imagestore.registry.limits import TransferSlots
     from imagestore.registry.session import Session
     from imagestore.registry.transport.messages import Response
-    from imagestore.registry.upload_sessions import UploadSessions
     from imagestore.registry.uploads import Opener
 
 _SUBJECT: Final = "OCI-Subject"
@@ -53,13 +52,13 @@ def writable(endpoints: Sequence[Endpoint], host: str) -> Endpoint:
 
 
 class RepositoryWriter:
-    """Writes to one repository; thread-safe. Uploads are noted in ``sessions`` for later processes."""
+    """Writes to one repository; thread-safe. Uploads are noted in a folder for later processes, if there is one."""
 
-    def __init__(self, session: Session, reference: Reference, slots: TransferSlots, sessions: UploadSessions) -> None:
+    def __init__(self, session: Session, reference: Reference, slots: TransferSlots, notes_folder: str) -> None:
         self._session = session
         self._reference = reference
         self._slots = slots
-        self._sessions = sessions
+        self._notes_folder = notes_folder
 
     @property
     def host(self) -> str:
@@ -79,7 +78,7 @@ class RepositoryWriter:
         """
         slot = self._slots.take(self._session.endpoint.origin, cancel=self._session.cancel)
         try:
-            upload = BlobUpload(self._session, self._reference.path, descriptor, opener, mount_from, self._sessions)
+            upload = BlobUpload(self._session, self._reference.path, descriptor, opener, mount_from, self._notes_folder)
             done = upload.run()
         finally:
             slot.give_back()

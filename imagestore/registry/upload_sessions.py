@@ -48,47 +48,43 @@ class UploadNote:
                 os.pwrite(self._descriptor, location.encode(), 0)
 
 
-class UploadSessions:
-    """The notes of one client, in a folder that is made when first needed; without one, in memory only."""
+@contextlib.contextmanager
+def upload_note(folder: str, origin: Origin, repository: str, digest: Digest) -> Iterator[UploadNote]:
+    """The note of a blob's upload, locked, in a folder that is made when first needed.
 
-    def __init__(self, folder: str = "") -> None:
-        self._folder = folder
+    It is in memory only without a folder, and if another process has locked it.
+    """
+    path = os.path.join(folder, Digest.of(f"{origin} {repository} {digest}".encode()).encoded)
+    descriptor = _locked(path) if folder else None
+    if descriptor is None:
+        yield UploadNote()
+        return
+    try:
+        found = UploadNote(_read(descriptor), descriptor)
+        yield found
+        if not found.location:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    finally:
+        os.close(descriptor)
 
-    @contextlib.contextmanager
-    def note(self, origin: Origin, repository: str, digest: Digest) -> Iterator[UploadNote]:
-        """The note of a blob's upload, locked; one in memory only if another process has locked it."""
-        descriptor = self._opened(f"{origin} {repository} {digest}") if self._folder else None
-        if descriptor is None:
-            yield UploadNote()
-            return
-        try:
-            found = UploadNote(_read(descriptor), descriptor)
-            yield found
-            if not found.location:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._path(f"{origin} {repository} {digest}"))
-        finally:
-            os.close(descriptor)
 
-    def _opened(self, name: str) -> int | None:
-        """The file, locked; None if that fails."""
-        try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            descriptor = os.open(self._path(name), _FLAGS, 0o600)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        except OSError:
-            is_file = False
-        if not is_file:
-            os.close(descriptor)
-            return None
-        return descriptor
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self._folder, Digest.of(name.encode()).encoded)
+def _locked(path: str) -> int | None:
+    """A descriptor of the file, locked; None if that fails."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        descriptor = os.open(path, _FLAGS, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:
+        is_file = False
+    if not is_file:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _read(descriptor: int) -> str:

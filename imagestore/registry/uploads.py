@@ -35,7 +35,7 @@ from imagestore.registry.manifests import accepted, check_announced, is_document
 from imagestore.registry.retry import is_transient
 from imagestore.registry.session import Call, Content
 from imagestore.registry.transport import urls
-from imagestore.registry.upload_sessions import UploadNote, UploadSessions
+from imagestore.registry.upload_sessions import UploadNote, upload_note
 
 if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
@@ -76,7 +76,7 @@ class BlobUpload:
     descriptor: Descriptor
     opener: Opener
     mount_from: str
-    sessions: UploadSessions
+    notes_folder: str
     #: ``location`` is the URL of the upload; empty before it has begun.
     _note: UploadNote = field(default_factory=UploadNote, init=False)
     # Whether an earlier process began the upload.
@@ -103,7 +103,7 @@ class BlobUpload:
         with contextlib.ExitStack() as stack:
             if self.descriptor.size > _SMALL_BYTES:
                 origin = self.session.endpoint.origin
-                note = self.sessions.note(origin, self.repository, self.descriptor.digest)
+                note = upload_note(self.notes_folder, origin, self.repository, self.descriptor.digest)
                 self._note = stack.enter_context(note)
                 self._is_noted = self._is_ours(self._note.location)
                 if not self._is_noted:
