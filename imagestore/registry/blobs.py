@@ -1,8 +1,8 @@
 """The bytes of a blob as one stream, over as many connections as it takes.
 
-If a transfer breaks, it is resumed with Range where it stopped (``ranges.py`` judges the answers; ``blob_ranges.py``
-fetches several ranges at a time). A host that ignores Range sends the blob from its start; bytes that are here already
-are dropped, up to a limit. Tries are counted only without progress.
+If a transfer breaks, it is resumed with Range where it stopped (``blob_sources.py``; several ranges at a time:
+``blob_ranges.py``). A host that ignores Range sends the blob from its start; bytes that are here already are dropped,
+up to a limit. Tries are counted only without progress.
 
 The size is checked here. The digest is checked by the writer, which sees the whole content, also of earlier runs.
 """

@@ -16,7 +16,7 @@ from imagestore.errors import ReferenceNotFoundError
 from imagestore.oci import digest as digests
 from imagestore.registry.auth.access import Access, NoLogin
 from imagestore.registry.blob_ranges import ParallelStream
-from imagestore.registry.blob_sources import allowed_sources, inline_body, open_blob
+from imagestore.registry.blob_sources import allowed_sources, inline_body, open_blob, range_field
 from imagestore.registry.blobs import BlobStream, ByteRange
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.events import ignore
@@ -27,7 +27,6 @@ from imagestore.registry.mirrors import Breaker, first_served
 from imagestore.registry.operation import Operations
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.push import RepositoryWriter, writable
-from imagestore.registry.ranges import range_field
 from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, ClientContext, Session
 

@@ -3,7 +3,7 @@
 A request is sent with the authorization that is known so far. A 401 is answered once for each distinct challenge, never
 in a loop, since a token service may issue a useless token. A refusal without a challenge (403, 404; after a login any
 other 4xx too) may be a matter of authorization: see ``_look_again``. Redirects are followed here and not in the HTTP
-library, so that no secret made for the registry leaves it (``redirects.py``). Transient failures are retried.
+library, so that no secret made for the registry leaves it (follow_redirects()). Transient failures are retried.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import imagestore.registry.redirects as redirects
 from imagestore.errors import (
     AuthenticationError,
     ConfigError,
@@ -33,7 +32,7 @@ from imagestore.registry.retry import (
     parse_retry_after,
 )
 from imagestore.registry.transport import urls
-from imagestore.registry.transport.messages import make_request
+from imagestore.registry.transport.messages import follow_redirects, make_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -368,4 +367,4 @@ class Session:
                     self.shared.observer(Noticed(message))
             return response
 
-        return redirects.follow(request, _send, home=self.endpoint.origin, most=self.shared.policy.redirects)
+        return follow_redirects(request, _send, home=self.endpoint.origin, most=self.shared.policy.redirects)

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
-from imagestore.registry.auth.challenge import parse_challenges
+from imagestore.registry.auth.challenge import parse_challenges, parse_scopes, wanted_scopes
 from imagestore.registry.auth.realm import Realm, check_address, is_same_party
-from imagestore.registry.auth.scope import parse_scopes, wanted_scopes
 from imagestore.registry.auth.token_service import TokenService, basic_header
 from imagestore.registry.auth.tokens import Renewal, TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Anonymous, FoundCredential, Target

@@ -29,7 +29,7 @@ from imagestore.registry.transport.messages import make_request, redirected
 if TYPE_CHECKING:
     import httpx
 
-    from imagestore.registry.auth.scope import Scope
+    from imagestore.registry.auth.challenge import Scope
     from imagestore.registry.credentials.model import Credential, FoundCredential
     from imagestore.registry.transport.messages import Response, Sender
     from imagestore.util.cancel import CancelToken

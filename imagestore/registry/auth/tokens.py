@@ -25,7 +25,7 @@ from imagestore.util.secret import Secret
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.registry.auth.scope import Scope
+    from imagestore.registry.auth.challenge import Scope
     from imagestore.registry.transport.addresses import Origin
     from imagestore.util.cancel import CancelToken
 

@@ -1,4 +1,4 @@
-"""Requests are httpx's own; responses are httpx's with bodies that are read within limits."""
+"""Requests (httpx's own), redirects, and responses: httpx's, with bodies that are read within limits."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import Self
 
+    from imagestore.registry.transport.addresses import Origin
     from imagestore.util.cancel import CancelToken
 
 _MAX_HEADER_COUNT: Final = 256
@@ -24,6 +25,9 @@ _MAX_HEADER_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+# The header fields that another host gets.
+_KEPT_ELSEWHERE: Final = frozenset({"accept", "range"})
 # What httpx makes for each request.
 _MADE: Final = frozenset({"host", "content-length"})
 # Digests are over bytes as stored; a transfer coding would only allow decompression bombs.
@@ -181,3 +185,48 @@ class Sender(Protocol):
             RegistryUnavailableError: no connection, TLS failure, timeout, or the peer hung up.
             ProtocolError: the answer is no HTTP, or the request can't be sent as it is.
         """
+
+
+def follow_redirects(
+    request: httpx.Request, send: Callable[[httpx.Request], Response], *, home: Origin, most: int
+) -> Response:
+    """Send a GET or HEAD and follow at most so many redirects; ``home`` is the origin whose secrets it may carry.
+
+    Blobs are usually served by a storage host under a signed URL. ``Authorization`` and every configured header are
+    dropped as soon as scheme, host or port differ from the registry's, and are not restored when a later hop returns
+    (CVE-2026-50151, GHSA-vh4v-2xq2-g5cg; storage services also refuse a signed request with a second authorization).
+
+    Raises:
+        ProtocolError: a redirect can't be followed, or there are too many.
+    """
+    seen = {str(request.url)}
+    while True:
+        response = send(request)
+        if response.status not in _REDIRECTS:
+            return response
+        with response:
+            request = _next_request(request, response, home)
+        if str(request.url) in seen or len(seen) > most:
+            host = urls.host_port(home)
+            message = f"{host}: redirects in a circle or more than {most} times"
+            raise ProtocolError(message, host=host, status=response.status)
+        seen.add(str(request.url))
+
+
+def _next_request(request: httpx.Request, response: Response, home: Origin) -> httpx.Request:
+    here = urls.origin_of(str(request.url))
+    host, status = urls.host_port(here), response.status
+    location = response.headers.get("Location", "").strip()
+    if request.method not in {"GET", "HEAD"}:
+        raise ProtocolError(f"{host}: a {request.method} is not redirected", host=host, status=status)
+    if not location:
+        raise ProtocolError(f"{host}: answered {status} without a Location to go to", host=host, status=status)
+    try:
+        target = urls.join(str(request.url), location)
+        there = urls.origin_of(target)
+    except ProtocolError as error:
+        raise ProtocolError(f"{host}: redirects to an unusable address: {error}", host=host, status=status) from error
+    if here.scheme == "https" and there.scheme != "https":
+        message = f"{host}: redirects from https to {urls.shown(target)}, which is not encrypted"
+        raise ProtocolError(message, host=host, status=status)
+    return redirected(request, target, only=None if there == home == here else _KEPT_ELSEWHERE)

@@ -9,7 +9,7 @@ import pytest
 
 from imagestore import CancelToken, Secret
 from imagestore.errors import AuthenticationError, OperationCancelledError
-from imagestore.registry.auth.scope import Scope
+from imagestore.registry.auth.challenge import Scope
 from imagestore.registry.auth.tokens import (
     TokenCache,
     TokenKey,
