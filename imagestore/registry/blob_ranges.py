@@ -14,10 +14,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.registry.blobs import BlobReader, BlobStream, ByteRange, RangeIgnoredError
+from imagestore.registry.blobs import BlobStream, ByteRange, RangeIgnoredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Self
 
     from imagestore.registry.policy import TransferPolicy
     from imagestore.util.cancel import CancelToken
@@ -37,7 +38,7 @@ class _Part:
     failure: BaseException | None = None
 
 
-class ParallelStream(BlobReader):
+class ParallelStream:
     """A BlobReader over several connections."""
 
     def __init__(
@@ -111,6 +112,12 @@ class ParallelStream(BlobReader):
         if self._rest is not None:
             self._rest.close()
         self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _start_worker(self) -> None:
         thread = threading.Thread(target=self._work, name="imagestore-range", daemon=True)

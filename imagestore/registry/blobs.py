@@ -10,7 +10,6 @@ The size is checked here. The digest is checked by the writer, which sees the wh
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -100,43 +99,26 @@ class Transfer(Protocol):
         """Close."""
 
 
-class RangeIgnoredError(Exception):
-    """A host offers other bytes than the range that was asked for; never leaves this package."""
-
-
-class BlobReader(ABC):
-    """The bytes of a blob from ``start`` to its end, in order; close always.
+class BlobReader(Transfer, Protocol):
+    """The bytes of a blob from a registry.
 
     Reading raises SizeMismatchError (the host sends more than the descriptor's size), RegistryError (the transfer
     broke, and resuming it failed too often) and OperationCancelledError.
     """
 
     @property
-    @abstractmethod
-    def start(self) -> int:
-        """Offset of the first byte that comes; 0 when the host doesn't resume, though a later offset was asked for."""
-
-    @property
-    @abstractmethod
     def hosts(self) -> tuple[str, ...]:
         """The hosts that have served so far, in order; avoid them if the content turns out to be wrong."""
 
-    @abstractmethod
-    def readinto(self, buffer: memoryview) -> int:
-        """Put the next bytes into a buffer, often fewer than fit; 0 only at the end."""
-
-    @abstractmethod
     def close(self) -> None:
         """Close the connections; may be called again."""
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+class RangeIgnoredError(Exception):
+    """A host offers other bytes than the range that was asked for; never leaves this package."""
 
 
-class BlobStream(BlobReader):
+class BlobStream:
     """A BlobReader over one connection at a time.
 
     ``opener`` asks the hosts in turn, the suspects last, for the bytes from an offset up to before an end.
@@ -228,6 +210,12 @@ class BlobStream(BlobReader):
         body, self._body = self._body, None
         if body is not None:
             body.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _read(self, body: Body, buffer: memoryview) -> int:
         """Read bytes beyond the position from one transfer; 0 when it is over."""
