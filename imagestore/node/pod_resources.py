@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import cgroup, explain, linux, oci_spec, placement, pod_cgroup, pod_reading, totals, windows
+from imagestore.resources import cgroup, explain, linux, oci_spec, placement, pod_reading, windows
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
-from imagestore.resources.pod import CPU, MEMORY
+from imagestore.resources.pod import CPU, MEMORY, with_defaults
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.windows import Isolation
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from imagestore.platforms.platform import Platform
     from imagestore.resources.cgroup import WeightFormula
     from imagestore.resources.explain import ExplainedValue
+    from imagestore.resources.linux import PodCgroup
     from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
     from imagestore.resources.oci_spec import CpuConflict, Json
     from imagestore.resources.pod import Container, Pod
-    from imagestore.resources.pod_cgroup import PodCgroup
 
 #: The kubelet's reasons, by the source of the pod's operating system.
 _REFUSALS: Final = {
@@ -153,7 +153,7 @@ def plan(
     for each in pod.init_containers + pod.containers:
         _check_amounts(each)
     pod_reading.check(pod)
-    pod = totals.with_defaults(pod)
+    pod = with_defaults(pod)
     pod_reading.check(pod)
     ordered = pod.init_containers + pod.containers
     if target.os == "windows":
@@ -161,7 +161,7 @@ def plan(
         plans = tuple(_windows(each, isolation, node=node, settings=settings, choices=choices) for each in ordered)
         return PodPlan(target, pod, qos_class(settings.seen(pod)), None, plans)
     plans = tuple(_linux(pod, each, node=node, settings=settings, choices=choices) for each in ordered)
-    group = pod_cgroup.pod_cgroup(pod, node=node, settings=settings)
+    group = linux.pod_cgroup(pod, node=node, settings=settings)
     return PodPlan(target, pod, qos_class(settings.seen(pod)), group, plans)
 
 

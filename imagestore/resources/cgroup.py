@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import DEFAULT_PERIOD, MAXIMUM_SHARES, MINIMUM_SHARES
-from imagestore.resources.integers import INT64, UINT64, quotient
+from imagestore.resources.quantity import INT64, UINT64, quotient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,37 +64,6 @@ def shares_to_weight(shares: int, formula: WeightFormula = WeightFormula.CURVE) 
         return MAXIMUM_WEIGHT
     logarithm = math.log2(shares)
     return math.ceil(math.pow(10, (logarithm * logarithm + 125 * logarithm) / 612.0 - 7.0 / 34.0))
-
-
-def weight_to_shares(weight: int, formula: WeightFormula = WeightFormula.CURVE) -> int:
-    """``cpu.shares`` for ``cpu.weight``; 0 (not set) for 0. The linear formula is the one of KEP-2254.
-
-    Args:
-        weight: of version 2.
-        formula: the runtime's.
-
-    Returns:
-        With the curve the most shares that have this weight.
-
-    Raises:
-        InvalidResourcesError: the weight is outside the kernel's bounds.
-
-    >>> [weight_to_shares(weight) for weight in (0, 1, 17, 100, 10000)]
-    [0, 2, 102, 1024, 262144]
-    >>> [weight_to_shares(weight, WeightFormula.LINEAR) for weight in (0, 1, 39, 10000)]
-    [0, 2, 998, 262144]
-    """
-    if not 0 <= weight <= MAXIMUM_WEIGHT:
-        raise InvalidResourcesError(f"cpu weight {weight}: expected 0 to {MAXIMUM_WEIGHT}")
-    if weight == 0:
-        return 0
-    if formula is WeightFormula.LINEAR:
-        return MINIMUM_SHARES + (weight - 1) * (MAXIMUM_SHARES - MINIMUM_SHARES) // (MAXIMUM_WEIGHT - 1)
-    # The positive root of l*l + 125*l = 612 * (log10(weight) + 7/34); what its arithmetic loses is corrected by a step.
-    root = math.sqrt(125 * 125 + 4 * 612 * (math.log10(weight) + 7.0 / 34.0))
-    shares = math.floor(2 ** ((root - 125) / 2))
-    steps = (shares + step for step in (1, 0, -1) if shares + step <= MAXIMUM_SHARES)
-    return next(each for each in steps if shares_to_weight(each) <= weight)
 
 
 def swap_max(memory_swap: int, memory: int) -> int:

@@ -11,14 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import imagestore.resources.cpu as cpu
-import imagestore.resources.memory as memory
 from imagestore.resources.cgroup import MAXIMUM_WEIGHT, WeightFormula
 from imagestore.resources.cpu import Mapping as Rules
-from imagestore.resources.integers import byte_count, milli_cpu
-from imagestore.resources.linux import limit_source, shares_source
+from imagestore.resources.linux import (
+    MEMORY_HIGH,
+    MEMORY_OOM_GROUP,
+    MEMORY_SWAP_MAX,
+    limit_source,
+    shares_source,
+    swap_behavior,
+)
 from imagestore.resources.node import SwapBehavior
 from imagestore.resources.pod import CPU, MEMORY
 from imagestore.resources.qos import QosClass, burstable_request, counting_container, qos_class, remainder
+from imagestore.resources.quantity import byte_count, milli_cpu
 from imagestore.resources.windows import MAXIMUM, MINIMUM_SHARES, Isolation, exclusive_fields
 
 if TYPE_CHECKING:
@@ -37,9 +43,9 @@ _ORIGINS: Final = {
     "cpu.max": "cpu_quota, cpu_period",
     "cpuset.cpus": "cpuset_cpus",
     "cpuset.mems": "cpuset_mems",
-    "memory.limit_in_bytes": "memory_limit_in_bytes",
-    "memory.max": "memory_limit_in_bytes",
-    "memory.memsw.limit_in_bytes": "memory_swap_limit_in_bytes",
+    "limit_in_bytes": "memory_limit_in_bytes",
+    "max": "memory_limit_in_bytes",
+    "memsw.limit_in_bytes": "memory_swap_limit_in_bytes",
 }
 
 
@@ -161,7 +167,7 @@ def files(
             yield ExplainedValue(
                 name, value, _weight(resources.cpu_shares, formula), f"cpu_shares, formula {formula.value}"
             )
-        elif name == "memory.swap.max":
+        elif name == "swap.max":
             difference = f"{resources.memory_swap_limit_in_bytes} - {resources.memory_limit_in_bytes}"
             yield ExplainedValue(name, value, difference, "memory_swap_limit_in_bytes, memory_limit_in_bytes")
         else:
@@ -219,14 +225,14 @@ def _unified(
 ) -> ExplainedValue:
     asked = container.resources.request(MEMORY)
     field, source, formula = f"unified[{key}]", _given("requests.memory", asked), ""
-    if key == memory.MEMORY_OOM_GROUP:
+    if key == MEMORY_OOM_GROUP:
         source = "the kubelet's singleProcessOOMKill is false"
-    elif key == memory.MEMORY_SWAP_MAX:
-        if memory.swap_behavior(pod, container, node=node, settings=settings) is SwapBehavior.NO_SWAP:
+    elif key == MEMORY_SWAP_MAX:
+        if swap_behavior(pod, container, node=node, settings=settings) is SwapBehavior.NO_SWAP:
             source = "NoSwap"
         elif value != "0":
             formula = f"floor({byte_count(asked, 'memory request')} / {node.memory_bytes} * {node.swap_bytes})"
-    elif key == memory.MEMORY_HIGH:
+    elif key == MEMORY_HIGH:
         request = byte_count(asked, "memory request")
         upper = byte_count(container.resources.limit(MEMORY), "memory limit") or node.allocatable_memory_bytes
         factor, page = settings.memory_throttling_factor, node.page_bytes

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.resources.integers import UINT64, byte_count, fitting
 from imagestore.resources.messages import HugepageLimit
 from imagestore.resources.pod import HUGE_PAGES_PREFIX
-from imagestore.resources.quantity import MAXIMUM_BINARY, ZERO, Quantity, parse
+from imagestore.resources.quantity import MAXIMUM_BINARY, UINT64, ZERO, Quantity, byte_count, fitting, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-_FOLDER: Final = re.compile(r"hugepages-([0-9]{1,18})kB")
 _LARGEST: Final = Quantity(MAXIMUM_BINARY)
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 
@@ -122,22 +119,6 @@ def by_name(by_size: Mapping[int, int]) -> dict[str, int]:
     {'2MB': 7}
     """
     return {name: amount for size, amount in by_size.items() if (name := _name_of(size))}
-
-
-def sizes_of_node(folder_names: Iterable[str]) -> tuple[str, ...]:
-    """The page sizes of a node from the names below /sys/kernel/mm/hugepages; others are passed over.
-
-    >>> sizes_of_node(["hugepages-2048kB", "hugepages-1048576kB", "hugepages-64kB"])
-    ('2MB', '1GB', '64KB')
-    """
-    found = []
-    for name in folder_names:
-        match = _FOLDER.fullmatch(name)
-        if match is not None:
-            kilobytes = int(match[1])
-            power = 2 if kilobytes >= 1 << 20 else 1 if kilobytes >= 1 << 10 else 0
-            found.append(f"{kilobytes >> 10 * power}{('KB', 'MB', 'GB')[power]}")
-    return tuple(found)
 
 
 def _readable_size(resource_name: str) -> str:

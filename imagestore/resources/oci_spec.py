@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cgroup import check_unified
-from imagestore.resources.integers import INT64, UINT16, UINT64, fitting
+from imagestore.resources.quantity import INT64, UINT16, UINT64, fitting
 from imagestore.resources.windows import Isolation, by_precedence, exclusive_fields
 
 if TYPE_CHECKING:
@@ -122,19 +122,6 @@ def windows_resources(
     if resources.memory_limit_in_bytes:
         result["memory"] = {"limit": fitting(resources.memory_limit_in_bytes, UINT64, "memory limit")}
     return result
-
-
-def restricted_oom_score(wanted: int, *, own: int) -> int:
-    """``process.oomScoreAdj`` for a runtime that lacks the privilege to lower one: no less than its own.
-
-    Args:
-        wanted: of the container.
-        own: of the runtime's process.
-
-    >>> restricted_oom_score(-997, own=0), restricted_oom_score(875, own=0)
-    (0, 875)
-    """
-    return max(wanted, own)
 
 
 def _cpu(resources: LinuxContainerResources) -> Json:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from imagestore.resources.document_members import object_in, objects_in, text_in
+from imagestore.resources.documents import object_in, objects_in, text_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from imagestore.resources.document_members import Document
+    from imagestore.resources.documents import Document
 
 OPERATING_SYSTEMS: Final = ("linux", "windows")
 OS_NAME: Final = "os.name"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import imagestore.resources.hugepages as hugepages
 import imagestore.resources.placement as placement
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.resources.document_members import Document, object_in, objects_in, text_in, wrong
+from imagestore.resources.documents import Document, object_in, objects_in, pod_in, text_in, wrong
 from imagestore.resources.pod import (
     CPU,
     HUGE_PAGES_PREFIX,
@@ -21,12 +21,12 @@ from imagestore.resources.pod import (
     Container,
     Pod,
     Requirements,
+    container_requests,
     is_container_level,
     is_pod_level,
+    with_defaults,
 )
 from imagestore.resources.quantity import MILLI, Quantity, from_json
-from imagestore.resources.totals import container_requests, with_defaults
-from imagestore.resources.workloads import pod_in
 from imagestore.util.known_members import did_you_mean, nearest
 
 if TYPE_CHECKING:

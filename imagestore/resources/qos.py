@@ -9,10 +9,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
-import imagestore.resources.totals as totals
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources.integers import byte_count, quotient
-from imagestore.resources.pod import CPU, MEMORY
+from imagestore.resources.pod import CPU, MEMORY, container_requests
+from imagestore.resources.quantity import byte_count, quotient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,10 +28,6 @@ class QosClass(enum.Enum):
     BEST_EFFORT = "BestEffort"
 
 
-#: The kubelet and kube-proxy themselves.
-SYSTEM_OOM_SCORE: Final = -999
-#: The sandbox (pause) of a pod.
-SANDBOX_OOM_SCORE: Final = -998
 GUARANTEED_OOM_SCORE: Final = -997
 BEST_EFFORT_OOM_SCORE: Final = 1000
 
@@ -118,7 +113,7 @@ def remainder(pod: Pod) -> int:
     own = pod.resources
     if own is None or not pod.has_pod_level_requests or own.request(MEMORY).is_zero:
         return 0
-    of_containers = totals.container_requests(pod).get(MEMORY)
+    of_containers = container_requests(pod).get(MEMORY)
     spoken_for = 0 if of_containers is None else byte_count(of_containers, "memory requests")
     free = byte_count(own.request(MEMORY), "pod memory request") - spoken_for
     return quotient(free, len(pod.all_containers)) if pod.all_containers else 0

@@ -24,7 +24,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from imagestore.errors import InvalidQuantityError
+from imagestore.errors import InvalidQuantityError, InvalidResourcesError
 from imagestore.util.text import cut
 
 
@@ -39,6 +39,10 @@ class Format(enum.Enum):
 #: Powers of ten that ``scaled`` and ``round_up`` are asked for most.
 NANO: Final = -9
 MILLI: Final = -3
+
+INT64: Final = range(-(2**63), 2**63)
+UINT64: Final = range(2**64)
+UINT16: Final = range(2**16)
 
 MAXIMUM_BINARY: Final = 2**63 - 1
 #: Longest text read; far above what any schema allows, far below what costs anything.
@@ -305,6 +309,45 @@ def from_json(value: str | int | float | None) -> Quantity:
     if isinstance(value, int) and value.bit_length() > _MAXIMUM_BITS:
         raise InvalidQuantityError("", f"needs more than {MAXIMUM_DIGITS} digits")
     return parse(value.strip(_GO_BLANKS) if isinstance(value, str) else str(value))
+
+
+def quotient(dividend: int, divisor: int) -> int:
+    """Division cut towards zero, as Go divides; Python's ``//`` cuts downwards.
+
+    >>> quotient(-7, 2), quotient(7, 2)
+    (-3, 3)
+    """
+    result = abs(dividend) // abs(divisor)
+    return result if (dividend < 0) == (divisor < 0) else -result
+
+
+def clamp(value: int, low: int, high: int) -> int:
+    """The nearest number within low and high."""
+    return max(low, min(value, high))
+
+
+def fitting(value: int, kind: range, what: str) -> int:
+    """The value; InvalidResourcesError if it is outside its field's range, where Kubernetes lets it wrap.
+
+    ``kind`` is INT64, UINT64 or UINT16; ``what`` names the field in the error.
+    """
+    if value not in kind:
+        raise InvalidResourcesError(f"{what}: {_shown(value)} does not fit {kind.start}..{kind.stop - 1}")
+    return value
+
+
+def byte_count(quantity: Quantity, what: str) -> int:
+    """A quantity in whole bytes, rounded up; InvalidResourcesError if it doesn't fit 64 bits."""
+    return fitting(quantity.value(), INT64, what)
+
+
+def milli_cpu(quantity: Quantity, what: str) -> int:
+    """A quantity in thousandths of a CPU, rounded up; InvalidResourcesError if it doesn't fit 64 bits."""
+    return fitting(quantity.milli_value(), INT64, what)
+
+
+def _shown(value: int) -> str:
+    return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
 
 
 def _binary(mantissa: int, exponent: int) -> Quantity:

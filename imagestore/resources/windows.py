@@ -26,13 +26,11 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import MILLI_PER_CPU, Mapping
-from imagestore.resources.integers import INT64, byte_count, clamp, fitting, milli_cpu, quotient
-from imagestore.resources.messages import WindowsContainerResources, WindowsCpuGroupAffinity
+from imagestore.resources.messages import WindowsContainerResources
 from imagestore.resources.pod import CPU, MEMORY
+from imagestore.resources.quantity import INT64, byte_count, clamp, fitting, milli_cpu, quotient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from imagestore.resources.node import KubeletSettings, Node
     from imagestore.resources.pod import Container
 
@@ -48,8 +46,6 @@ class Isolation(enum.Enum):
 MAXIMUM: Final = 10000
 #: The smallest shares of the shipped proposal.
 MINIMUM_SHARES: Final = {Isolation.PROCESS: 5000, Isolation.HYPERVISOR: 10}
-#: Windows numbers processors within groups of so many.
-GROUP_SIZE: Final = 64
 
 
 def cpu_maximum(milli: int, processors: int) -> int:
@@ -72,15 +68,6 @@ def proposed_cpu_count(milli: int) -> int:
     [0, 1, 1, 2, 3]
     """
     return quotient(milli + MILLI_PER_CPU, MILLI_PER_CPU) if milli > 0 else 0
-
-
-def corrected_cpu_count(milli: int) -> int:
-    """The smallest number of whole CPUs that holds a limit, as the kubelet of 1.10 to 1.14 computed the count.
-
-    >>> [corrected_cpu_count(milli) for milli in (0, 1, 999, 1000, 2000)]
-    [0, 1, 1, 1, 2]
-    """
-    return quotient(milli + MILLI_PER_CPU - 1, MILLI_PER_CPU) if milli > 0 else 0
 
 
 def proposed_cpu_shares(milli: int, processors: int, isolation: Isolation) -> int:
@@ -113,7 +100,6 @@ def container_resources(
     node: Node,
     settings: KubeletSettings,
     isolation: Isolation = Isolation.PROCESS,
-    affinity: Iterable[int] = (),
 ) -> WindowsContainerResources:
     """The message for a container; ``settings.mapping`` says by whose rules. Windows has no pod-level resources.
 
@@ -122,7 +108,6 @@ def container_resources(
         node: its processors count.
         settings: of the kubelet.
         isolation: matters to the proposal only.
-        affinity: numbers of the processors it may run on, as CPU and memory managers chose them.
 
     Raises:
         InvalidResourcesError: a number doesn't fit its field.
@@ -130,16 +115,15 @@ def container_resources(
     """
     # Exact, since its bounds hold cpu_maximum within its field; the kubelet's product wraps, and 100E becomes 1.
     milli = container.resources.limit(CPU).milli_value()
-    resources = WindowsContainerResources(
-        memory_limit_in_bytes=byte_count(container.resources.limit(MEMORY), "memory limit"),
-        affinity_cpus=group_affinity(affinity),
-    )
+    memory_limit = byte_count(container.resources.limit(MEMORY), "memory limit")
     if settings.mapping is Mapping.KUBELET:
-        return replace(resources, cpu_maximum=cpu_maximum(milli, node.processors))
+        return WindowsContainerResources(
+            memory_limit_in_bytes=memory_limit, cpu_maximum=cpu_maximum(milli, node.processors)
+        )
     count = fitting(proposed_cpu_count(milli), INT64, "cpu count")
     weighed = milli or milli_cpu(container.resources.request(CPU), "cpu request")
-    return replace(
-        resources,
+    return WindowsContainerResources(
+        memory_limit_in_bytes=memory_limit,
         cpu_count=count,
         cpu_shares=proposed_cpu_shares(weighed, node.processors, isolation),
         cpu_maximum=proposed_cpu_maximum(milli, _divisor(count, node.processors, isolation)),
@@ -158,23 +142,6 @@ def by_precedence(resources: WindowsContainerResources, isolation: Isolation) ->
 def exclusive_fields(resources: WindowsContainerResources) -> tuple[str, ...]:
     """Which of cpu_count, cpu_shares and cpu_maximum are set; 0 counts as not set."""
     return tuple(name for name in ("cpu_count", "cpu_shares", "cpu_maximum") if getattr(resources, name))
-
-
-def group_affinity(processors: Iterable[int]) -> tuple[WindowsCpuGroupAffinity, ...]:
-    """Processor numbers as masks, one for each group of up to 64, sorted by group.
-
-    Raises:
-        InvalidResourcesError: a number is negative, or its group's number doesn't fit 32 bits.
-
-    >>> [(each.cpu_group, each.cpu_mask) for each in group_affinity([0, 2, 65])]
-    [(0, 5), (1, 2)]
-    """
-    masks: dict[int, int] = {}
-    for number in processors:
-        if not 0 <= number < GROUP_SIZE * 2**32:
-            raise InvalidResourcesError(f"processor {number}: expected 0 or more")
-        masks[number // GROUP_SIZE] = masks.get(number // GROUP_SIZE, 0) | 1 << number % GROUP_SIZE
-    return tuple(WindowsCpuGroupAffinity(masks[group], group) for group in sorted(masks))
 
 
 def _divisor(count: int, processors: int, isolation: Isolation) -> int:

@@ -13,9 +13,8 @@ from imagestore.errors import InvalidResourcesError
 from imagestore.node.image_manager import Pod
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.pod_resources import refusal, target_of
-from imagestore.resources.document_members import object_in, objects_in, text_in
+from imagestore.resources.documents import object_in, objects_in, pod_in, text_in
 from imagestore.resources.remarks import remarks
-from imagestore.resources.workloads import pod_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from imagestore.cli.app import App
     from imagestore.cli.node.manifests import Manifest, Manifests
     from imagestore.cli.node.services import Connected
-    from imagestore.resources.document_members import Document
+    from imagestore.resources.documents import Document
 
 #: In the order in which a kubelet needs their images.
 _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")

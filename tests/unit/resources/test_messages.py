@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import hugepages, linux, memory, status
+from imagestore.resources import hugepages, linux
 from imagestore.resources.cpu import Mapping
 from imagestore.resources.messages import HugepageLimit, LinuxContainerResources
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node, SwapBehavior
@@ -131,13 +131,13 @@ def test_version_1_never_lets_a_container_swap() -> None:
 @pytest.mark.parametrize(("request_bytes", "node_memory"), [(1, 0), (2, 1)])
 def test_a_share_of_swap_needs_enough_memory(request_bytes: int, node_memory: int) -> None:
     with pytest.raises(InvalidResourcesError):
-        memory.swap_share(request_bytes, node_memory_bytes=node_memory, node_swap_bytes=1)
+        linux.swap_share(request_bytes, node_memory_bytes=node_memory, node_swap_bytes=1)
 
 
 def test_a_share_of_swap_is_divided_as_floating_point() -> None:
-    assert memory.swap_share(100, node_memory_bytes=300, node_swap_bytes=3000) == 1000
-    assert memory.swap_share(7, node_memory_bytes=10, node_swap_bytes=10) == 7
-    assert memory.swap_share(29, node_memory_bytes=100, node_swap_bytes=100) == 28
+    assert linux.swap_share(100, node_memory_bytes=300, node_swap_bytes=3000) == 1000
+    assert linux.swap_share(7, node_memory_bytes=10, node_swap_bytes=10) == 7
+    assert linux.swap_share(29, node_memory_bytes=100, node_swap_bytes=100) == 28
 
 
 @pytest.mark.parametrize(
@@ -205,30 +205,10 @@ def test_an_odd_page_size_has_no_name(size: int) -> None:
         hugepages.page_size_text(size)
 
 
-def test_page_sizes_of_a_node_come_from_folder_names() -> None:
-    names = [
-        "hugepages-2048kB",
-        "hugepages-1048576kB",
-        "hugepages-64kB",
-        "hugepages-kB",
-        "other",
-        "hugepages-\u0661kB",
-        "hugepages-5MB",
-    ]
-    assert hugepages.sizes_of_node(names) == ("2MB", "1GB", "64KB")
-
-
 def test_a_number_that_does_not_fit_is_refused_not_wrapped() -> None:
     for given in (container("", "memory=8E memory=10E"), container("cpu=10E"), container("", "cpu=9E")):
         with pytest.raises(InvalidResourcesError, match="does not fit"):
             message(given)
-
-
-def test_what_a_running_container_has_is_reported_as_quantities() -> None:
-    found = status.from_linux(message(container("cpu=1m", "cpu=100m memory=1536Mi")))
-    assert (str(found.cpu_request), str(found.cpu_limit), str(found.memory_limit)) == ("2m", "100m", "1536Mi")
-    assert status.from_linux(LinuxContainerResources()) == status.Reported()
-    assert status.from_linux(LinuxContainerResources(cpu_quota=-1, cpu_period=5)) == status.Reported()
 
 
 def test_a_sidecar_has_a_message_of_its_own() -> None:

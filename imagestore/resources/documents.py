@@ -1,22 +1,19 @@
-"""The pod in a document: a pod itself, or the template of an object that makes pods (Deployment, Job, CronJob, ...).
+"""Decoded Kubernetes objects: members of the API's type, and the pod in an object that makes pods (Deployment, Job).
 
-Rule: an object that names its ``kind`` is what that says. Those that are no pods keep one under ``spec.template``, a
-CronJob under ``spec.jobTemplate.spec.template``, a PodTemplate under ``template``. A list of one object, as ``kubectl
-get`` prints it, is that object.
+Rule: an object that has a ``kind`` is of that kind. Kinds that make pods have a pod template in ``spec.template``, a
+CronJob in ``spec.jobTemplate.spec.template``, a PodTemplate in ``template``. A list of one object, as ``kubectl get``
+prints it, counts as that object.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources.document_members import wrong
 from imagestore.util.known_members import did_you_mean, nearest
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from imagestore.resources.document_members import Document
+Document: TypeAlias = Mapping[str, object]
 
 _TEMPLATES: Final = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ("template",))
 #: Kubernetes' own kinds with pods in them, with the version that has each.
@@ -27,6 +24,51 @@ VERSIONS: Final = {
     "": "v1",  # List
 }
 _HINT: Final = "give a pod, or an object with a pod template, such as a Deployment"
+
+
+def object_in(document: Document, name: str, path: str) -> Document:
+    """An object; an empty one where there is none.
+
+    Args:
+        document: has it.
+        name: of the member.
+        path: of the document.
+
+    Raises:
+        InvalidResourcesError: it is of another type.
+    """
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong(f"{path}.{name}", "an object", value)
+    return value
+
+
+def objects_in(document: Document, name: str, path: str) -> list[Document]:
+    """A list of objects; an empty one where there is none. See object_in()."""
+    value = document.get(name) or []
+    if not isinstance(value, list):
+        raise wrong(f"{path}.{name}", "an array", value)
+    for number, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise wrong(f"{path}.{name}[{number}]", "an object", item)
+    return value
+
+
+def text_in(document: Document, name: str, path: str) -> str:
+    """A text; an empty one where there is none. See object_in()."""
+    value = document.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise wrong(f"{path}.{name}", "a string", value)
+    return value
+
+
+def wrong(path: str, expected: str, found: object) -> InvalidResourcesError:
+    """The error for a member of another type."""
+    return InvalidResourcesError(f"{path}: expected {expected}, found {type(found).__name__}")
 
 
 def pod_in(document: Document) -> tuple[Document, str]:
