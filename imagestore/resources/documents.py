@@ -27,15 +27,9 @@ _HINT: Final = "give a pod, or an object with a pod template, such as a Deployme
 
 
 def object_in(document: Document, name: str, path: str) -> Document:
-    """An object; an empty one where there is none.
+    """A member that is an object; empty if it is missing; InvalidResourcesError if it has another type.
 
-    Args:
-        document: has it.
-        name: of the member.
-        path: of the document.
-
-    Raises:
-        InvalidResourcesError: it is of another type.
+    ``path`` is that of the document, for the error.
     """
     value = document.get(name)
     if value is None:
@@ -46,7 +40,7 @@ def object_in(document: Document, name: str, path: str) -> Document:
 
 
 def objects_in(document: Document, name: str, path: str) -> list[Document]:
-    """A list of objects; an empty one where there is none. See object_in()."""
+    """A member that is a list of objects; empty if it is missing. See object_in()."""
     value = document.get(name) or []
     if not isinstance(value, list):
         raise wrong(f"{path}.{name}", "an array", value)
@@ -57,7 +51,7 @@ def objects_in(document: Document, name: str, path: str) -> list[Document]:
 
 
 def text_in(document: Document, name: str, path: str) -> str:
-    """A text; an empty one where there is none. See object_in()."""
+    """A member that is a text; empty if it is missing. See object_in()."""
     value = document.get(name)
     if value is None:
         return ""
@@ -72,13 +66,10 @@ def wrong(path: str, expected: str, found: object) -> InvalidResourcesError:
 
 
 def pod_in(document: Document) -> tuple[Document, str]:
-    """The object that is a pod, or its parts, with its path.
-
-    Args:
-        document: decoded JSON.
+    """The object that is a pod or part of one, and its path.
 
     Raises:
-        InvalidResourcesError: it is another kind of object, or several.
+        InvalidResourcesError: the document is another kind of object, or a list of several.
 
     >>> pod_in({"kind": "Job", "spec": {"template": {"spec": {"containers": []}}}})
     ({'spec': {'containers': []}}, '$.spec.template')
@@ -102,10 +93,10 @@ def pod_in(document: Document) -> tuple[Document, str]:
 
 
 def objects_of(documents: Sequence[Document]) -> list[Document]:
-    """The objects of the documents of one file: those in lists, as ``kubectl get`` prints them, one by one.
+    """The objects of one file, with lists, as ``kubectl get`` prints them, replaced by their items.
 
     Raises:
-        InvalidResourcesError: something else than an object is in a list.
+        InvalidResourcesError: an item isn't an object.
 
     >>> objects_of([{"kind": "PodList", "items": [{"spec": {}}, {"spec": {}}]}])
     [{'kind': 'Pod', 'spec': {}}, {'kind': 'Pod', 'spec': {}}]
@@ -119,14 +110,14 @@ def objects_of(documents: Sequence[Document]) -> list[Document]:
         for number, item in enumerate(items):
             if not isinstance(item, dict):
                 raise wrong(f"{kind[:100]}: $.items[{number}]", "an object", item)
-        # The API itself leaves out the kind of what is in a list of one kind.
+        # In a list of one kind the API omits the kind of the items.
         own = {"kind": kind.removesuffix("List")} if kind != "List" else {}
         found += objects_of([{**own, **item} for item in items])
     return found
 
 
 def is_passed_over(document: Document) -> bool:
-    """Whether an object is of a kind that has no pods, such as a Service; a slip in the name of a kind is none."""
+    """Whether an object has a kind without pods, such as a Service; a misspelled kind with pods doesn't count."""
     kind = document.get("kind")
     if not isinstance(kind, str) or kind in VERSIONS or nearest(kind, filter(None, VERSIONS)):
         return False
@@ -134,7 +125,7 @@ def is_passed_over(document: Document) -> bool:
 
 
 def name_of(document: Document) -> str:
-    """Kind and name of an object, for messages; empty where it says neither.
+    """Kind and name of an object, for messages; empty if it has neither.
 
     >>> name_of({"kind": "Deployment", "metadata": {"name": "web"}})
     'Deployment web'
@@ -145,7 +136,7 @@ def name_of(document: Document) -> str:
 
 
 def _slip(document: Document) -> str:
-    """What may have kept the pod from being found: a slip in the kind, or in a member on the way to the template."""
+    """A hint why no pod was found: a misspelled kind, or a misspelled member on the path to the template."""
     kind = str(document.get("kind"))
     if kind not in VERSIONS:
         return did_you_mean(nearest(kind, filter(None, VERSIONS)))

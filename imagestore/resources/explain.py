@@ -1,13 +1,12 @@
-"""Every number with the formula it comes from and the field it starts at.
+"""Every number with its formula and the field that it is computed from.
 
-A formula is arithmetic that gives the number when it is worked out (``//`` divides integers, ``ceil``, ``floor`` and
-``log2`` are what their names say); where a rule gives the number without arithmetic, it is empty and the source says
-the rule.
+A formula is arithmetic that evaluates to the number (``//`` divides integers). It is empty if a rule gives the number
+without arithmetic; the source then names the rule.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 import imagestore.resources.cpu as cpu
@@ -54,10 +53,10 @@ class ExplainedValue:
     """One number.
 
     Attributes:
-        field: where it goes.
-        value: as it is written there.
-        formula: arithmetic that gives it, or an empty text.
-        source: the field it starts from, with its quantity, or the rule.
+        field: of the message, or the file.
+        value: as written there.
+        formula: arithmetic, or empty.
+        source: the field that it is computed from, with its quantity, or the rule.
     """
 
     field: str
@@ -67,13 +66,13 @@ class ExplainedValue:
 
     def to_json(self) -> dict[str, str]:
         """By the attributes' names."""
-        return {"field": self.field, "value": self.value, "formula": self.formula, "source": self.source}
+        return asdict(self)
 
 
 def linux(
     pod: Pod, container: Container, resources: LinuxContainerResources, *, node: Node, settings: KubeletSettings
 ) -> Iterator[ExplainedValue]:
-    """The lines for a container's message that was computed from the same arguments.
+    """The values of a container's message, which was computed from the same arguments.
 
     Raises:
         InvalidResourcesError: a quantity doesn't fit 64 bits.
@@ -110,11 +109,11 @@ def windows(
     settings: KubeletSettings,
     isolation: Isolation,
 ) -> Iterator[ExplainedValue]:
-    """The lines for a container's message that was computed from the same arguments.
+    """The values of a container's message, which was computed from the same arguments.
 
     Raises:
         InvalidResourcesError: a quantity doesn't fit 64 bits.
-        InvalidQuantityError: a limit is too large to be computed with.
+        InvalidQuantityError: a limit is too large to compute with.
     """
     limit = container.resources.limit(CPU)
     milli, processors = limit.milli_value(), node.processors
@@ -135,12 +134,12 @@ def windows(
 def windows_oci(
     resources: WindowsContainerResources, written: Mapping[str, object], conflict: CpuConflict
 ) -> Iterator[ExplainedValue]:
-    """The lines for what OCI resources say where the message sets more than one CPU control; else none.
+    """The CPU controls of OCI ``windows.resources`` if the message sets more than one; else nothing.
 
     Args:
         resources: the message.
-        written: ``windows.resources`` that came of it.
-        conflict: what decided.
+        written: ``windows.resources`` made from it.
+        conflict: the rule that decided.
     """
     both, cpu = exclusive_fields(resources), written.get("cpu")
     if len(both) < 2 or not isinstance(cpu, dict):
@@ -153,16 +152,10 @@ def windows_oci(
 def files(
     contents: Mapping[str, str], resources: LinuxContainerResources, formula: WeightFormula
 ) -> Iterator[ExplainedValue]:
-    """The lines for what a runtime writes into the control group of a container.
-
-    Args:
-        contents: by file, as :mod:`imagestore.resources.cgroup` computed them.
-        resources: the message they were computed from.
-        formula: for ``cpu.weight``.
-    """
+    """The control group files of a container, as :mod:`imagestore.resources.cgroup` computed them from the message."""
     for name, value in contents.items():
         if name in resources.unified:
-            continue  # told with the message
+            continue  # explained with the message
         if name == "cpu.weight":
             yield ExplainedValue(
                 name, value, _weight(resources.cpu_shares, formula), f"cpu_shares, formula {formula.value}"

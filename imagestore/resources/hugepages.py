@@ -20,7 +20,7 @@ def page_bytes(resource_name: str) -> int:
     """The page size of a resource ``hugepages-<size>``, in bytes.
 
     Raises:
-        InvalidResourcesError: another resource.
+        InvalidResourcesError: it is another resource.
         InvalidQuantityError: the size is no quantity.
 
     >>> page_bytes("hugepages-2Mi")
@@ -32,13 +32,10 @@ def page_bytes(resource_name: str) -> int:
 
 
 def page_size_text(size: int) -> str:
-    """A page size as control groups name it.
-
-    Args:
-        size: bytes.
+    """The name of a page size in control groups.
 
     Raises:
-        InvalidResourcesError: not above zero, or not a whole number, up to 1024, of one unit.
+        InvalidResourcesError: it isn't a whole number from 1 to 1024 of one unit.
 
     >>> page_size_text(2 * 2**20), page_size_text(2**30), page_size_text(65536)
     ('2MB', '1GB', '64KB')
@@ -55,7 +52,7 @@ def page_size_text(size: int) -> str:
 
 
 def expected(resource_name: str, amount: Quantity) -> str:
-    """What the API server expects instead of an amount of ``hugepages-<size>`` that is 0 or more; empty if it takes it.
+    """What the API server expects instead of a non-negative amount of ``hugepages-<size>``; empty if it accepts it.
 
     >>> from imagestore.resources.quantity import parse
     >>> expected("hugepages-2Mi", parse("3Mi")), expected("hugepages-2Mi", parse("4Mi"))
@@ -76,12 +73,12 @@ def expected(resource_name: str, amount: Quantity) -> str:
 
 
 def limits(node_sizes: Sequence[str], *levels: Mapping[str, Quantity]) -> tuple[HugepageLimit, ...]:
-    """One limit for each page size of the node: 0, or what the last level that names it says.
+    """One limit for each page size of the node: that of the last level that names the size, or 0.
 
-    A size the node lacks, or that can't be read, is dropped, as the kubelet does with a line in its log.
+    Sizes that the node lacks, or that can't be read, are dropped, as in the kubelet.
 
     Args:
-        node_sizes: as control groups name them.
+        node_sizes: by their names in control groups.
         levels: limits of the pod, then of the container.
 
     Raises:
@@ -111,9 +108,7 @@ def totals_by_size(requests: Mapping[str, Quantity]) -> dict[int, int]:
 
 
 def by_name(by_size: Mapping[int, int]) -> dict[str, int]:
-    """Bytes for each page size as control groups name it.
-
-    A size they have no name for is dropped, as the kubelet does with a line in its log.
+    """Bytes by the name of the page size in control groups; sizes without a name are dropped, as in the kubelet.
 
     >>> by_name({2 * 2**20: 7, 3_000_000: 8})
     {'2MB': 7}

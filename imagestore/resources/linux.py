@@ -39,7 +39,7 @@ MEMORY_OOM_GROUP: Final = "memory.oom.group"
 
 
 def limit_source(pod: Pod, container: Container, name: str) -> tuple[str, Quantity]:
-    """The field of a container's limit, and its quantity: its own; where it has none (or 0), the pod's."""
+    """The field and the quantity of a container's limit: its own, or the pod's if it has none (or 0)."""
     own = container.resources.limit(name)
     if own.is_zero and pod.pod_level is not None:
         of_pod = pod.pod_level.limit(name)
@@ -49,7 +49,7 @@ def limit_source(pod: Pod, container: Container, name: str) -> tuple[str, Quanti
 
 
 def shares_source(pod: Pod, container: Container, mapping: cpu.Mapping) -> tuple[str, Quantity]:
-    """The field that decides a container's shares, and its quantity."""
+    """The field that decides a container's shares, and the quantity in it."""
     requests = container.resources.requests
     is_given = CPU in requests and (mapping is cpu.Mapping.KUBELET or not requests[CPU].is_zero)
     if is_given:
@@ -63,11 +63,11 @@ def container_resources(
     """The message that the kubelet sends for a container.
 
     Args:
-        pod: whose it is, with the API server's defaults.
+        pod: with the API server's defaults.
         container: one of the pod's.
         node: where it runs.
         settings: of the kubelet.
-        has_exclusive_cpus: the static CPU policy gave it processors of its own, so that no quota is set.
+        has_exclusive_cpus: the static CPU policy gave it exclusive processors, so it has no quota.
 
     Raises:
         InvalidResourcesError: a number doesn't fit its field, or the node's memory isn't known.
@@ -138,14 +138,9 @@ def swap_behavior(pod: Pod, container: Container, *, node: Node, settings: Kubel
 
 
 def swap_share(request: int, *, node_memory_bytes: int, node_swap_bytes: int) -> int:
-    """The part of the node's swap that belongs to a memory request, in bytes.
+    """The part of the node's swap for a memory request, in bytes.
 
-    Divided as floating-point numbers, then cut: the kubelet's own steps, so that the last byte is the same.
-
-    Args:
-        request: bytes.
-        node_memory_bytes: capacity.
-        node_swap_bytes: capacity.
+    Computed in floating point and then truncated, like the kubelet, so that the last byte is the same.
 
     Raises:
         InvalidResourcesError: the node has no memory, or less than requested.
@@ -161,7 +156,7 @@ def swap_share(request: int, *, node_memory_bytes: int, node_swap_bytes: int) ->
 
 
 def swap_max(pod: Pod, container: Container, *, node: Node, settings: KubeletSettings) -> int:
-    """``memory.swap.max`` of a container in bytes; 0 also where no share can be computed, as the kubelet decides."""
+    """``memory.swap.max`` of a container in bytes; 0 also if no share can be computed, as in the kubelet."""
     if swap_behavior(pod, container, node=node, settings=settings) is SwapBehavior.NO_SWAP:
         return 0
     request = byte_count(container.resources.request(MEMORY), "memory request")
@@ -185,10 +180,9 @@ def protection(pod: Pod, container: Container, *, settings: KubeletSettings) -> 
 
 
 def throttle_limit(container: Container, *, node: Node, settings: KubeletSettings) -> int:
-    """``memory.high`` of a container in bytes; 0 when it gets none.
+    """``memory.high`` of a container in bytes; 0 if it has none.
 
-    A multiple of the page size between the request and the limit (or what the node can allocate, without one), at the
-    throttling factor: ``floor((request + factor * (limit - request)) / page) * page``.
+    ``floor((request + factor * (limit - request)) / page) * page``; the default limit is the node's allocatable memory.
     """
     request = byte_count(container.resources.request(MEMORY), "memory request")
     limit = byte_count(container.resources.limit(MEMORY), "memory limit")
@@ -204,7 +198,7 @@ def throttle_limit(container: Container, *, node: Node, settings: KubeletSetting
 
 @dataclass(frozen=True, slots=True)
 class PodCgroup:
-    """A pod's numbers; None where nothing is written.
+    """A pod's numbers; None means that nothing is written.
 
     Attributes:
         cpu_shares: weight.
@@ -223,7 +217,7 @@ class PodCgroup:
     unified: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, object]:
-        """What is written, by the attributes' names; huge pages of sizes that control groups can name."""
+        """The written numbers by attribute name; huge pages by their names in control groups."""
         found: dict[str, object] = {"cpu_shares": self.cpu_shares}
         for name in ("cpu_quota", "cpu_period", "memory_bytes"):
             value = getattr(self, name)

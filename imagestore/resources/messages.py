@@ -1,7 +1,4 @@
-"""The resource messages of the container runtime interface (``runtime.v1``), without its generated code.
-
-Fields have the names and zero values of the protocol: 0 means not set.
-"""
+"""CRI's resource messages (``runtime.v1``) as dataclasses; 0 means not set."""
 
 from __future__ import annotations
 

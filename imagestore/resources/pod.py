@@ -37,9 +37,7 @@ _Part: TypeAlias = "Callable[[Container], Mapping[str, Quantity]]"
 class Requirements:
     """``resources`` of a container or a pod.
 
-    Attributes:
-        requests: what must be there.
-        limits: what must not be exceeded.
+    Both are mappings from resource names (``cpu``, ``memory``, ``hugepages-2Mi``, ...) to quantities.
     """
 
     requests: Mapping[str, Quantity] = field(default_factory=dict, hash=False)
@@ -78,20 +76,19 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod. Ephemeral containers have no resources, so they don't occur.
+    """A pod, without ephemeral containers, which have no resources.
 
     Attributes:
         containers: at least one in a valid pod.
         init_containers: in their order; each has ``is_init``.
         resources: of the pod itself (pod-level resources), or None.
-        overhead: what the sandbox takes besides the containers, from the RuntimeClass.
+        overhead: of the sandbox, in addition to the containers, from the RuntimeClass.
         priority: as admission resolved it, or None.
         priority_class: name of the PriorityClass.
-        annotations: tell static and mirror pods.
+        annotations: identify static and mirror pods.
         name: for messages.
-        os: operating system that its spec (``os.name``), or else its node selector or required node affinity, names;
-            empty where none does.
-        os_source: which of these does; see ``placement``.
+        os: operating system from ``os.name``, node selector or required node affinity; empty if none names one.
+        os_source: which of these names it; see ``placement``.
         runtime_class: name of its RuntimeClass, which chooses the runtime handler.
     """
 
@@ -114,7 +111,7 @@ class Pod:
 
     @property
     def pod_level(self) -> Requirements | None:
-        """The pod's own resources if they name anything that a pod can have: cpu, memory, huge pages."""
+        """The pod's own resources if they have cpu, memory or huge pages; else None."""
         own = self.resources
         if own is None or not any(is_pod_level(name) for name in (*own.requests, *own.limits)):
             return None
@@ -122,14 +119,14 @@ class Pod:
 
     @property
     def has_pod_level_requests(self) -> bool:
-        """Whether the pod's own resources have a request that a pod can have."""
+        """Whether the pod's own resources request cpu, memory or huge pages."""
         return self.resources is not None and any(is_pod_level(name) for name in self.resources.requests)
 
     @property
     def is_critical(self) -> bool:
-        """Whether it is a static or mirror pod, or has the priority of the system's own pods.
+        """Whether it is a static or mirror pod, or has a system priority.
 
-        The class names count too, so that a pod is judged right before admission has resolved its priority.
+        The class names count too, because a pod before admission has no resolved priority.
         """
         source = self.annotations.get(_SOURCE_ANNOTATION, "api")
         return (
@@ -141,25 +138,25 @@ class Pod:
 
     @property
     def is_node_critical(self) -> bool:
-        """Whether the node can't do without it."""
+        """Whether its priority class is system-node-critical."""
         return self.priority_class == SYSTEM_NODE_CRITICAL
 
 
 def is_container_level(name: str) -> bool:
-    """Whether the API server knows this as a resource of a container: its own ones, or one with a domain in front."""
+    """Whether the API server accepts the resource for a container: a native one, or one with a domain prefix."""
     return name in (CPU, MEMORY, EPHEMERAL_STORAGE) or name.startswith(HUGE_PAGES_PREFIX) or "/" in name
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether a pod itself can have this resource."""
+    """Whether the API server accepts the resource for the pod itself."""
     return name in (CPU, MEMORY) or name.startswith(HUGE_PAGES_PREFIX)
 
 
 def with_defaults(pod: Pod) -> Pod:
     """The pod as the API server stores it: a missing request takes its limit; an explicit 0 stays.
 
-    A pod-level request that is missing next to pod-level limits takes the containers' total, else the pod-level limit.
-    Huge pages aren't overcommitted: the pod's limit, by default what its containers may have, is its request.
+    A missing pod-level request next to pod-level limits becomes the containers' total, else the pod-level limit.
+    Huge pages aren't overcommitted: the request is the pod's limit, by default the total of its containers' limits.
     """
     filled = replace(
         pod,
@@ -198,7 +195,7 @@ def container_limits(pod: Pod) -> dict[str, Quantity]:
 
 
 def pod_requests(pod: Pod) -> dict[str, Quantity]:
-    """What the scheduler reserves and the pod's cgroup is sized by."""
+    """The total that the scheduler reserves; also the requests of the pod's control group."""
     total = container_requests(pod)
     if pod.has_pod_level_requests and pod.resources is not None:
         total.update({name: amount for name, amount in pod.resources.requests.items() if is_pod_level(name)})
@@ -207,7 +204,7 @@ def pod_requests(pod: Pod) -> dict[str, Quantity]:
 
 
 def pod_limits(pod: Pod) -> dict[str, Quantity]:
-    """What the pod must not exceed."""
+    """The limits of the pod's control group."""
     total = container_limits(pod)
     own = pod.pod_level
     if own is not None:
@@ -219,9 +216,9 @@ def pod_limits(pod: Pod) -> dict[str, Quantity]:
 
 
 def effective_limits(pod: Pod) -> Iterator[Mapping[str, Quantity]]:
-    """The limits that count for each container: its own; an init container's with those of the sidecars before it.
+    """The limits by which the kubelet decides whether every container of a pod has a limit.
 
-    The kubelet asks these, not the container's own, whether every container of a pod has a limit.
+    A container's own; those of an init container together with those of the sidecars before it.
     """
     for container in pod.containers:
         yield container.resources.limits

@@ -20,6 +20,7 @@ exponents outside 32 bits are refused, where it lets them wrap.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Final
@@ -68,6 +69,7 @@ _GO_BLANKS: Final = (
 )
 
 
+@functools.total_ordering
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """``mantissa * 10**exponent``, exactly; equal when the numbers are, whatever the format.
@@ -76,7 +78,7 @@ class Quantity:
         mantissa: without trailing zeros (they go into the exponent).
         exponent: power of ten; 0 for zero.
         format: how it is printed.
-        written: as it was written, for messages; empty for what was computed.
+        written: the original text, for messages; empty if it was computed.
 
     Raises:
         InvalidQuantityError: the mantissa has more than MAXIMUM_DIGITS digits.
@@ -109,7 +111,7 @@ class Quantity:
 
     @property
     def as_written(self) -> str:
-        """As it was written, not too long; of what was computed the canonical text."""
+        """The original text, shortened; the canonical text if it was computed."""
         return cut(self.written, _MOST_SHOWN) or str(self)
 
     @property
@@ -118,23 +120,15 @@ class Quantity:
         return (self.mantissa > 0) - (self.mantissa < 0)
 
     def value(self) -> int:
-        """The number as an integer, rounded away from zero; exact, also outside 64 bits.
-
-        Raises:
-            InvalidQuantityError: it has more than MAXIMUM_DIGITS digits.
-        """
+        """As an integer, see scaled()."""
         return self.scaled(0)
 
     def milli_value(self) -> int:
-        """The number in thousandths, rounded away from zero; exact, also outside 64 bits.
-
-        Raises:
-            InvalidQuantityError: it has more than MAXIMUM_DIGITS digits.
-        """
+        """In thousandths, see scaled()."""
         return self.scaled(MILLI)
 
     def scaled(self, scale: int) -> int:
-        """The number in units of ``10**scale``, rounded away from zero.
+        """In units of ``10**scale``, rounded away from zero; exact, also outside 64 bits.
 
         Raises:
             InvalidQuantityError: it has more than MAXIMUM_DIGITS digits.
@@ -181,17 +175,8 @@ class Quantity:
     def __lt__(self, other: Quantity) -> bool:
         return self.compare(other) < 0
 
-    def __le__(self, other: Quantity) -> bool:
-        return self.compare(other) <= 0
-
-    def __gt__(self, other: Quantity) -> bool:
-        return self.compare(other) > 0
-
-    def __ge__(self, other: Quantity) -> bool:
-        return self.compare(other) >= 0
-
     def compare(self, other: Quantity) -> int:
-        """-1, 0 or 1: this number is smaller, equal or larger; also where the sum couldn't be computed."""
+        """-1, 0 or 1 if this number is smaller, equal or larger; also for numbers too large to add."""
         if self.sign != other.sign or self.is_zero:
             return (self.sign > other.sign) - (self.sign < other.sign)
         magnitude = self._digits() + self.exponent - other._digits() - other.exponent
@@ -256,9 +241,6 @@ def _ten_to(exponent: int) -> int:
 
 def parse(text: str) -> Quantity:
     """Read a quantity.
-
-    Args:
-        text: as in a pod's resources; blanks around it are not allowed.
 
     Raises:
         InvalidQuantityError: it breaks the grammar, is longer than MAXIMUM_TEXT, or its exponent needs over 32 bits.

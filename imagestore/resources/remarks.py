@@ -40,12 +40,9 @@ _AMOUNTS: Final = ("requests", "limits")
 
 
 def remarks(document: Document, pod: Pod, *, is_about_numbers: bool = True) -> Iterator[str]:
-    """What to say about a document.
+    """What is doubtful about a document and the pod that was read from it.
 
-    Args:
-        document: decoded JSON.
-        pod: what reading made of it.
-        is_about_numbers: whether they are shown; then it is said whose they are.
+    ``is_about_numbers``: numbers are shown, so name the pod that they belong to.
     """
     yield from _versions(document, "$")
     found, path = pod_in(document)
@@ -54,12 +51,12 @@ def remarks(document: Document, pod: Pod, *, is_about_numbers: bool = True) -> I
         yield f"{str(kind)[:100]}: the numbers are those of one pod of it, {path}"
     yield from _unknown_members(found, path)
     spec = object_in(found, "spec", path) if "spec" in found else found
-    yield from placement.contradictions(placement.words(spec, path))
+    yield from placement.contradictions(placement.os_constraints(spec, path))
     yield from amount_remarks(pod)
 
 
 def _versions(document: Document, path: str) -> Iterator[str]:
-    """Versions in which no Kubernetes has the kind, of an object, and of the one in a list."""
+    """An API version that doesn't have the object's kind; also for the object in a list."""
     kind, version = document.get("kind"), document.get("apiVersion")
     known = VERSIONS.get(kind.removesuffix("List")) if isinstance(kind, str) else None
     if known is not None and version is not None and version != known:
@@ -90,7 +87,7 @@ def _table(document: Document) -> Table:
 
 
 def amount_remarks(pod: Pod) -> Iterator[str]:
-    """What is doubtful about the amounts of a pod; one remark for each amount at most."""
+    """What is doubtful about the amounts of a pod; at most one remark for each amount."""
     for container in pod.all_containers:
         yield from _of(container.resources, f"container {container.name}" if container.name else "container")
     if pod.resources is not None:
@@ -145,7 +142,7 @@ def _processors(amount: Quantity) -> str:
 
 
 def _meant(amount: Quantity, written: str, instead: str) -> str:
-    """The amount with another unit than was written; empty where it was written otherwise."""
+    """The amount with the unit ``instead``; empty unless its unit is ``written``."""
     found = _NUMBER.fullmatch(amount.as_written)
     return f"{found[1]}{instead}" if found is not None and found[2] == written else ""
 

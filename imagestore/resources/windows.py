@@ -1,21 +1,21 @@
-"""A container's limits as ``WindowsContainerResources``, by today's kubelet and by the CRI proposal of 2018.
+"""A container's limits as ``WindowsContainerResources``, by today's kubelet or by the CRI proposal of 2018.
 
-Today's kubelet sets the memory limit and ``cpu_maximum``, the same for process and Hyper-V isolation:
+Today's kubelet sets the memory limit and ``cpu_maximum``, for both kinds of isolation:
 
     cpu_maximum = 10 * milli // processors                        within 1..10000, 0 without a limit
 
-The proposal sets all of them, from the limit in thousandths of a CPU (shares from the request, if there is no limit):
+The proposal sets all fields, from the limit in thousandths of a CPU (shares from the request if there is no limit):
 
-    cpu_count   = (milli + 1000) // 1000                          as printed there: a whole number of CPUs gets one more
+    cpu_count   = (milli + 1000) // 1000                          as printed: a whole number of CPUs gets one more
     cpu_shares  = milli * (10000 - low) // processors // 1000     within low..10000, low 5000 (process) or 10 (Hyper-V)
     cpu_maximum = 10000 * milli // (processors * 1000)            within 1..10000; process isolation
                   10000 * milli // (cpu_count * 1000)             within 1..10000; Hyper-V: of the guest's processors
 
-The proposal gives no formula for shares; this one is what Kubernetes 1.10 to 1.14 shipped for it. It divides before it
-multiplies in cpu_maximum, which would be 0 below one whole CPU for each processor; we multiply first.
+The proposal has no formula for shares; this one is from Kubernetes 1.10 to 1.14. Its cpu_maximum divides before it
+multiplies, which would give 0 below one CPU for each processor; we multiply first.
 
-Under process isolation the three exclude each other, and ``by_precedence`` keeps the first of count, shares, maximum.
-Under Hyper-V a count sizes the guest and a maximum applies to each of its processors, so all stay.
+Under process isolation the three fields exclude each other; ``by_precedence`` keeps the first of count, shares,
+maximum. Under Hyper-V the count sizes the guest and the maximum applies to its processors, so all stay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Isolation(enum.Enum):
-    """How a Windows container is kept apart from its host."""
+    """How a Windows container is isolated from its host."""
 
     PROCESS = "process"
     HYPERVISOR = "hypervisor"
@@ -49,11 +49,7 @@ MINIMUM_SHARES: Final = {Isolation.PROCESS: 5000, Isolation.HYPERVISOR: 10}
 
 
 def cpu_maximum(milli: int, processors: int) -> int:
-    """``cpu_maximum`` of today's kubelet: hundredths of a percent of all processors.
-
-    Args:
-        milli: the limit in thousandths; 0 for none.
-        processors: logical processors of the node.
+    """``cpu_maximum`` of today's kubelet: hundredths of a percent of all processors of the node; 0 for no limit.
 
     >>> [cpu_maximum(100, 4), cpu_maximum(1000, 8), cpu_maximum(1, 64), cpu_maximum(10_000, 4), cpu_maximum(0, 4)]
     [250, 1250, 1, 10000, 0]
@@ -62,7 +58,7 @@ def cpu_maximum(milli: int, processors: int) -> int:
 
 
 def proposed_cpu_count(milli: int) -> int:
-    """``cpu_count`` of the proposal, as printed: one more than the whole CPUs of the limit.
+    """``cpu_count`` of the proposal: one more than the whole CPUs of the limit.
 
     >>> [proposed_cpu_count(milli) for milli in (0, 1, 999, 1000, 2000)]
     [0, 1, 1, 2, 3]
@@ -71,7 +67,7 @@ def proposed_cpu_count(milli: int) -> int:
 
 
 def proposed_cpu_shares(milli: int, processors: int, isolation: Isolation) -> int:
-    """``cpu_shares`` of the proposal, by the formula that was shipped; 0 for 0.
+    """``cpu_shares`` of the proposal; 0 for 0.
 
     >>> proposed_cpu_shares(500, 2, Isolation.HYPERVISOR), proposed_cpu_shares(500, 2, Isolation.PROCESS)
     (2497, 5000)
@@ -82,11 +78,9 @@ def proposed_cpu_shares(milli: int, processors: int, isolation: Isolation) -> in
 
 
 def proposed_cpu_maximum(milli: int, processors: int) -> int:
-    """``cpu_maximum`` of the proposal.
+    """``cpu_maximum`` of the proposal; 0 for no limit.
 
-    Args:
-        milli: the limit in thousandths; 0 for none.
-        processors: the node's under process isolation, the container's count under Hyper-V.
+    ``processors``: the node's under process isolation, the container's count under Hyper-V.
 
     >>> proposed_cpu_maximum(1000, 4), proposed_cpu_maximum(1000, proposed_cpu_count(1000))
     (2500, 5000)
@@ -101,19 +95,15 @@ def container_resources(
     settings: KubeletSettings,
     isolation: Isolation = Isolation.PROCESS,
 ) -> WindowsContainerResources:
-    """The message for a container; ``settings.mapping`` says by whose rules. Windows has no pod-level resources.
+    """The message for a container with the API server's defaults; Windows has no pod-level resources.
 
-    Args:
-        container: with the API server's defaults.
-        node: its processors count.
-        settings: of the kubelet.
-        isolation: matters to the proposal only.
+    ``settings.mapping`` selects the rules; the isolation matters to the proposal only.
 
     Raises:
         InvalidResourcesError: a number doesn't fit its field.
         InvalidQuantityError: a limit is too large to be computed with.
     """
-    # Exact, since its bounds hold cpu_maximum within its field; the kubelet's product wraps, and 100E becomes 1.
+    # Exact, since cpu_maximum is clamped. In the kubelet the product overflows: 100E becomes 1.
     milli = container.resources.limit(CPU).milli_value()
     memory_limit = byte_count(container.resources.limit(MEMORY), "memory limit")
     if settings.mapping is Mapping.KUBELET:
@@ -131,7 +121,7 @@ def container_resources(
 
 
 def by_precedence(resources: WindowsContainerResources, isolation: Isolation) -> WindowsContainerResources:
-    """Under process isolation only the first of count, shares and maximum that is set; unchanged under Hyper-V."""
+    """Under process isolation keep only the first of count, shares and maximum that is set."""
     if isolation is Isolation.HYPERVISOR:
         return resources
     if resources.cpu_count > 0:
