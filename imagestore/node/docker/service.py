@@ -195,8 +195,7 @@ class DockerImageService:
         return found
 
     def close(self) -> None:
-        """See ImageService."""
-        self._connection.close()
+        """See ImageService; every call has closed its own connection."""
 
     def _pull(
         self,
