@@ -50,13 +50,7 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """One removal, successful or failed.
-
-    Attributes:
-        image: to remove.
-        reason: why.
-        error: text of the failure; empty on success.
-    """
+    """One removal; ``error`` is empty if it succeeded."""
 
     image: ImageUse
     reason: Reason
@@ -69,13 +63,12 @@ class CollectionReport:
 
     Attributes:
         is_dry_run: nothing was removed.
-        disk: usage at the time; in a dry run as if the images to remove by age were gone; None if the round failed
-            before it was read.
-        target_bytes: how much to free; None if the disk was below the high threshold, or everything was to go.
-        removed: removed images in order.
+        disk: usage; in a dry run without the images to remove by age; None if the round failed before.
+        target_bytes: how much to free; None if the disk was below the high threshold, or for all images.
+        removed: removals in order.
         failed: failed removals.
         spared: images that stayed, and why.
-        freed_bytes: freed for space, by listed sizes; without what was removed by age.
+        freed_bytes: freed for space (not by age), by listed sizes.
     """
 
     is_dry_run: bool
@@ -92,7 +85,7 @@ class CollectionReport:
         return max(0, (self.target_bytes or 0) - self.freed_bytes)
 
     def note(self, removals: Iterable[Removal]) -> None:
-        """Add removals to the successful and to the failed ones."""
+        """Add removals to ``removed`` or ``failed``."""
         for each in removals:
             (self.failed if each.error else self.removed).append(each)
 
@@ -108,7 +101,7 @@ class CollectionPolicy:
         maximum_age: images unused for longer are removed whatever the usage; zero means no limit.
 
     Raises:
-        InvalidInputError: in the kubelet's words; an age is negative, which would make every image too old.
+        InvalidInputError: a value is out of range, in the kubelet's words; or an age is negative.
     """
 
     high_percent: int = 85
@@ -223,7 +216,7 @@ def candidates(
 
 
 def is_too_old(image: ImageUse, policy: CollectionPolicy, now: int) -> bool:
-    """Whether the image was unused for longer than the maximum age; never used counts as that."""
+    """Whether the image was never used, or not for longer than the maximum age."""
     return image.last_used is None or now - image.last_used > policy.maximum_age.nanoseconds
 
 
@@ -262,12 +255,9 @@ def remove_old(
 
 @dataclass(frozen=True, slots=True)
 class FreedSpace:
-    """The result of freeing space.
+    """The removals in order, failed ones too, and the images that stayed.
 
-    Attributes:
-        tried: removals in order, failed ones too.
-        spared: images that stayed, and why.
-        freed_bytes: by listed sizes; too high where images share layers.
+    ``freed_bytes`` adds up listed sizes, which is too much if images share layers.
     """
 
     tried: tuple[Removal, ...]

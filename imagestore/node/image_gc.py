@@ -77,21 +77,20 @@ class ImageCollector:
     """Collects images of one image service; safe from any thread.
 
     Attributes:
-        policy: thresholds and ages.
         last_report: of the last round, also if it failed; None before the first.
 
     Args:
-        service: the image service to collect.
+        service: the image service.
         policy: thresholds and ages.
         gates: feature gates.
         disk: reads the usage of the image file system; by default of the first one that the service names.
-        sandbox_image: spared even if the service doesn't pin it; empty leaves that to the service.
+        sandbox_image: spared even if the service doesn't pin it.
         recorder: receives events.
         node: the object of the events.
         metrics: counters; None counts nothing.
         default_handler: name under which the service lists the default runtime handler; empty if it has none.
         records: pull records to prune after each round.
-        state: what earlier processes saw; the clock must then count from 1970.
+        state: of earlier processes; the clock must then count from 1970.
         clock: monotonic nanoseconds.
     """
 
@@ -130,13 +129,10 @@ class ImageCollector:
             self._detector.records = {use.key: use for use in state.uses}
 
     def detect(self, detected_at: int | None = None) -> frozenset[ImageKey]:
-        """Read which images are present and which are in use: every five minutes, and before each round.
+        """Read which images are present and in use, before each round or instead of it; return the keys in use.
 
         Args:
             detected_at: when new images count as first detected; by default now.
-
-        Returns:
-            The keys in use.
 
         Raises:
             ImageStoreError: the service failed.
@@ -150,10 +146,7 @@ class ImageCollector:
             return self._in_use
 
     def collect(self, *, dry_run: bool = False) -> CollectionReport:
-        """One round: by age, then by space.
-
-        Args:
-            dry_run: only plan; nothing is removed, no event is sent, too little space is no error.
+        """One round: by age, then by space. A dry run removes nothing, sends no event and accepts too little space.
 
         Raises:
             ImageCollectionError: removals failed, or too little could be freed.
@@ -162,11 +155,7 @@ class ImageCollector:
         return self._run(self._round, dry_run=dry_run)
 
     def delete_unused(self, *, dry_run: bool = False, minimum_age: Duration | None = None) -> CollectionReport:
-        """Remove every image that may go, as under disk pressure.
-
-        Args:
-            dry_run: only plan.
-            minimum_age: instead of the policy's.
+        """Remove every image that may go, as under disk pressure; ``minimum_age`` replaces the policy's.
 
         Raises:
             ImageCollectionError: removals failed.
@@ -180,7 +169,7 @@ class ImageCollector:
         return self._run(_free_all, dry_run=dry_run)
 
     def stats(self, without: Container[ImageKey] = ()) -> CollectorStats:
-        """Numbers of the last detection, without some images, such as those that a plan would remove."""
+        """Numbers of the last detection, without the given images, such as those that a plan would remove."""
         with self._lock:
             records = [record for record in self._detector.records.values() if record.key not in without]
             return CollectorStats(

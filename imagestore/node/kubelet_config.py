@@ -99,7 +99,7 @@ class KubeletImageSettings:
         Args:
             value: the object.
             path: of the object in its file, for errors.
-            is_zero_given: take zeros as given, also where the kubelet takes them for missing values.
+            is_zero_given: a zero is a value even where the kubelet replaces it by the default.
 
         Raises:
             ConfigError: a member has the wrong type, or the request timeout isn't positive. faults() checks the rest.
@@ -176,7 +176,7 @@ class KubeletImageSettings:
             yield f"{_INVALID}invalid image pattern in `{_ALLOWLIST}`: {fault}"
 
     def check(self) -> None:
-        """Refuse values that the kubelet would refuse."""
+        """Raise ConfigError with all faults()."""
         faults = self.faults()
         if faults:
             raise ConfigError(aggregate(faults))

@@ -1,7 +1,7 @@
-"""The resources of a pod for the runtime of its handler: CRI messages, checked OCI resources, control group files.
+"""The resources of a pod for its runtime handler: CRI messages, validated OCI resources, control group files.
 
-A handler's platform selects the Linux or the Windows message, its isolation one of the two Windows forms; both come
-from the configuration. A Linux guest under Hyper-V gets the Linux message, because its control groups are Linux.
+The handler's platform selects the Linux or the Windows message, its isolation one of the two Windows forms. A Linux
+guest under Hyper-V gets the Linux message, because its control groups are Linux.
 """
 
 from __future__ import annotations
@@ -57,12 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The runtime's conversion of messages.
-
-    Attributes:
-        weight: formula for ``cpu.weight``.
-        conflict: what to do if more than one CPU control is set on Windows.
-    """
+    """How the runtime converts messages: its ``cpu.weight``, and what it does with several CPU controls on Windows."""
 
     weight: WeightFormula = cgroup.WeightFormula.CURVE
     conflict: CpuConflict = oci_spec.CpuConflict.REFUSE
@@ -75,7 +70,7 @@ class ContainerPlan:
     Attributes:
         name: of the container.
         cri: the CRI message.
-        oci: ``{"linux": {"resources": …}}`` or the same for windows; checked against the specification.
+        oci: ``{"linux": {"resources": …}}`` or the same for windows; validated against the specification.
         oom_score_adj: for the OCI ``process.oomScoreAdj``; None on Windows.
         cgroup_files: content that a runtime writes on Linux, by file.
         lines: every number with its formula and source.
@@ -109,7 +104,7 @@ class PodPlan:
 
 
 def refusal(pod: Pod, target: Target) -> str:
-    """Why a kubelet on the target would refuse the pod; empty if it would run it."""
+    """Why a kubelet on the target would refuse the pod; empty if it would accept it."""
     if not pod.os or pod.os == target.os:
         return ""
     reason = _REFUSALS.get(pod.os_source, "PodOSNotSupported")
@@ -134,14 +129,7 @@ def target_of(config: Config, handler: str, *, host: Platform | None = None) -> 
 def plan(
     pod: Pod, target: Target, *, node: Node, settings: KubeletSettings | None = None, choices: Choices | None = None
 ) -> PodPlan:
-    """Compute the resources of a pod.
-
-    Args:
-        pod: as its author wrote it; defaults are filled in.
-        target: system and handler.
-        node: where it would run.
-        settings: of the kubelet.
-        choices: the runtime's conversion of messages.
+    """Compute the resources of a pod, which are filled in with the API server's defaults first.
 
     Raises:
         InvalidResourcesError: the API server would refuse the pod, or an amount can't be computed or stored.
@@ -186,7 +174,7 @@ def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSetti
         cri=message,
         oci=check_oci({"linux": {"resources": resources}}),
         oom_score_adj=message.oom_score_adj,
-        cgroup_files=dict(files),
+        cgroup_files=files,
         lines=tuple(lines),
     )
 

@@ -98,9 +98,9 @@ class PullManager:
         self._lock = threading.RLock()
 
     def start(self, images: Iterable[ServedImage]) -> None:
-        """At start-up: the intent of an interrupted pull whose image is listed becomes a record without credentials.
+        """At start-up: turn the intents of interrupted pulls whose images are listed into records without credentials.
 
-        Files of older versions are rewritten, as a kubelet does when it starts.
+        Files of older API versions are rewritten, as in the kubelet.
         """
         with self._lock:
             with _warning("pull records keep their older version"):
@@ -118,11 +118,7 @@ class PullManager:
             self._show_counts()
 
     def intend(self, image: str) -> None:
-        """Record that a pull starts.
-
-        Raises:
-            StoreError: it can't be written; the pull must not start.
-        """
+        """Record that a pull starts; if this raises StoreError, the pull must not start."""
         with self._lock:
             pulls = self._running.get(image)
             if pulls is None:
@@ -131,7 +127,7 @@ class PullManager:
             self._show_counts()
 
     def pulled(self, image: str, image_ref: str, used: TrackedCredential | None) -> None:
-        """Turn an intent into a record. If that fails, the intent stays and shows that this node pulled the image."""
+        """Turn an intent into a record. If that fails, the intent stays as proof that this node pulled the image."""
         with self._lock:
             try:
                 self._write(image, image_ref, recorded(used))
@@ -229,7 +225,7 @@ class PullManager:
     def _write(self, image: str, image_ref: str, credentials: PullCredentials | None) -> None:
         """Write or update a record; without credentials only its existence matters.
 
-        An unchanged record gets a new time too: it shows a running collection that the image was pulled meanwhile.
+        An unchanged record gets a new time too, so that a running collection doesn't delete it.
         """
         repository = written_repository(image)
         try:

@@ -1,4 +1,4 @@
-"""Pull intents and pulled records as values, and their JSON form.
+"""Pull intents and pulled records, and their JSON form.
 
 Rule: kubelet.config.k8s.io, kinds ImagePullIntent and ImagePulledRecord; v1beta1 is written, v1alpha1 also read. An
 unknown member is an error, as in the kubelet's strict decoder, so that rewriting a record loses nothing.
