@@ -10,11 +10,10 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import content_pb2 as wire
 from imagestore.containerd._proto.content_pb2_grpc import ContentServicer
-from imagestore.containerd.calls import lease_of, namespace_of, once_unlocked
+from imagestore.containerd.calls import changed_map, checked_mask, lease_of, namespace_of, once_unlocked, timestamp
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.upload import Upload, UploadPart
-from imagestore.containerd.wire import changed_map, checked_mask, timestamp
 from imagestore.content.blob_files import damage_named
 from imagestore.content.disk import translated
 from imagestore.errors import ContentNotFoundError, IngestLockedError, OutOfRangeError
@@ -46,8 +45,8 @@ class ContentService(ContentServicer):
 
     Args:
         workers: the store.
-        collector: is notified of removals.
-        proxy: the one view that all calls get, whatever their headers; None to go by namespaces.
+        collector: notified of removals.
+        proxy: the view for all calls; None for the namespace in each call's headers.
     """
 
     def __init__(self, workers: StoreWorkers, collector: Collector, proxy: ContentView | None = None) -> None:
@@ -119,7 +118,7 @@ class ContentService(ContentServicer):
                 if start > size:
                     raise OutOfRangeError(f"content {found.digest}: offset {start} is behind its end at {size}")
                 end = min(start + request.size, size) if request.size > 0 else size
-                # Read the first piece here: most reads are small, and each further call of a thread costs time.
+                # Read the first piece here: most reads are small, and a further call of a thread costs time.
                 return blob, start, end, _piece(blob, found.digest, end - start, start)
             except BaseException:
                 blob.close()
@@ -200,7 +199,7 @@ class ContentService(ContentServicer):
                 is_first = upload is None
                 upload = upload or Upload(self._space(context), lease_of(context))
                 await once_unlocked(
-                    # The stage has no local name: otherwise the frames of a failure would keep its message in memory.
+                    # No local variable for the stage: in a traceback's frames it would keep the message in memory.
                     functools.partial(self._workers.transfer, _stage(upload, request, answer, is_first=is_first))
                 )
                 yield answer
@@ -209,7 +208,7 @@ class ContentService(ContentServicer):
             if upload is not None:
                 yield answer  # containerd sends its last answer twice
         finally:
-            # Before the status is sent: the caller may then open the ingest again at once, and needs it unlocked.
+            # Before the status is sent, because the caller may open the ingest again at once.
             if upload is not None:
                 await self._workers.transfer(_closing(upload))
 
@@ -218,7 +217,7 @@ class ContentService(ContentServicer):
 
 
 def _piece(blob: BinaryIO, digest: Digest, length: int, position: int) -> bytes:
-    # Not the file's read(): if the caller leaves during a slow read, its lock would block close() on the event loop.
+    # Not the file's read(): during a slow read, its lock would block close() on the event loop.
     with translated("read", blob.name), damage_named(digest):
         return os.pread(blob.fileno(), min(_READ_BYTES, length), position)
 
@@ -233,7 +232,7 @@ def _closing(upload: Upload) -> Stage:
 def _stage(
     upload: Upload, request: wire.WriteContentRequest, answer: wire.WriteContentResponse, *, is_first: bool
 ) -> Stage:
-    """The work that one message asks for; fills the answer."""
+    """The work for one message; fills the answer."""
     piece = UploadPart(request.ref, request.total, request.expected, request.offset, request.data)
 
     def _run_stage(store: ImageStore, token: CancelToken) -> None:

@@ -1,8 +1,8 @@
 """containerd.services.images.v1: named images of a namespace; in the store's own, the handlers' records are among them.
 
-An image that a client makes is a root of its namespace's content from then on. It also becomes a record if it can be
-one (see ``adoption``). If a record has the name already, a client can't make an image of that name. If a client's image
-was there first, the record hides it, and it is removed together with the record.
+An image that a client creates is a root of its namespace's content. It also becomes a record if it can be one (see
+``image_records``). A client can't create an image with the name of a record. If a client's image was there first, the
+record hides it, and it is removed together with the record.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.empty_pb2 import Empty
 
-from imagestore.containerd import image_records, record_sync
+from imagestore.containerd import image_records
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
-from imagestore.containerd.calls import lease_of, namespace_of
+from imagestore.containerd.calls import (
+    changed_map,
+    checked_key,
+    checked_mask,
+    lease_of,
+    namespace_of,
+    seconds,
+    timestamp,
+)
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.image_records import existing_image, foreign_labels
-from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
 from imagestore.errors import (
     AlreadyExistsError,
     ImageNotFoundError,
@@ -51,12 +58,7 @@ _UNPINS: Final = f"labels.{image_records.PINNED_LABEL}"
 
 
 class ImagesService(ImagesServicer):
-    """Serves images.
-
-    Args:
-        workers: the store.
-        collector: is notified of removals.
-    """
+    """Serves images; notifies the collector of removals."""
 
     def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
         self._workers = workers
@@ -149,13 +151,15 @@ class ImagesService(ImagesServicer):
         may_unpin: bool = False,
     ) -> NamedImage:
         """Make a record of a stored image, if it can be one; with ``move``, move the record instead."""
-        if record_sync.reference_of(image) is None:
+        if image_records.reference_of(image) is None:
             return image
         loop = asyncio.get_running_loop()
 
         def _work(store: ImageStore, cancel: CancelToken) -> NamedImage:
             try:
-                return record_sync.RecordUpdate(store, move or _as_it_is, may_unpin, cancel).run(image.name)
+                return image_records.update_record(
+                    store, image.name, move or (lambda image: image), may_unpin=may_unpin, cancel=cancel
+                )
             except ImageNotFoundError:
                 if move is not None:
                     raise
@@ -207,10 +211,6 @@ class _Update:
     is_to_move: bool = False
 
 
-def _as_it_is(image: NamedImage) -> NamedImage:
-    return image
-
-
 def _lease_expiring(store: ImageStore, image: NamedImage, lease: str) -> None:
     """Put an image with a gc.expire label under the caller's lease; others need none (containerd, core/metadata)."""
     if lease and EXPIRE in image.labels:
@@ -222,14 +222,14 @@ def _put(store: ImageStore, image: NamedImage) -> NamedImage:
     """Store a client's image. If records have manifests of the same index, the image keeps those manifests too."""
     image = replace(image, labels=foreign_labels(image.labels))
     if image.namespace == HOME:
-        image = replace(image, also_keeps=record_sync.held_with(store, image))
+        image = replace(image, also_keeps=image_records.held_with(store, image))
     return store.metadata.put_named_image(image)
 
 
 def _check_movable(record: HandlerImage, after: NamedImage) -> None:
     """Refuse to move a record of another handler: only the default handler's is named by a reference alone."""
     checked(after.labels)
-    if record_sync.reference_of(after) is None:
+    if image_records.reference_of(after) is None:
         raise PreconditionError(
             f"image {after.name!r} belongs to runtime handler {record.record.handler!r}, which chose its manifest from"
             f" {record.record.target.digest}",

@@ -1,4 +1,4 @@
-"""containerd.services.version.v1 and introspection.v1: which program answers, and what it is made of."""
+"""containerd.services.version.v1 and introspection.v1: the program's version and its plugins."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ class VersionService(VersionServicer):
 
 
 class IntrospectionService(IntrospectionServicer):
-    """Lists the plugins that exist here, and identifies the server.
-
-    Args:
-        workers: the store.
-    """
+    """Lists the plugins that exist here, and identifies the server."""
 
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers

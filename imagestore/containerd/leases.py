@@ -12,10 +12,9 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import leases_pb2 as wire
 from imagestore.containerd._proto.leases_pb2_grpc import LeasesServicer
-from imagestore.containerd.calls import namespace_of
+from imagestore.containerd.calls import checked_key, namespace_of, timestamp
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.wire import checked_key, timestamp
 from imagestore.errors import InvalidInputError, LeaseNotFoundError, NotFoundError, UnsupportedError
 from imagestore.oci.digest import Digest
 
@@ -36,12 +35,7 @@ _TYPES: Final = (_CONTENT, _IMAGES, _INGESTS)
 
 
 class LeasesService(LeasesServicer):
-    """Serves leases.
-
-    Args:
-        workers: the store.
-        collector: is notified of removals.
-    """
+    """Serves leases; notifies the collector of removals."""
 
     def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
         self._workers = workers

@@ -1,4 +1,4 @@
-"""containerd.services.namespaces.v1: namespaces and labels. Using one makes it; the store's own is always there."""
+"""containerd.services.namespaces.v1: namespaces and labels. Using one creates it; the store's own always exists."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import namespaces_pb2 as wire
 from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesServicer
+from imagestore.containerd.calls import changed_map, checked_mask
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.wire import changed_map, checked_mask
 from imagestore.errors import PreconditionError
 from imagestore.metadata.namespace_api import HOME, checked_namespace
 
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class NamespacesService(NamespacesServicer):
-    """Serves namespaces.
-
-    Args:
-        workers: the store.
-    """
+    """Serves namespaces."""
 
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
