@@ -73,7 +73,7 @@ class Collector:
             try:
                 await self._workers.transfer(lambda store, _: store.collect_garbage())
             except UndeletableError as error:
-                # As in containerd only logged: the file may belong to another program, and every run would fail like this.
+                # As in containerd, only logged: the file may be of another program, and every run would fail like this.
                 _log.warning("not everything can be deleted", extra={"error": str(error), "hint": error.hint})
             finally:
                 # So a run that always fails is delayed like any other.
