@@ -26,7 +26,7 @@ LONGEST_TEXT: Final = 4096
 #: 50 million a second, and thousands of millions of usual expressions.
 MOST_STEPS: Final = 1_000_000_000
 
-#: What RE2 says of an expression that is valid and too big.
+#: RE2's message for a valid expression that is too big.
 _TOO_LARGE: Final = b"pattern too large"
 _QUOTED_OR_ESCAPE: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\(.)", re.DOTALL)
 
@@ -114,7 +114,7 @@ def _compiled(text: str) -> Any:
         raise InvalidInputError(f"regular expression {text!r}: isn't UTF-8") from None
     except re2.error as error:
         reason = error.args[0] if error.args and isinstance(error.args[0], bytes) else str(error).encode()
-        said = f"regular expression {text!r}: {reason.decode('utf-8', 'replace')}"
+        fault = f"regular expression {text!r}: {reason.decode('utf-8', 'replace')}"
         if reason.startswith(_TOO_LARGE):
-            raise UnsupportedExpressionError(said, hint="repeat less") from None
-        raise InvalidInputError(said) from None
+            raise UnsupportedExpressionError(fault, hint="repeat less") from None
+        raise InvalidInputError(fault) from None

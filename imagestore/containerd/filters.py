@@ -51,7 +51,7 @@ _LONGEST_FILTERS: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Selector:
-    """One condition; an empty operator asks whether the field is there."""
+    """One condition; without an operator the field must exist."""
 
     path: tuple[str, ...]
     operator: str = ""

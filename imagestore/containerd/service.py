@@ -132,7 +132,7 @@ class SnapshotsService(SnapshotsServicer):
 
 
 def _no_containers() -> grpc.GenericRpcHandler:
-    """Lists of containers are empty: ``ctr images prune --all`` asks which images they use.
+    """Empty lists of containers, which ``ctr images prune --all`` requests to find the images in use.
 
     Requests are not parsed, and an answer without containers has no bytes, so no message classes are needed.
     """

@@ -164,7 +164,7 @@ class ImageCollector:
         age = self.policy.minimum_age if minimum_age is None else minimum_age
 
         def _free_all(images: list[ImageUse], report: CollectionReport, now: int) -> None:
-            self._free(images, None, report, now, age)
+            self._free(images, report, now, age)
 
         return self._run(_free_all, dry_run=dry_run)
 
@@ -199,8 +199,7 @@ class ImageCollector:
 
     def _round(self, images: list[ImageUse], report: CollectionReport, now: int) -> None:
         policy, remove = self.policy, self._remover(report)
-        tried, images = remove_old(images, policy, now=now, began=self._began, remove=remove)
-        report.note(tried)
+        images = remove_old(images, policy, report, now=now, began=self._began, remove=remove)
         if report.failed:
             listed = aggregate(each.error for each in report.failed)
             message = f"wanted to free images older than {policy.maximum_age}, encountered errors in image deletion: "
@@ -219,7 +218,7 @@ class ImageCollector:
         if report.target_bytes is None:
             report.spared += [(image, Spared.UNTOUCHED) for image in images]
             return
-        self._free(images, report.target_bytes, report, now, policy.minimum_age)
+        self._free(images, report, now, policy.minimum_age)
         if report.freed_bytes < report.target_bytes and not report.is_dry_run:
             message = (
                 f"Insufficient free disk space on the node's image filesystem"
@@ -230,26 +229,15 @@ class ImageCollector:
             self._warn(kubelet_messages.FREE_DISK_SPACE_FAILED, message, report)
             raise ImageCollectionError(message, freed_bytes=report.freed_bytes)
 
-    def _free(
-        self,
-        images: list[ImageUse],
-        target_bytes: int | None,
-        report: CollectionReport,
-        now: int,
-        minimum_age: Duration,
-    ) -> None:
-        result = free_space(images, target_bytes, minimum_age=minimum_age, now=now, remove=self._remover(report))
-        report.note(result.tried)
-        report.spared += result.spared
-        report.freed_bytes = result.freed_bytes
-        failures = [each.error for each in result.tried if each.error]
-        if failures:
-            wanted = _ALL_BYTES if target_bytes is None else target_bytes
+    def _free(self, images: list[ImageUse], report: CollectionReport, now: int, minimum_age: Duration) -> None:
+        free_space(images, report, minimum_age=minimum_age, now=now, remove=self._remover(report))
+        if report.failed:
+            wanted = _ALL_BYTES if report.target_bytes is None else report.target_bytes
             message = (
-                f"wanted to free {wanted} bytes, but freed {result.freed_bytes} bytes space"
-                f" with errors in image deletion: {aggregate(failures)}"
+                f"wanted to free {wanted} bytes, but freed {report.freed_bytes} bytes space"
+                f" with errors in image deletion: {aggregate(each.error for each in report.failed)}"
             )
-            raise ImageCollectionError(message, freed_bytes=result.freed_bytes)
+            raise ImageCollectionError(message, freed_bytes=report.freed_bytes)
 
     def _remover(self, report: CollectionReport) -> Callable[[ImageUse], str]:
         return (lambda _image: "") if report.is_dry_run else self._remove

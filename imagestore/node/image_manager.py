@@ -90,7 +90,7 @@ class EnsureRequest:
 
 
 class PullingTimes(Protocol):
-    """Is told when the pulls of a pod start and end, to measure the pod's start-up."""
+    """Measures a pod's start-up: receives the start and the end of its pulls."""
 
     def started(self, pod_uid: str) -> None:
         """A pull begins."""
@@ -111,7 +111,7 @@ class ImageManager:
         records: pull records; required while KubeletEnsureSecretPulledImages is on.
         recorder: receives the events of requests that have a subject.
         metrics: counters; None counts nothing.
-        pulling_times: is told when the pulls of a pod start and end.
+        pulling_times: receives the start and the end of a pod's pulls.
         clock: monotonic nanoseconds.
 
     Raises:
@@ -177,8 +177,8 @@ class _Attempt:
 
     Attributes:
         policy: in force.
-        present: ``true``, ``false``, or ``unknown`` when it was not asked for or could not be found out.
-        required: whether a pull was needed, in the same words.
+        present: ``true``, ``false``, or ``unknown`` if it was not queried or the query failed.
+        required: whether a pull was needed; the same values.
     """
 
     def __init__(

@@ -87,8 +87,8 @@ def pod_in(document: Document) -> tuple[Document, str]:
         if isinstance(found.get("spec"), dict):
             return found, ".".join(("$", *names))
     if kind is not None:
-        told = f"kind {str(kind)[:100]!r} is no pod, and has no pod template{_slip(document)}"
-        raise InvalidResourcesError(told, hint=_HINT)
+        fault = f"kind {str(kind)[:100]!r} is no pod, and has no pod template{_slip(document)}"
+        raise InvalidResourcesError(fault, hint=_HINT)
     return document, "$"
 
 

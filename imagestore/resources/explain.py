@@ -216,17 +216,17 @@ def _score_source(pod: Pod, container: Container) -> str:
 def _unified(
     key: str, value: str, pod: Pod, container: Container, *, node: Node, settings: KubeletSettings
 ) -> ExplainedValue:
-    asked = container.resources.request(MEMORY)
-    field, source, formula = f"unified[{key}]", _given("requests.memory", asked), ""
+    requested = container.resources.request(MEMORY)
+    field, source, formula = f"unified[{key}]", _given("requests.memory", requested), ""
     if key == MEMORY_OOM_GROUP:
         source = "the kubelet's singleProcessOOMKill is false"
     elif key == MEMORY_SWAP_MAX:
         if swap_behavior(pod, container, node=node, settings=settings) is SwapBehavior.NO_SWAP:
             source = "NoSwap"
         elif value != "0":
-            formula = f"floor({byte_count(asked, 'memory request')} / {node.memory_bytes} * {node.swap_bytes})"
+            formula = f"floor({byte_count(requested, 'memory request')} / {node.memory_bytes} * {node.swap_bytes})"
     elif key == MEMORY_HIGH:
-        request = byte_count(asked, "memory request")
+        request = byte_count(requested, "memory request")
         upper = byte_count(container.resources.limit(MEMORY), "memory limit") or node.allocatable_memory_bytes
         factor, page = settings.memory_throttling_factor, node.page_bytes
         formula = f"floor(({request} + ({upper} - {request}) * {factor}) / {page}) * {page}"
@@ -241,10 +241,10 @@ def _proposed(
     limit = container.resources.limit(CPU)
     milli, source = limit.milli_value(), _given("limits.cpu", limit)
     yield ExplainedValue("cpu_count", str(resources.cpu_count), f"({milli} + 1000) // 1000" if milli else "", source)
-    asked = container.resources.request(CPU)
-    weighed, low = milli or milli_cpu(asked, "cpu request"), MINIMUM_SHARES[isolation]
+    requested = container.resources.request(CPU)
+    weighed, low = milli or milli_cpu(requested, "cpu request"), MINIMUM_SHARES[isolation]
     shares = f"min(max({weighed} * ({MAXIMUM} - {low}) // {processors} // 1000, {low}), {MAXIMUM})" if weighed else ""
-    from_field = source if milli else _given("requests.cpu", asked)
+    from_field = source if milli else _given("requests.cpu", requested)
     yield ExplainedValue("cpu_shares", str(resources.cpu_shares), shares, f"{from_field}; {isolation.value} isolation")
     is_guest = isolation is Isolation.HYPERVISOR and resources.cpu_count
     divisor = resources.cpu_count if is_guest else processors

@@ -37,7 +37,7 @@ class Format(enum.Enum):
     DECIMAL_EXPONENT = "DecimalExponent"
 
 
-#: Powers of ten that ``scaled`` and ``round_up`` are asked for most.
+#: Powers of ten for ``scaled`` and ``round_up``.
 NANO: Final = -9
 MILLI: Final = -3
 

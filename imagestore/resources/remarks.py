@@ -105,9 +105,9 @@ def _in(amounts: Mapping[str, Quantity], what: str) -> Iterator[str]:
         amount = amounts.get(name)
         if amount is None or amount.sign <= 0:
             continue
-        told = _fraction(amount) or _bytes(amount)
-        if told:
-            yield f"{what}.{name} is {amount.as_written}, {told}"
+        problem = _fraction(amount) or _bytes(amount)
+        if problem:
+            yield f"{what}.{name} is {amount.as_written}, {problem}"
     processors = amounts.get(CPU)
     if processors is not None and not processors < MOST_PROCESSORS:
         yield f"{what}.{CPU} is {processors.as_written}, {_processors(processors)}"
