@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
 from imagestore.node.config_members import Members, endpoint_url, positive
-from imagestore.node.edged.members import CONFIG, check_placement, respelled, unknown_edged_members
+from imagestore.node.edged.member_names import CONFIG, check_placement, respelled, unknown_edged_members
 from imagestore.node.edged.proposal import is_proposal, resolve_proposal
 from imagestore.node.edged.settings import (
     DOCKER,
