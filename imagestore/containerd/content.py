@@ -54,7 +54,7 @@ class ContentService(ContentServicer):
         self._collector = collector
         self._proxy = proxy
 
-    async def Info(self, request: wire.InfoRequest, context: Context) -> wire.InfoResponse:  # noqa: N802
+    async def Info(self, request: wire.InfoRequest, context: Context) -> wire.InfoResponse:
         """Size, times and labels of a blob."""
 
         def _work(store: ImageStore) -> wire.InfoResponse:
@@ -63,7 +63,7 @@ class ContentService(ContentServicer):
 
         return await self._workers.quick(_work)
 
-    async def Update(self, request: wire.UpdateRequest, context: Context) -> wire.UpdateResponse:  # noqa: N802
+    async def Update(self, request: wire.UpdateRequest, context: Context) -> wire.UpdateResponse:
         """Change labels."""
 
         def _work(store: ImageStore) -> wire.UpdateResponse:
@@ -78,9 +78,7 @@ class ContentService(ContentServicer):
 
         return await self._workers.quick(_work)
 
-    async def List(  # noqa: N802
-        self, request: wire.ListContentRequest, context: Context
-    ) -> AsyncIterator[wire.ListContentResponse]:
+    async def List(self, request: wire.ListContentRequest, context: Context) -> AsyncIterator[wire.ListContentResponse]:
         """Blobs by digest or label."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> list[wire.Info]:
@@ -91,7 +89,7 @@ class ContentService(ContentServicer):
         for start in range(0, len(found), _LIST_LENGTH):
             yield wire.ListContentResponse(info=found[start : start + _LIST_LENGTH])
 
-    async def Delete(self, request: wire.DeleteContentRequest, context: Context) -> Empty:  # noqa: N802
+    async def Delete(self, request: wire.DeleteContentRequest, context: Context) -> Empty:
         """Remove a blob from the namespace."""
 
         def _work(store: ImageStore) -> Empty:
@@ -105,9 +103,7 @@ class ContentService(ContentServicer):
             self._collector.note_removal()
         return done
 
-    async def Read(  # noqa: N802
-        self, request: wire.ReadContentRequest, context: Context
-    ) -> AsyncIterator[wire.ReadContentResponse]:
+    async def Read(self, request: wire.ReadContentRequest, context: Context) -> AsyncIterator[wire.ReadContentResponse]:
         """A blob's bytes; offsets in the answers count from the requested offset."""
 
         def _begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
@@ -142,7 +138,7 @@ class ContentService(ContentServicer):
                     break
                 data = await self._workers.transfer(_read(end - position, position))
 
-    async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:  # noqa: N802
+    async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:
         """One unfinished write."""
 
         def _work(store: ImageStore) -> wire.StatusResponse:
@@ -155,9 +151,7 @@ class ContentService(ContentServicer):
 
         return await self._workers.quick(_work)
 
-    async def ListStatuses(  # noqa: N802
-        self, request: wire.ListStatusesRequest, context: Context
-    ) -> wire.ListStatusesResponse:
+    async def ListStatuses(self, request: wire.ListStatusesRequest, context: Context) -> wire.ListStatusesResponse:
         """Unfinished writes; a filter may ask for ref."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
@@ -168,7 +162,7 @@ class ContentService(ContentServicer):
 
         return await self._workers.transfer(_work)
 
-    async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:  # noqa: N802
+    async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:
         """Discard an unfinished write. Unlike in containerd, a write that is open can't be discarded."""
 
         def _work(store: ImageStore) -> Empty:
@@ -188,7 +182,7 @@ class ContentService(ContentServicer):
 
         return await once_unlocked(lambda: self._workers.quick(_work))
 
-    async def Write(  # noqa: N802
+    async def Write(
         self, request_iterator: AsyncIterator[wire.WriteContentRequest], context: Context
     ) -> AsyncIterator[wire.WriteContentResponse]:
         """Write messages into an ingest; see ``upload`` for what each message does."""

@@ -66,7 +66,7 @@ class ImagesService(ImagesServicer):
         # Examining an image may read hundreds of megabytes of documents and wait for a verifier.
         self._looks = asyncio.Semaphore(_LOOKS_AT_ONCE)
 
-    async def Get(self, request: wire.GetImageRequest, context: Context) -> wire.GetImageResponse:  # noqa: N802
+    async def Get(self, request: wire.GetImageRequest, context: Context) -> wire.GetImageResponse:
         """One image."""
 
         def _work(store: ImageStore) -> wire.GetImageResponse:
@@ -74,7 +74,7 @@ class ImagesService(ImagesServicer):
 
         return await self._workers.quick(_work)
 
-    async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:  # noqa: N802
+    async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:
         """Images in the order of their names."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListImagesResponse:
@@ -87,7 +87,7 @@ class ImagesService(ImagesServicer):
 
         return await self._workers.transfer(_work)
 
-    async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
+    async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:
         """Name a descriptor; its content may be absent. In the store's namespace, a whole image becomes a record."""
 
         def _work(store: ImageStore, _: CancelToken) -> NamedImage:
@@ -104,7 +104,7 @@ class ImagesService(ImagesServicer):
             image = await self._adopted(context, lent, image)
         return wire.CreateImageResponse(image=_wire(image))
 
-    async def Update(self, request: wire.UpdateImageRequest, context: Context) -> wire.UpdateImageResponse:  # noqa: N802
+    async def Update(self, request: wire.UpdateImageRequest, context: Context) -> wire.UpdateImageResponse:
         """Change labels, annotations or target of an image; a record moves to a target whose content is here."""
         paths = list(request.update_mask.paths)
 
@@ -171,7 +171,7 @@ class ImagesService(ImagesServicer):
         await self._looks.acquire()
         return await self._workers.transfer(_work, held=lent)
 
-    async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:  # noqa: N802
+    async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:
         """Remove an image, or a handler's record. A collection frees its content; with sync, before the answer."""
 
         def _work(store: ImageStore) -> Empty:

@@ -41,7 +41,7 @@ class LeasesService(LeasesServicer):
         self._workers = workers
         self._collector = collector
 
-    async def Create(self, request: wire.CreateRequest, context: Context) -> wire.CreateResponse:  # noqa: N802
+    async def Create(self, request: wire.CreateRequest, context: Context) -> wire.CreateResponse:
         """Make a lease; without a gc.expire label it lives until it is deleted."""
 
         def _work(store: ImageStore) -> wire.CreateResponse:
@@ -55,7 +55,7 @@ class LeasesService(LeasesServicer):
 
         return await self._workers.quick(_work)
 
-    async def Delete(self, request: wire.DeleteRequest, context: Context) -> Empty:  # noqa: N802
+    async def Delete(self, request: wire.DeleteRequest, context: Context) -> Empty:
         """Delete a lease. A collection frees content that only it held; with sync, before the answer."""
 
         def _work(store: ImageStore) -> Empty:
@@ -70,7 +70,7 @@ class LeasesService(LeasesServicer):
             self._collector.note_removal()
         return done
 
-    async def List(self, request: wire.ListRequest, context: Context) -> wire.ListResponse:  # noqa: N802
+    async def List(self, request: wire.ListRequest, context: Context) -> wire.ListResponse:
         """Leases; a filter may ask for id and labels."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListResponse:
@@ -80,7 +80,7 @@ class LeasesService(LeasesServicer):
 
         return await self._workers.transfer(_work)
 
-    async def AddResource(self, request: wire.AddResourceRequest, context: Context) -> Empty:  # noqa: N802
+    async def AddResource(self, request: wire.AddResourceRequest, context: Context) -> Empty:
         """Put content, the name of an image or an unfinished write under a lease."""
 
         def _work(store: ImageStore) -> Empty:
@@ -101,7 +101,7 @@ class LeasesService(LeasesServicer):
 
         return await self._workers.quick(_work)
 
-    async def DeleteResource(self, request: wire.DeleteResourceRequest, context: Context) -> Empty:  # noqa: N802
+    async def DeleteResource(self, request: wire.DeleteResourceRequest, context: Context) -> Empty:
         """Remove a resource from a lease; an absent one is no error."""
 
         def _work(store: ImageStore) -> Empty:
@@ -124,9 +124,7 @@ class LeasesService(LeasesServicer):
         self._collector.note_removal()
         return done
 
-    async def ListResources(  # noqa: N802
-        self, request: wire.ListResourcesRequest, context: Context
-    ) -> wire.ListResourcesResponse:
+    async def ListResources(self, request: wire.ListResourcesRequest, context: Context) -> wire.ListResourcesResponse:
         """The resources of a lease."""
 
         def _work(store: ImageStore) -> wire.ListResourcesResponse:

@@ -27,7 +27,7 @@ class NamespacesService(NamespacesServicer):
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
 
-    async def Get(self, request: wire.GetNamespaceRequest, context: Context) -> wire.GetNamespaceResponse:  # noqa: N802
+    async def Get(self, request: wire.GetNamespaceRequest, context: Context) -> wire.GetNamespaceResponse:
         """One namespace; an unknown one has no labels."""
 
         def _work(store: ImageStore) -> wire.GetNamespaceResponse:
@@ -36,9 +36,7 @@ class NamespacesService(NamespacesServicer):
 
         return await self._workers.quick(_work)
 
-    async def List(  # noqa: N802
-        self, request: wire.ListNamespacesRequest, context: Context
-    ) -> wire.ListNamespacesResponse:
+    async def List(self, request: wire.ListNamespacesRequest, context: Context) -> wire.ListNamespacesResponse:
         """All namespaces; the filter may ask for name and labels."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListNamespacesResponse:
@@ -48,9 +46,7 @@ class NamespacesService(NamespacesServicer):
 
         return await self._workers.transfer(_work)
 
-    async def Create(  # noqa: N802
-        self, request: wire.CreateNamespaceRequest, context: Context
-    ) -> wire.CreateNamespaceResponse:
+    async def Create(self, request: wire.CreateNamespaceRequest, context: Context) -> wire.CreateNamespaceResponse:
         """Make a namespace."""
 
         def _work(store: ImageStore) -> wire.CreateNamespaceResponse:
@@ -60,9 +56,7 @@ class NamespacesService(NamespacesServicer):
 
         return await self._workers.quick(_work)
 
-    async def Update(  # noqa: N802
-        self, request: wire.UpdateNamespaceRequest, context: Context
-    ) -> wire.UpdateNamespaceResponse:
+    async def Update(self, request: wire.UpdateNamespaceRequest, context: Context) -> wire.UpdateNamespaceResponse:
         """Change labels."""
 
         def _work(store: ImageStore) -> wire.UpdateNamespaceResponse:
@@ -77,7 +71,7 @@ class NamespacesService(NamespacesServicer):
 
         return await self._workers.quick(_work)
 
-    async def Delete(self, request: wire.DeleteNamespaceRequest, context: Context) -> Empty:  # noqa: N802
+    async def Delete(self, request: wire.DeleteNamespaceRequest, context: Context) -> Empty:
         """Remove a namespace with nothing in it."""
 
         def _work(store: ImageStore) -> Empty:

@@ -114,14 +114,14 @@ def _names(*files: ModuleType) -> tuple[str, ...]:
 class SnapshotsService(SnapshotsServicer):
     """Reports no snapshots, so that tools see that no image is unpacked here."""
 
-    async def Stat(  # noqa: N802
+    async def Stat(
         self, request: snapshots_pb2.StatSnapshotRequest, context: Context
     ) -> snapshots_pb2.StatSnapshotResponse:
         """No snapshot has this key."""
         namespace_of(context)
         raise NotFoundError(f"snapshot {request.key!r} does not exist: nothing is unpacked here")
 
-    async def List(  # noqa: N802
+    async def List(
         self, request: snapshots_pb2.ListSnapshotsRequest, context: Context
     ) -> AsyncIterator[snapshots_pb2.ListSnapshotsResponse]:
         """An empty list."""
