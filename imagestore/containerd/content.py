@@ -58,7 +58,7 @@ class ContentService(ContentServicer):
         """Size, times and labels of a blob."""
 
         def _work(store: ImageStore) -> wire.InfoResponse:
-            found = self._space(context).get(store, Digest.parse(request.digest))
+            found = self._view(context).get(store, Digest.parse(request.digest))
             return wire.InfoResponse(info=_info(found))
 
         return await self._workers.quick(_work)
@@ -67,14 +67,14 @@ class ContentService(ContentServicer):
         """Change labels."""
 
         def _work(store: ImageStore) -> wire.UpdateResponse:
-            space, digest = self._space(context), Digest.parse(request.info.digest)
+            view, digest = self._view(context), Digest.parse(request.info.digest)
             paths = list(request.update_mask.paths)
             checked_mask(paths, whole=("labels",), keyed=("labels",))
             with store.metadata.exclusive():
-                before = space.get(store, digest)
+                before = view.get(store, digest)
                 labels = changed_map("labels", before.labels, dict(request.info.labels), paths)
-                space.set_labels(store, digest, labels)
-                return wire.UpdateResponse(info=_info(space.get(store, digest)))
+                view.set_labels(store, digest, labels)
+                return wire.UpdateResponse(info=_info(view.get(store, digest)))
 
         return await self._workers.quick(_work)
 
@@ -83,7 +83,7 @@ class ContentService(ContentServicer):
 
         def _work(store: ImageStore, cancel: CancelToken) -> list[wire.Info]:
             wanted = Filter.parse(request.filters)
-            return [_info(each) for each in wanted.among(self._space(context).all(store), _fields, cancel)]
+            return [_info(each) for each in wanted.among(self._view(context).all(store), _fields, cancel)]
 
         found = await self._workers.transfer(_work)
         for start in range(0, len(found), _LIST_LENGTH):
@@ -93,9 +93,9 @@ class ContentService(ContentServicer):
         """Remove a blob from the namespace."""
 
         def _work(store: ImageStore) -> Empty:
-            space, digest = self._space(context), Digest.parse(request.digest)
-            if not space.forget(store, digest):
-                raise ContentNotFoundError(f"content {digest} is not in {space.owner}")
+            view, digest = self._view(context), Digest.parse(request.digest)
+            if not view.forget(store, digest):
+                raise ContentNotFoundError(f"content {digest} is not in {view.owner}")
             return Empty()
 
         done = await self._workers.quick(_work)
@@ -107,7 +107,7 @@ class ContentService(ContentServicer):
         """A blob's bytes; offsets in the answers count from the requested offset."""
 
         def _begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
-            found = self._space(context).get(store, Digest.parse(request.digest))
+            found = self._view(context).get(store, Digest.parse(request.digest))
             blob = store.content.open(found.digest)
             try:
                 size, start = os.fstat(blob.fileno()).st_size, max(request.offset, 0)
@@ -142,12 +142,12 @@ class ContentService(ContentServicer):
         """One unfinished write."""
 
         def _work(store: ImageStore) -> wire.StatusResponse:
-            space = self._space(context)
-            status = space.status(store, request.ref)
+            view = self._view(context)
+            status = view.status(store, request.ref)
             if status is None:
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
-            expected = store.metadata.ingests(space.owner)
-            return wire.StatusResponse(status=_status(space, status, expected))
+            expected = store.metadata.ingests(view.owner)
+            return wire.StatusResponse(status=_status(view, status, expected))
 
         return await self._workers.quick(_work)
 
@@ -155,10 +155,10 @@ class ContentService(ContentServicer):
         """Unfinished writes; a filter may ask for ref."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
-            wanted, space = Filter.parse(request.filters), self._space(context)
-            expected = store.metadata.ingests(space.owner)
-            found = wanted.among(space.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
-            return wire.ListStatusesResponse(statuses=[_status(space, each, expected) for each in found])
+            wanted, view = Filter.parse(request.filters), self._view(context)
+            expected = store.metadata.ingests(view.owner)
+            found = wanted.among(view.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
+            return wire.ListStatusesResponse(statuses=[_status(view, each, expected) for each in found])
 
         return await self._workers.transfer(_work)
 
@@ -166,18 +166,18 @@ class ContentService(ContentServicer):
         """Discard an unfinished write. Unlike in containerd, a write that is open can't be discarded."""
 
         def _work(store: ImageStore) -> Empty:
-            space = self._space(context)
-            if space.status(store, request.ref) is None:
+            view = self._view(context)
+            if view.status(store, request.ref) is None:
                 # containerd's plain content store reports success here, the one with namespaces doesn't.
-                if space.is_proxy:
+                if view.is_proxy:
                     return Empty()
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
-            on_disk = space.ref_on_disk(request.ref)
-            if store.content.status(on_disk) is None and space.ref_of(request.ref) == request.ref:
+            on_disk = view.ref_on_disk(request.ref)
+            if store.content.status(on_disk) is None and view.ref_of(request.ref) == request.ref:
                 on_disk = request.ref  # the write belongs to a pull, not to a client
             if not store.content.abort(on_disk):
                 raise IngestLockedError(f"write {request.ref!r} is going on", hint="end it first")
-            store.metadata.forget_ingest(space.owner, on_disk)
+            store.metadata.forget_ingest(view.owner, on_disk)
             return Empty()
 
         return await once_unlocked(lambda: self._workers.quick(_work))
@@ -191,7 +191,7 @@ class ContentService(ContentServicer):
         try:
             async for request in request_iterator:
                 is_first = upload is None
-                upload = upload or Upload(self._space(context), lease_of(context))
+                upload = upload or Upload(self._view(context), lease_of(context))
                 await once_unlocked(
                     # No local variable for the stage: in a traceback's frames it would keep the message in memory.
                     functools.partial(self._workers.transfer, _stage(upload, request, answer, is_first=is_first))
@@ -206,7 +206,7 @@ class ContentService(ContentServicer):
             if upload is not None:
                 await self._workers.transfer(_closing(upload))
 
-    def _space(self, context: Context) -> ContentView:
+    def _view(self, context: Context) -> ContentView:
         return self._proxy or content_view_of(namespace_of(context))
 
 
@@ -268,8 +268,8 @@ def _info(record: ContentRecord) -> wire.Info:
     )
 
 
-def _status(space: ContentView, status: IngestStatus, known: Mapping[str, tuple[str, str]]) -> wire.Status:
-    expected, _ = known.get(space.ref_on_disk(status.ref), ("", ""))
+def _status(view: ContentView, status: IngestStatus, known: Mapping[str, tuple[str, str]]) -> wire.Status:
+    expected, _ = known.get(view.ref_on_disk(status.ref), ("", ""))
     return wire.Status(
         started_at=timestamp(status.started_at),
         updated_at=timestamp(status.updated_at),

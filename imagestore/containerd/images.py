@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.empty_pb2 import Empty
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 #: Images that are examined at the same time, to decide whether they can be records.
-_LOOKS_AT_ONCE: Final = 4
+_EXAMINATIONS_AT_ONCE: Final = 4
 _UNPINS: Final = f"labels.{image_records.PINNED_LABEL}"
 
 
@@ -64,7 +64,7 @@ class ImagesService(ImagesServicer):
         self._workers = workers
         self._collector = collector
         # Examining an image may read hundreds of megabytes of documents and wait for a verifier.
-        self._looks = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        self._examinations = asyncio.Semaphore(_EXAMINATIONS_AT_ONCE)
 
     async def Get(self, request: wire.GetImageRequest, context: Context) -> wire.GetImageResponse:
         """One image."""
@@ -101,7 +101,7 @@ class ImagesService(ImagesServicer):
 
         with self._workers.hold() as lent:
             image = await self._workers.transfer(_work, held=lent)
-            image = await self._adopted(context, lent, image)
+            image = await self._recorded(lent, image)
         return wire.CreateImageResponse(image=_wire(image))
 
     async def Update(self, request: wire.UpdateImageRequest, context: Context) -> wire.UpdateImageResponse:
@@ -111,7 +111,8 @@ class ImagesService(ImagesServicer):
         def _change(image: NamedImage) -> NamedImage:
             return _updated(image, request.image, paths)
 
-        def _work(store: ImageStore, _: CancelToken) -> _Update:
+        def _work(store: ImageStore, _: CancelToken) -> tuple[NamedImage, bool, bool]:
+            """The image, whether its target changes, and whether it is a record that must still be moved."""
             namespace = namespace_of(context)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
             with store.metadata.exclusive():
@@ -120,30 +121,26 @@ class ImagesService(ImagesServicer):
                 _lease_expiring(store, after, lease_of(context))
                 is_moved = after.target.digest != before.target.digest
                 record = image_records.find(store, before.name) if namespace == HOME else None
-                is_target_given = not paths or "target" in paths
                 if record is None:
-                    return _Update(_put(store, after), is_moved, is_looked_at=is_target_given)
+                    return _put(store, after), is_moved, False
                 if is_moved:
                     _check_movable(record, after)
-                    return _Update(after, is_moved, is_looked_at=True, is_to_move=True)
+                    return after, is_moved, True
                 image_records.relabel(store, record, after.labels, may_unpin=_UNPINS in paths)
-                now = existing_image(store, namespace, before.name)
-                # The handler's platform may have changed since the record was made.
-                return _Update(now, is_moved, is_looked_at=is_target_given)
+                return existing_image(store, namespace, before.name), is_moved, False
 
         with self._workers.hold() as lent:
-            done = await self._workers.transfer(_work, held=lent)
-            image = done.image
-            if done.is_looked_at:
-                move = _change if done.is_to_move else None
-                image = await self._adopted(context, lent, image, move, may_unpin=_UNPINS in paths)
-        if done.is_moved:
+            image, is_moved, is_record_to_move = await self._workers.transfer(_work, held=lent)
+            # Also for an unchanged target: the handler's platform may have changed since the record was made.
+            if _is_target_given(paths):
+                move = _change if is_record_to_move else None
+                image = await self._recorded(lent, image, move, may_unpin=_UNPINS in paths)
+        if is_moved:
             self._collector.note_removal()
         return wire.UpdateImageResponse(image=_wire(image))
 
-    async def _adopted(
+    async def _recorded(
         self,
-        context: Context,
         lent: Lent,
         image: NamedImage,
         move: Callable[[NamedImage], NamedImage] | None = None,
@@ -165,10 +162,10 @@ class ImagesService(ImagesServicer):
                     raise
                 return image  # it was removed in the meantime
             finally:
-                # Released here, since a verifier may still run after the caller has left.
-                loop.call_soon_threadsafe(self._looks.release)
+                # Released here, because a verifier may still run after the call was cancelled.
+                loop.call_soon_threadsafe(self._examinations.release)
 
-        await self._looks.acquire()
+        await self._examinations.acquire()
         return await self._workers.transfer(_work, held=lent)
 
     async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:
@@ -192,23 +189,6 @@ class ImagesService(ImagesServicer):
         else:
             self._collector.note_removal()
         return done
-
-
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """The state of an update after its first step.
-
-    Attributes:
-        image: as stored; for a record that is still to be moved, as it is to become.
-        is_moved: the target changes.
-        is_looked_at: a second step must examine the content: can it be a record, and with which manifest?
-        is_to_move: it is a record that the second step moves.
-    """
-
-    image: NamedImage
-    is_moved: bool
-    is_looked_at: bool
-    is_to_move: bool = False
 
 
 def _lease_expiring(store: ImageStore, image: NamedImage, lease: str) -> None:
@@ -237,9 +217,12 @@ def _check_movable(record: HandlerImage, after: NamedImage) -> None:
         )
 
 
+def _is_target_given(paths: list[str]) -> bool:
+    return not paths or "target" in paths
+
+
 def _updated(before: NamedImage, given: wire.Image, paths: list[str]) -> NamedImage:
-    is_target_given = not paths or "target" in paths
-    if is_target_given:
+    if _is_target_given(paths):
         target, annotations = _target(given), dict(given.target.annotations)
     else:
         target = before.target

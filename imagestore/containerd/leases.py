@@ -45,11 +45,11 @@ class LeasesService(LeasesServicer):
         """Make a lease; without a gc.expire label it lives until it is deleted."""
 
         def _work(store: ImageStore) -> wire.CreateResponse:
-            space = content_view_of(namespace_of(context))
+            view = content_view_of(namespace_of(context))
             checked_key(f"lease {request.id[:100]!r}", request.id)
-            key = space.lease_key(request.id or _new_id())
+            key = view.lease_key(request.id or _new_id())
             lease = store.metadata.create_lease(
-                key, lifetime_seconds=math.inf, labels=dict(request.labels), namespace=space.owner
+                key, lifetime_seconds=math.inf, labels=dict(request.labels), namespace=view.owner
             )
             return wire.CreateResponse(lease=_wire(lease))
 
@@ -84,9 +84,9 @@ class LeasesService(LeasesServicer):
         """Put content, the name of an image or an unfinished write under a lease."""
 
         def _work(store: ImageStore) -> Empty:
-            space, resource = content_view_of(namespace_of(context)), request.resource
+            view, resource = content_view_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
-                lease = _get(store, space, request.id)
+                lease = _get(store, view, request.id)
                 _check_type(resource)
                 if resource.type == _CONTENT:
                     store.metadata.lease_content(lease.id, [Digest.parse(resource.id)])
@@ -95,7 +95,7 @@ class LeasesService(LeasesServicer):
                         raise InvalidInputError("a lease resource of type 'images' needs the name of an image")
                     checked_key(f"image {resource.id[:100]!r}", resource.id)
                     store.metadata.lease_image(lease.id, resource.id, store.config.default_handler)
-                elif not store.metadata.lease_ingest(space.owner, space.ref_on_disk(resource.id), lease.id):
+                elif not store.metadata.lease_ingest(view.owner, view.ref_on_disk(resource.id), lease.id):
                     raise NotFoundError(f"no unfinished write {resource.id!r} to lease")
             return Empty()
 
@@ -105,19 +105,19 @@ class LeasesService(LeasesServicer):
         """Remove a resource from a lease; an absent one is no error."""
 
         def _work(store: ImageStore) -> Empty:
-            space, resource = content_view_of(namespace_of(context)), request.resource
+            view, resource = content_view_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
-                lease = _get(store, space, request.id)
+                lease = _get(store, view, request.id)
                 _check_type(resource)
                 if resource.type == _CONTENT:
                     store.metadata.unlease_content(lease.id, [Digest.parse(resource.id)])
                 elif resource.type == _IMAGES:
                     store.metadata.unlease_image(lease.id, resource.id)
                 else:
-                    on_disk = space.ref_on_disk(resource.id)
-                    _, holder = store.metadata.ingests(space.owner).get(on_disk, ("", ""))
+                    on_disk = view.ref_on_disk(resource.id)
+                    _, holder = store.metadata.ingests(view.owner).get(on_disk, ("", ""))
                     if holder == lease.id:
-                        store.metadata.lease_ingest(space.owner, on_disk, "")
+                        store.metadata.lease_ingest(view.owner, on_disk, "")
             return Empty()
 
         done = await self._workers.quick(_work)
@@ -128,12 +128,12 @@ class LeasesService(LeasesServicer):
         """The resources of a lease."""
 
         def _work(store: ImageStore) -> wire.ListResourcesResponse:
-            space = content_view_of(namespace_of(context))
-            lease = _get(store, space, request.id)
+            view = content_view_of(namespace_of(context))
+            lease = _get(store, view, request.id)
             content = map(str, store.metadata.leased_content(lease.id))
             images = store.metadata.leased_images(lease.id)
-            writes = store.metadata.ingests(space.owner).items()
-            held = sorted(space.ref_of(ref) or ref for ref, (_, holder) in writes if holder == lease.id)
+            writes = store.metadata.ingests(view.owner).items()
+            held = sorted(view.ref_of(ref) or ref for ref, (_, holder) in writes if holder == lease.id)
             listed = ((_CONTENT, content), (_IMAGES, images), (_INGESTS, held))
             return wire.ListResourcesResponse(
                 resources=[wire.Resource(id=name, type=kind) for kind, names in listed for name in names]
@@ -142,11 +142,11 @@ class LeasesService(LeasesServicer):
         return await self._workers.quick(_work)
 
 
-def _get(store: ImageStore, space: ContentView, name: str) -> Lease:
-    lease = store.metadata.lease(space.lease_key(name))
-    if lease is not None and lease.namespace == space.owner:
+def _get(store: ImageStore, view: ContentView, name: str) -> Lease:
+    lease = store.metadata.lease(view.lease_key(name))
+    if lease is not None and lease.namespace == view.owner:
         return lease
-    raise LeaseNotFoundError(f"lease {name!r} is not in namespace {space.owner}")
+    raise LeaseNotFoundError(f"lease {name!r} is not in namespace {view.owner}")
 
 
 def _check_type(resource: wire.Resource) -> None:

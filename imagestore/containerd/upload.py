@@ -61,11 +61,11 @@ class UploadPart:
 
 
 class Upload:
-    """The write of one stream, for the owner of ``space``; calls come one after another, each from any thread."""
+    """The write of one stream, for the owner of ``view``; calls come one after another, each from any thread."""
 
-    def __init__(self, space: ContentView, lease: str) -> None:
-        self._space = space
-        self._lease = space.lease_key(lease)
+    def __init__(self, view: ContentView, lease: str) -> None:
+        self._view = view
+        self._lease = view.lease_key(lease)
         # A cancelled call's thread may still be running when the stream is closed.
         self._lock = threading.Lock()
         self._is_closed = False
@@ -94,7 +94,7 @@ class Upload:
     def status(self, store: ImageStore) -> IngestStatus:
         """Times and total of the ingest; a shared blob's are those of its file."""
         with self._lock:
-            found = self._space.status(store, self.ref)
+            found = self._view.status(store, self.ref)
             if self._shared is None and found is not None:
                 return found
             try:
@@ -124,7 +124,7 @@ class Upload:
             if self._lease and store.metadata.lease(self._lease) is None:
                 raise LeaseNotFoundError(f"lease {self._lease!r} does not exist")
             self._refuse_known(store)
-            if self.expected is not None and not self._space.is_proxy:
+            if self.expected is not None and not self._view.is_proxy:
                 # One call, because the blob may be collected between two.
                 with contextlib.suppress(ContentNotFoundError):
                     self._shared = (self.expected, store.content.info(self.expected).size)
@@ -132,10 +132,10 @@ class Upload:
             self._open_ingest(store)
 
     def _open_ingest(self, store: ImageStore) -> None:
-        on_disk = self._space.ref_on_disk(self.ref)
+        on_disk = self._view.ref_on_disk(self.ref)
         algorithm = self.expected.algorithm if self.expected is not None else _DEFAULT_ALGORITHM
         self._writer = store.content.try_writer(on_disk, algorithm=algorithm, total=self.total)
-        store.metadata.put_ingest(self._space.owner, on_disk, expected=self.expected, lease=self._lease)
+        store.metadata.put_ingest(self._view.owner, on_disk, expected=self.expected, lease=self._lease)
 
     def check(self, store: ImageStore, piece: UploadPart) -> None:
         """Process the total and the expected digest of a message.
@@ -158,7 +158,7 @@ class Upload:
             self.expected = Digest.parse(piece.expected)
 
     def _refuse_known(self, store: ImageStore) -> None:
-        if self.expected is None or self._space.find(store, self.expected) is None:
+        if self.expected is None or self._view.find(store, self.expected) is None:
             return
         if self._lease:
             store.metadata.lease_content(self._lease, [self.expected])
@@ -212,13 +212,13 @@ class Upload:
             self._refuse_closed()
             self._refuse_wrong()
             digest, size = self.digest, self.offset
-            on_disk = self._space.ref_on_disk(self.ref)
-            if self._space.find(store, digest) is not None:
+            on_disk = self._view.ref_on_disk(self.ref)
+            if self._view.find(store, digest) is not None:
                 self.expected = digest
                 self._refuse_known(store)
             self._record(store, digest, size, labels)
             self._publish(store, digest, size)
-            store.metadata.forget_ingest(self._space.owner, on_disk)
+            store.metadata.forget_ingest(self._view.owner, on_disk)
 
     def _refuse_wrong(self) -> None:
         if self.total and self.total != self.offset:
@@ -235,16 +235,16 @@ class Upload:
                 metadata.lease_content(self._lease, [digest])
             if self._writer is not None:
                 # Until the blob is visible, this keeps a sweep from deleting the record.
-                on_disk = self._space.ref_on_disk(self.ref)
-                metadata.put_ingest(self._space.owner, on_disk, expected=digest, lease=self._lease)
-            metadata.record_content(self._space.owner, digest, size)
+                on_disk = self._view.ref_on_disk(self.ref)
+                metadata.put_ingest(self._view.owner, on_disk, expected=digest, lease=self._lease)
+            metadata.record_content(self._view.owner, digest, size)
             if labels:
-                self._space.set_labels(store, digest, labels)
+                self._view.set_labels(store, digest, labels)
 
     def _publish(self, store: ImageStore, digest: Digest, size: int) -> None:
         if self._shared is not None:
             if not store.content.exists(digest):
-                store.metadata.forget_record(self._space.owner, digest)
+                store.metadata.forget_record(self._view.owner, digest)
                 raise ContentNotFoundError(f"content {digest} was collected since then", hint="write it again")
             store.content.make_durable({digest.algorithm})
             return
@@ -255,13 +255,13 @@ class Upload:
             # Another owner has it too. Its writer may have died before the name was durable.
             store.content.make_durable({digest.algorithm})
         except StoreError:
-            store.metadata.forget_record(self._space.owner, digest)
+            store.metadata.forget_record(self._view.owner, digest)
             raise
 
     def _drop(self, store: ImageStore) -> None:
         if self._writer is not None:
             self._writer.abort()
-            store.metadata.forget_ingest(self._space.owner, self._space.ref_on_disk(self.ref))
+            store.metadata.forget_ingest(self._view.owner, self._view.ref_on_disk(self.ref))
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
