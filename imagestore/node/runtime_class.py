@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
+from imagestore.node.config_members import Members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,21 +58,9 @@ def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
             f"object of kind {str(kind)[:50]!r}: expected a RuntimeClass with metadata.name and handler",
             hint="use the output of 'kubectl get runtimeclass -o yaml'",
         )
-    return RuntimeClass(
-        name,
-        handler,
-        _member(document, name, "overhead", "podFixed"),
-        _member(document, name, "scheduling", "nodeSelector"),
-    )
-
-
-def _member(document: Mapping[str, object], name: str, *path: str) -> Mapping[str, object]:
-    found: object = document
-    for part in path:
-        found = found.get(part) if isinstance(found, dict) else None
-        if found is not None and not isinstance(found, dict):
-            raise ConfigError(f"RuntimeClass {name[:100]!r}: {'.'.join(path)}: expected an object")
-    return found if isinstance(found, dict) else {}
+    members = Members(document, f"RuntimeClass {name[:100]!r}")
+    overhead, scheduling = members.below("overhead"), members.below("scheduling")
+    return RuntimeClass(name, handler, overhead.mapping("podFixed"), scheduling.mapping("nodeSelector"))
 
 
 def admit(spec: dict[str, object], given: RuntimeClass) -> list[str]:

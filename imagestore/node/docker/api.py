@@ -72,13 +72,20 @@ def decode(body: bytes, what: str) -> Any:
         raise ImageServiceError(f"{what}: the answer is no JSON") from error
 
 
+def member(value: Any, *path: str) -> Any:
+    """A member of nested objects in an answer; None if an object or the member is missing."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
 def failure(status: int, body: bytes, what: str, *, is_registry: bool = False) -> ImageStoreError:
     """The error for an answer with an error status; ``is_registry``: the engine passes on a registry's status."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         value = None
-    text = value.get("message") if isinstance(value, dict) else None
+    text = member(value, "message")
     message = f"{what}: {text[:_MAX_MESSAGE] if isinstance(text, str) and text else f'HTTP status {status}'}"
     if status == 400:
         return InvalidInputError(message)
@@ -101,13 +108,10 @@ def listed_images(value: Any, what: str) -> list[EngineImage]:
 
 def inspected_image(value: Any, what: str) -> EngineImage:
     """``GET /images/{name}/json``."""
-    image_id = value.get("Id") if isinstance(value, dict) else None
+    image_id, size, user = member(value, "Id"), member(value, "Size"), member(value, "Config", "User")
     # The id becomes part of URL paths.
     if not isinstance(image_id, str) or _ID.fullmatch(image_id) is None:
         raise ImageServiceError(f"{what}: expected an image with an Id")
-    size = value.get("Size")
-    config = value.get("Config")
-    user = config.get("User") if isinstance(config, dict) else None
     return EngineImage(
         id=image_id,
         repo_tags=_names(value.get("RepoTags")),
@@ -120,8 +124,7 @@ def inspected_image(value: Any, what: str) -> EngineImage:
 
 def remote_digest(value: Any, what: str) -> Digest:
     """``GET /distribution/{name}/json``: the digest that the registry has under a name."""
-    descriptor = value.get("Descriptor") if isinstance(value, dict) else None
-    text = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    text = member(value, "Descriptor", "digest")
     try:
         return Digest.parse(text if isinstance(text, str) else "")
     except InvalidDigestError as error:

@@ -156,18 +156,15 @@ def _objects(line: bytes, what: str, *, is_cut: bool = False) -> Iterator[Progre
 
 
 def _progress(value: dict[str, Any]) -> Progress:
-    detail, numbers = value.get("errorDetail"), value.get("progressDetail")
     failed = "errorDetail" in value or "error" in value
-    text = _text(detail.get("message")) if isinstance(detail, dict) else ""
-    problem = text or _text(value.get("error")) or ("the engine reports a failure" if failed else "")
-    code = (_number(detail.get("code")) if isinstance(detail, dict) else None) or 0
-    inside = numbers if isinstance(numbers, dict) else {}
+    text = _text(api.member(value, "errorDetail", "message")) or _text(value.get("error"))
+    code = _number(api.member(value, "errorDetail", "code")) or 0
     return Progress(
         part=_text(value.get("id")),
         status=_text(value.get("status")),
-        current=_number(inside.get("current")),
-        total=_number(inside.get("total")),
-        error=problem,
+        current=_number(api.member(value, "progressDetail", "current")),
+        total=_number(api.member(value, "progressDetail", "total")),
+        error=text or ("the engine reports a failure" if failed else ""),
         code=code if code in _STATUSES else 0,
     )
 
