@@ -9,8 +9,8 @@ import click
 
 from imagestore.cli.exit_codes import say
 from imagestore.cli.render import printable
+from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import InvalidResourcesError
-from imagestore.node.image_manager import Pod
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.pod_resources import refusal, target_of
 from imagestore.resources.documents import object_in, objects_in, pod_in, text_in
@@ -42,7 +42,7 @@ class WantedImage:
 
     container: str
     image: str
-    pod: Pod
+    pod: SandboxMetadata
     policy: PullPolicy | None
     handler: str
 
@@ -138,11 +138,11 @@ def _image(source: Document, image: str, policy: str, path: str, whose: WantedIm
     return WantedImage(whose.container, name, whose.pod, PullPolicy(text) if text else None, whose.handler)
 
 
-def _pod(document: Document, template: Document) -> Pod:
+def _pod(document: Document, template: Document) -> SandboxMetadata:
     """The pod's coordinates: its own, or what the object that makes it lends it."""
     own, maker = object_in(template, "metadata", "$"), object_in(document, "metadata", "$")
     annotations = object_in(own, "annotations", "$.metadata")
-    return Pod(
+    return SandboxMetadata(
         uid=text_in(own, "uid", "$.metadata"),
         namespace=text_in(own, "namespace", "$.metadata") or text_in(maker, "namespace", "$.metadata") or "default",
         name=text_in(own, "name", "$.metadata") or text_in(maker, "name", "$.metadata") or "imagestore",
