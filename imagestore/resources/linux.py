@@ -117,7 +117,7 @@ def _unified(pod: Pod, container: Container, *, node: Node, settings: KubeletSet
         high = throttle_limit(container, node=node, settings=settings)
         if high:
             unified[MEMORY_HIGH] = str(high)
-    return dict(unified)
+    return unified
 
 
 def swap_behavior(pod: Pod, container: Container, *, node: Node, settings: KubeletSettings) -> SwapBehavior:
@@ -242,7 +242,7 @@ def pod_cgroup(pod: Pod, *, node: Node, settings: KubeletSettings) -> PodCgroup:
     """
     pod = settings.seen(pod)
     requests, limits = pod_requests(pod), pod_limits(pod)
-    huge = dict(hugepages.totals_by_size(requests))
+    huge = hugepages.totals_by_size(requests)
     qos = qos_class(pod)
     unified = _pod_unified(byte_count(requests.get(MEMORY, ZERO), "memory requests"), qos, node=node, settings=settings)
     if qos is QosClass.BEST_EFFORT:

@@ -124,18 +124,14 @@ def windows_resources(
 
 
 def _cpu(resources: LinuxContainerResources) -> Json:
-    cpu: Json = {}
-    if resources.cpu_period:
-        cpu["period"] = fitting(resources.cpu_period, UINT64, "cpu period")
-    if resources.cpu_quota:
-        cpu["quota"] = fitting(resources.cpu_quota, INT64, "cpu quota")
-    if resources.cpu_shares:
-        cpu["shares"] = fitting(resources.cpu_shares, UINT64, "cpu shares")
-    if resources.cpuset_cpus:
-        cpu["cpus"] = resources.cpuset_cpus
-    if resources.cpuset_mems:
-        cpu["mems"] = resources.cpuset_mems
-    return cpu
+    cpu: Json = {
+        "period": fitting(resources.cpu_period, UINT64, "cpu period"),
+        "quota": fitting(resources.cpu_quota, INT64, "cpu quota"),
+        "shares": fitting(resources.cpu_shares, UINT64, "cpu shares"),
+        "cpus": resources.cpuset_cpus,
+        "mems": resources.cpuset_mems,
+    }
+    return {name: value for name, value in cpu.items() if value}
 
 
 def _memory(resources: LinuxContainerResources, *, has_swap_controller: bool) -> Json:

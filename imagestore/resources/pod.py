@@ -174,14 +174,9 @@ def with_defaults(pod: Pod) -> Pod:
     limits = {**huge, **own.limits}
     if not limits:
         return filled
-    of_containers = {
-        name: amount
-        for name, amount in container_requests(filled).items()
-        if is_pod_level(name) and not name.startswith(HUGE_PAGES_PREFIX)
-    }
-    by_limit = {name: amount for name, amount in limits.items() if is_pod_level(name)}
-    requests = {**by_limit, **of_containers, **own.requests}
-    return replace(filled, resources=Requirements(dict(requests), dict(limits)))
+    of_containers = {name: amount for name, amount in container_requests(filled).items() if name in (CPU, MEMORY)}
+    requests = {**_pod_level(limits), **of_containers, **own.requests}
+    return replace(filled, resources=Requirements(requests, limits))
 
 
 def container_requests(pod: Pod) -> dict[str, Quantity]:
@@ -197,8 +192,8 @@ def container_limits(pod: Pod) -> dict[str, Quantity]:
 def pod_requests(pod: Pod) -> dict[str, Quantity]:
     """The total that the scheduler reserves; also the requests of the pod's control group."""
     total = container_requests(pod)
-    if pod.has_pod_level_requests and pod.resources is not None:
-        total.update({name: amount for name, amount in pod.resources.requests.items() if is_pod_level(name)})
+    if pod.resources is not None:
+        total.update(_pod_level(pod.resources.requests))
     _add(total, pod.overhead)
     return total
 
@@ -206,9 +201,8 @@ def pod_requests(pod: Pod) -> dict[str, Quantity]:
 def pod_limits(pod: Pod) -> dict[str, Quantity]:
     """The limits of the pod's control group."""
     total = container_limits(pod)
-    own = pod.pod_level
-    if own is not None:
-        total.update({name: amount for name, amount in own.limits.items() if is_pod_level(name)})
+    if pod.resources is not None:
+        total.update(_pod_level(pod.resources.limits))
     for name, amount in pod.overhead.items():
         if name in total and not total[name].is_zero:
             total[name] += amount
@@ -224,6 +218,10 @@ def effective_limits(pod: Pod) -> Iterator[Mapping[str, Quantity]]:
         yield container.resources.limits
     for _, needed in _starting(pod, lambda container: container.resources.limits):
         yield needed
+
+
+def _pod_level(amounts: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    return {name: amount for name, amount in amounts.items() if is_pod_level(name)}
 
 
 def _defaulted(container: Container) -> Container:

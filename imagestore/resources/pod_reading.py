@@ -156,7 +156,7 @@ def _pod(spec: Document, metadata: Document, path: str) -> Pod:
         overhead=_amounts(object_in(spec, "overhead", path), f"{path}.overhead"),
         priority=priority,
         priority_class=text_in(spec, "priorityClassName", path),
-        annotations=dict(annotations),
+        annotations=annotations,
         name=text_in(metadata, "name", "$.metadata"),
         os=os,
         os_source=os_source,
@@ -197,4 +197,4 @@ def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
             found[name] = replace(stored, written="" if value is None else str(value).strip())
         except InvalidQuantityError as error:
             raise InvalidQuantityError(error.text, f"{path}.{name}: {error.reason}", hint=error.hint) from error
-    return dict(found)
+    return found
