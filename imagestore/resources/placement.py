@@ -53,7 +53,11 @@ def os_constraints(spec: Document, path: str) -> list[OsConstraint]:
     for label in _LABELS:
         value = selector.get(label)
         if isinstance(value, str):
-            found.append(OsConstraint(NODE_SELECTOR, f"nodeSelector {label}: {value[:100]}", _known({value})))
+            found.append(
+                OsConstraint(
+                    NODE_SELECTOR, f"nodeSelector {label}: {value[:100]}", frozenset(OPERATING_SYSTEMS) & {value}
+                )
+            )
     affinity = object_in(object_in(spec, "affinity", path), "nodeAffinity", f"{path}.affinity")
     here = f"{path}.affinity.nodeAffinity"
     required = object_in(affinity, _REQUIRED, here)
@@ -89,10 +93,6 @@ def contradictions(constraints: Sequence[OsConstraint]) -> Iterator[str]:
 
 def _allowed(constraints: Sequence[OsConstraint]) -> frozenset[str]:
     return frozenset(OPERATING_SYSTEMS).intersection(*(each.systems for each in constraints))
-
-
-def _known(systems: set[str]) -> frozenset[str]:
-    return frozenset(systems.intersection(OPERATING_SYSTEMS))
 
 
 def _matches(term: Document, os: str, path: str) -> bool:

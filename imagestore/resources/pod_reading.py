@@ -58,15 +58,13 @@ def pod_from_json(document: Document) -> Pod:
         return Pod((_container(document, path, is_init=False),))
     if "requests" in document or "limits" in document:
         return Pod((Container(resources=_requirements(document, path)),))
-    slip = next((f"; {name[:100]!r} is none{did_you_mean(meant)}" for name in document if (meant := _meant(name))), "")
+    known = ("spec", "containers", "resources", "requests", "limits")
+    slips = ((name, nearest(name, known)) for name in document)
+    slip = next((f"; {name[:100]!r} is none{did_you_mean(meant)}" for name, meant in slips if meant), "")
     raise InvalidResourcesError(
         f"document: expected a pod, a pod spec, a container or its resources{slip}",
         hint="it needs one of the members spec, containers, resources, requests and limits",
     )
-
-
-def _meant(name: str) -> str:
-    return nearest(name, ("spec", "containers", "resources", "requests", "limits"))
 
 
 def faults(pod: Pod) -> Iterator[str]:

@@ -111,12 +111,13 @@ def container_resources(
             memory_limit_in_bytes=memory_limit, cpu_maximum=cpu_maximum(milli, node.processors)
         )
     count = fitting(proposed_cpu_count(milli), INT64, "cpu count")
+    of_guest = isolation is Isolation.HYPERVISOR and count > 0
     weighed = milli or milli_cpu(container.resources.request(CPU), "cpu request")
     return WindowsContainerResources(
         memory_limit_in_bytes=memory_limit,
         cpu_count=count,
         cpu_shares=proposed_cpu_shares(weighed, node.processors, isolation),
-        cpu_maximum=proposed_cpu_maximum(milli, _divisor(count, node.processors, isolation)),
+        cpu_maximum=proposed_cpu_maximum(milli, count if of_guest else node.processors),
     )
 
 
@@ -132,10 +133,6 @@ def by_precedence(resources: WindowsContainerResources, isolation: Isolation) ->
 def exclusive_fields(resources: WindowsContainerResources) -> tuple[str, ...]:
     """Which of cpu_count, cpu_shares and cpu_maximum are set; 0 counts as not set."""
     return tuple(name for name in ("cpu_count", "cpu_shares", "cpu_maximum") if getattr(resources, name))
-
-
-def _divisor(count: int, processors: int, isolation: Isolation) -> int:
-    return count if isolation is Isolation.HYPERVISOR and count else processors
 
 
 def _positive(processors: int) -> int:
