@@ -42,9 +42,9 @@ _ORIGINS: Final = {
     "cpu.max": "cpu_quota, cpu_period",
     "cpuset.cpus": "cpuset_cpus",
     "cpuset.mems": "cpuset_mems",
-    "limit_in_bytes": "memory_limit_in_bytes",
-    "max": "memory_limit_in_bytes",
-    "memsw.limit_in_bytes": "memory_swap_limit_in_bytes",
+    "memory.limit_in_bytes": "memory_limit_in_bytes",
+    "memory.max": "memory_limit_in_bytes",
+    "memory.memsw.limit_in_bytes": "memory_swap_limit_in_bytes",
 }
 
 
@@ -160,7 +160,7 @@ def files(
             yield ExplainedValue(
                 name, value, _weight(resources.cpu_shares, formula), f"cpu_shares, formula {formula.value}"
             )
-        elif name == "swap.max":
+        elif name == "memory.swap.max":
             difference = f"{resources.memory_swap_limit_in_bytes} - {resources.memory_limit_in_bytes}"
             yield ExplainedValue(name, value, difference, "memory_swap_limit_in_bytes, memory_limit_in_bytes")
         else:
