@@ -107,14 +107,10 @@ BURSTABLE = container("memory=1Gi", "memory=2Gi")
     ("given", "node", "settings", "swap"),
     [
         (pod(BURSTABLE), V2, SWAPPING, 512 * 2**20),
-        (pod(container("memory=1Gi")), V2, SWAPPING, 512 * 2**20),
         (pod(BURSTABLE), V2, TODAY, 0),
-        (pod(BURSTABLE), V2, KubeletSettings(swap_behavior=SwapBehavior.LIMITED_SWAP, has_node_swap=False), 0),
         (pod(BURSTABLE, priority=2 * 10**9), V2, SWAPPING, 0),
         (pod(container("memory=1Gi", "memory=1Gi"), container("cpu=1")), V2, SWAPPING, 0),
         (pod(container("cpu=1"), BURSTABLE), V2, SWAPPING, 0),
-        (pod(container("cpu=1 memory=1Gi", "cpu=1 memory=1Gi")), V2, SWAPPING, 0),
-        (pod(container("memory=9Gi")), V2, SWAPPING, 0),
         (pod(BURSTABLE), Node(memory_bytes=8 * GIBIBYTE), SWAPPING, 0),
     ],
 )
@@ -126,12 +122,6 @@ def test_swap_belongs_to_burstable_containers_by_their_request(
 
 def test_version_1_never_lets_a_container_swap() -> None:
     assert message(BURSTABLE, settings=SWAPPING).memory_swap_limit_in_bytes == 2 * GIBIBYTE
-
-
-@pytest.mark.parametrize(("request_bytes", "node_memory"), [(1, 0), (2, 1)])
-def test_a_share_of_swap_needs_enough_memory(request_bytes: int, node_memory: int) -> None:
-    with pytest.raises(InvalidResourcesError):
-        linux.swap_share(request_bytes, node_memory_bytes=node_memory, node_swap_bytes=1)
 
 
 def test_a_share_of_swap_is_divided_as_floating_point() -> None:
@@ -224,9 +214,6 @@ def test_a_sidecar_has_a_message_of_its_own() -> None:
         lambda: Node(processors=0),
         lambda: Node(memory_bytes=-1),
         lambda: Node(swap_bytes=2**63),
-        lambda: KubeletSettings(cpu_period=999),
-        lambda: KubeletSettings(cpu_period=1_000_001),
-        lambda: KubeletSettings(memory_throttling_factor=0),
         lambda: KubeletSettings(memory_throttling_factor=float("nan")),
     ],
 )
