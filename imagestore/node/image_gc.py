@@ -162,11 +162,7 @@ class ImageCollector:
             ImageStoreError: the service failed.
         """
         age = self.policy.minimum_age if minimum_age is None else minimum_age
-
-        def _free_all(images: list[ImageUse], report: CollectionReport, now: int) -> None:
-            self._free(images, report, now, age)
-
-        return self._run(_free_all, dry_run=dry_run)
+        return self._run(lambda images, report, now: self._free(images, report, now, age), dry_run=dry_run)
 
     def stats(self, without: Container[ImageKey] = ()) -> CollectorStats:
         """Numbers of the last detection, without the given images, such as those that a plan would remove."""
@@ -189,8 +185,9 @@ class ImageCollector:
         with self._lock:
             report = self.last_report = CollectionReport(dry_run)
             images, report.spared = candidates(self._detector.records.values(), self.detect(now))
-            for _ in (image for image, why in report.spared if why is Spared.NO_ID):
-                self._warn(kubelet_messages.INVALID_IMAGE_ID, "ImageID is not valid, skipping, ImageID: ", report)
+            for _, why in report.spared:
+                if why is Spared.NO_ID:
+                    self._warn(kubelet_messages.INVALID_IMAGE_ID, "ImageID is not valid, skipping, ImageID: ", report)
             try:
                 work(images, report, now)
             finally:
