@@ -200,7 +200,7 @@ def _entry(entry: object, what: str) -> AuthConfig:
     for name in ("username", "password", "auth", "identitytoken", "registrytoken"):
         text = member(entry, name)
         if text is not None and not isinstance(text, str):
-            raise ConfigError(f"{what}: member {name} is no text")
+            raise ConfigError(f"{what}: {name}: expected text, found {type(text).__name__}")
         texts[name] = text or ""
     username, password = texts["username"], texts["password"]
     if texts["auth"]:

@@ -142,7 +142,7 @@ def parse_record(data: bytes, what: str) -> PulledRecord:
     _check_members(value, {"kind", "apiVersion", "lastUpdatedTime", "imageRef", "credentialMapping"}, what)
     mapping = value.get("credentialMapping")
     if not isinstance(mapping, dict | None):
-        raise StoreCorruptError(f"{what}: credentialMapping is no object")
+        raise StoreCorruptError(f"{what}: credentialMapping: expected an object, found {_type_of(mapping)}")
     moment = value.get("lastUpdatedTime")
     credentials = {name: _credentials(each, f"{what}: {name[:200]!r}") for name, each in (mapping or {}).items()}
     return PulledRecord(_text(value, "imageRef", what), _moment(moment, what), credentials)
@@ -150,11 +150,13 @@ def parse_record(data: bytes, what: str) -> PulledRecord:
 
 def _credentials(value: object, what: str) -> PullCredentials:
     if not isinstance(value, dict):
-        raise StoreCorruptError(f"{what}: expected an object")
+        raise StoreCorruptError(f"{what}: expected an object, found {_type_of(value)}")
     _check_members(value, {"kubernetesSecrets", "kubernetesServiceAccounts", "nodePodsAccessible"}, what)
     is_node_accessible = value.get("nodePodsAccessible", False)
     if not isinstance(is_node_accessible, bool):
-        raise StoreCorruptError(f"{what}: nodePodsAccessible is neither true nor false")
+        raise StoreCorruptError(
+            f"{what}: nodePodsAccessible: expected true or false, found {_type_of(is_node_accessible)}"
+        )
     secrets = [
         RecordedSecret(*(_text(each, name, what) for name in ("namespace", "name", "uid", "credentialHash")))
         for each in _objects(value, "kubernetesSecrets", {"uid", "namespace", "name", "credentialHash"}, what)
@@ -170,7 +172,7 @@ def _object(data: bytes, what: str, kind: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise StoreCorruptError(f"{what}: is no JSON") from error
+        raise StoreCorruptError(f"{what}: invalid JSON") from error
     if not isinstance(value, dict) or value.get("kind") != kind or value.get("apiVersion") not in _VERSIONS:
         raise StoreCorruptError(f"{what}: expected kind {kind} of {' or '.join(_VERSIONS)}")
     return value
@@ -181,7 +183,7 @@ def _objects(value: Mapping[str, object], name: str, members: set[str], what: st
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise StoreCorruptError(f"{what}: {name} is no list of objects")
+        raise StoreCorruptError(f"{what}: {name}: expected a list of objects")
     for each in found:
         _check_members(each, members, f"{what}: {name}")
     return found
@@ -193,20 +195,25 @@ def _check_members(value: Mapping[str, object], members: set[str], what: str) ->
         raise StoreCorruptError(f"{what}: unknown member {unknown[0][:100]!r}")
 
 
+def _type_of(value: object) -> str:
+    return type(value).__name__
+
+
 def _text(value: Mapping[str, object], name: str, what: str) -> str:
     text = value.get(name, "")
     if not isinstance(text, str):
-        raise StoreCorruptError(f"{what}: {name} is no text")
+        raise StoreCorruptError(f"{what}: {name}: expected text, found {_type_of(text)}")
     return text
 
 
 def _moment(value: object, what: str) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not _TIME.fullmatch(value):
-        raise StoreCorruptError(f"{what}: lastUpdatedTime is no time")
     try:
-        # It must be writable again: with a year in UTC too.
+        if not isinstance(value, str) or not _TIME.fullmatch(value):
+            raise ValueError
+        # It must be writable again, so its year in UTC must have four digits too.
         return int(datetime.fromisoformat(re.sub(r"\.[0-9]+", "", value)).astimezone(UTC).timestamp())
     except (ValueError, OverflowError) as error:
-        raise StoreCorruptError(f"{what}: lastUpdatedTime is no time") from error
+        expected = "expected a time such as 2026-01-31T12:00:00Z"
+        raise StoreCorruptError(f"{what}: lastUpdatedTime: {expected}, found {str(value)[:50]!r}") from error

@@ -44,7 +44,7 @@ class RuntimeClass:
     def __post_init__(self) -> None:
         if not _HANDLER.fullmatch(self.handler):
             raise ConfigError(
-                f"RuntimeClass {self.name[:100]!r}: handler {self.handler[:100]!r} is no label",
+                f"RuntimeClass {self.name[:100]!r}: handler {self.handler[:100]!r}: expected an RFC 1123 label",
                 hint="at most 63 lower-case letters, digits and hyphens",
             )
 

@@ -69,7 +69,7 @@ def decode(body: bytes, what: str) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ImageServiceError(f"{what}: the answer is no JSON") from error
+        raise ImageServiceError(f"{what}: invalid JSON in the answer") from error
 
 
 def member(value: Any, *path: str) -> Any:

@@ -148,7 +148,7 @@ def _objects(line: bytes, what: str, *, is_cut: bool = False) -> Iterator[Progre
         except (ValueError, RecursionError) as error:
             if is_cut and text.startswith("{"):
                 raise ServiceUnavailableError(f"{what}: the progress ended in the middle of an object") from error
-            raise ImageServiceError(f"{what}: malformed progress: is no JSON") from error
+            raise ImageServiceError(f"{what}: malformed progress: invalid JSON") from error
         if not isinstance(value, dict):
             raise ImageServiceError(f"{what}: malformed progress: expected an object")
         yield _progress(value)
