@@ -95,19 +95,20 @@ class TestDocker(HandlerContract):
     def test_a_tag_of_the_users_own_stays(self, bench: Bench, engine: str) -> None:
         own = bench.service.pull(ImageSpec(bench.again))
         connection = EngineConnection(engine, timeout_seconds=60)
-        name, _, tag = bench.image.rpartition(":")
-        connection.request("POST", f"/images/{own}/tag", query={"repo": name, "tag": tag})
-        arm = bench.service.pull(ImageSpec(bench.image, "arm"))
-        assert arm != own
-        assert connection.json(f"/images/{bench.image}/json")["Id"] == own
-        with pytest.raises(ImageStoreError):
-            bench.service.pull(ImageSpec(bench.missing, "arm"))
-        assert connection.json(f"/images/{bench.missing}/json") is None
+        with contextlib.closing(connection):
+            name, _, tag = bench.image.rpartition(":")
+            connection.request("POST", f"/images/{own}/tag", query={"repo": name, "tag": tag})
+            arm = bench.service.pull(ImageSpec(bench.image, "arm"))
+            assert arm != own
+            assert connection.json(f"/images/{bench.image}/json")["Id"] == own
+            with pytest.raises(ImageStoreError):
+                bench.service.pull(ImageSpec(bench.missing, "arm"))
+            assert connection.json(f"/images/{bench.missing}/json") is None
 
     def test_a_tag_that_nobody_has_is_the_handlers(self, bench: Bench, engine: str) -> None:
         arm = bench.service.pull(ImageSpec(bench.image, "arm"))
-        connection = EngineConnection(engine, timeout_seconds=60)
-        assert connection.json(f"/images/{bench.image}/json")["Id"] == arm
+        with contextlib.closing(EngineConnection(engine, timeout_seconds=60)) as connection:
+            assert connection.json(f"/images/{bench.image}/json")["Id"] == arm
         assert bench.service.status(ImageSpec(bench.image)) is None
 
     def test_images_are_ensured_and_collected(self, bench: Bench) -> None:

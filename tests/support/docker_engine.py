@@ -197,7 +197,8 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 128  # as engines have
+    # As engines have; a client knocks before each request.
+    request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that went away are part of the tests."""

@@ -1,44 +1,46 @@
-"""HTTP to a Docker Engine over its unix socket.
+"""HTTP to a Docker Engine over its unix socket; the one importer of httpx on the node side.
 
 Rules (Docker Engine API): HTTP/1.1, the Host header is free, paths begin with the negotiated version, errors are JSON
-with a ``message``. Answers are bounded, in bytes and in time. A stream ends if its token is cancelled or past its
-deadline, or if nothing came for too long. A socket's timeout limits each read only, so a timer shuts the socket down.
+with a ``message``. Answers are bounded, in bytes and in time; a stream ends when its token is cancelled or past its
+deadline, and when nothing came for too long. A limit of httpx holds for each read only, so a timer shuts the socket
+down.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import math
 import socket
+import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
+
+import httpx
 
 from imagestore.errors import DeadlineExceededError, ImageServiceError, InvalidInputError, ServiceUnavailableError
 from imagestore.node.docker import api
+from imagestore.node.docker.api import negotiate
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: Lists of some ten thousand images are smaller.
+    from imagestore.util.cancel import CancelToken
+
+#: Lists of some ten thousand images stay below it.
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-_CHUNK_BYTES: Final = 64 * 1024
-_HEADERS: Final = {"Connection": "close", "User-Agent": "imagestore"}
+_HOST: Final = "http://docker"
 _LATER_SECONDS: Final = 0.001
-_CONNECT_AGAIN_SECONDS: Final = 0.01
+_KNOCK_AGAIN_SECONDS: Final = 0.01
 
 
 class EngineConnection:
-    """Requests to one engine, each over a connection of its own; safe from any thread.
-
-    Paths are escaped, and without the API's version.
+    """Requests to one engine; safe from any thread. Paths are escaped, and without the API's version.
 
     Args:
         socket_path: of the engine.
-        timeout_seconds: for every whole answer, except streams.
+        timeout_seconds: for every answer as a whole, but for streams.
 
     Attributes:
         shown: names the engine in messages.
@@ -50,9 +52,20 @@ class EngineConnection:
         self._socket_path = socket_path
         self.shown = f"docker engine at {socket_path}"
         self._version = ""
+        self._client = httpx.Client(
+            transport=httpx.HTTPTransport(
+                uds=socket_path,
+                # The socket speaks no TLS: an empty context, since reading the authorities takes longer than a call.
+                verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                # Each request sees its connection made, so that it can be shut down from then on.
+                limits=httpx.Limits(max_keepalive_connections=0),
+            ),
+            trust_env=False,
+            headers={"Accept-Encoding": "identity", "User-Agent": "imagestore"},
+        )
 
     def json(self, path: str, what: str = "", **parts: Any) -> Any:
-        """GET a document; see request()."""
+        """GET a document; as request()."""
         body = self.request("GET", path, what, **parts)
         return None if body is None else api.decode(body, what or f"{self.shown}: {path}")
 
@@ -66,28 +79,28 @@ class EngineConnection:
         headers: Mapping[str, str] | None = None,
         is_registry: bool = False,
     ) -> bytes | None:
-        """One request and its whole answer; None if the engine has no such object.
+        """One request and its whole answer; None where the engine has no such thing.
 
         Args:
             method: of HTTP.
             path: of the API.
-            what: names the request in the engine's errors; by default its path.
+            what: names the request in the engine's refusals; else its path does.
             query: unescaped.
             headers: of this request.
-            is_registry: the engine passes on a registry's error.
+            is_registry: a refusal is that of a registry, passed on by the engine.
 
         Raises:
-            ServiceUnavailableError: the engine can't be reached, or the answer was truncated.
+            ServiceUnavailableError: the engine can't be reached, or the answer was cut off.
             DeadlineExceededError: no answer in time.
-            ImageServiceError, RegistryError: the engine reports an error, or its answer is too large.
-            InvalidInputError: the request can't be written, or the engine calls it invalid.
+            ImageServiceError, RegistryError, InvalidInputError: the engine refuses; the answer is too large, or a
+                redirect that can't be read; the request can't be written.
         """
-        with self._sent(method, self._versioned(path), query=query, headers=headers) as (answer, chunks):
+        with self._sent(method, self._versioned(path), query=query, headers=headers) as (response, chunks):
             body = self._whole(chunks)
-        if answer.status == 404 and not is_registry:
+        if response.status_code == 404 and not is_registry:
             return None
-        if answer.status >= 300:
-            raise api.failure(answer.status, body, what or f"{self.shown}: {path}", is_registry=is_registry)
+        if response.status_code >= 300:
+            raise api.failure(response.status_code, body, what or f"{self.shown}: {path}", is_registry=is_registry)
         return body
 
     @contextlib.contextmanager
@@ -101,34 +114,38 @@ class EngineConnection:
         stall_seconds: float,
         cancel: CancelToken | None,
     ) -> Iterator[Iterator[bytes]]:
-        """POST, and yield the body's chunks as they arrive; an error is a registry's.
+        """POST, and give the answer's body as it comes; a refusal is a registry's.
 
         Args:
             path: of the API.
             what: names the request in errors.
             query: unescaped.
             headers: of this request.
-            stall_seconds: how long nothing may arrive.
-            cancel: ends the call.
+            stall_seconds: how long nothing may come.
+            cancel: ends it.
 
         Raises:
-            As request(); OperationCancelledError if the token ends the call.
+            As request(); OperationCancelledError when the token ends it.
         """
         versioned = self._versioned(path, cancel)
         sent = self._sent("POST", versioned, cancel, stall_seconds=stall_seconds, query=query, headers=headers)
-        with sent as (answer, chunks):
-            if answer.status >= 300:
-                raise api.failure(answer.status, self._whole(chunks), what, is_registry=True)
+        with sent as (response, chunks):
+            if response.status_code >= 300:
+                raise api.failure(response.status_code, self._whole(chunks), what, is_registry=True)
             yield chunks
 
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
     def _versioned(self, path: str, cancel: CancelToken | None = None) -> str:
-        """The path with the API's version, which the first call negotiates."""
+        """Asks the engine for its version at the first call."""
         if not self._version:
-            with self._sent("GET", "/_ping", cancel) as (answer, chunks):
+            with self._sent("GET", "/_ping", cancel) as (response, chunks):
                 body = self._whole(chunks)
-            if answer.status >= 300:
-                raise api.failure(answer.status, body, f"{self.shown}: /_ping")
-            self._version = api.negotiate(answer.headers.get("api-version"))
+            if response.status_code >= 300:
+                raise api.failure(response.status_code, body, f"{self.shown}: /_ping")
+            self._version = negotiate(response.headers.get("api-version"))
         return f"/v{self._version}{path}"
 
     @contextlib.contextmanager
@@ -141,47 +158,71 @@ class EngineConnection:
         stall_seconds: float | None = None,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Iterator[tuple[http.client.HTTPResponse, Iterator[bytes]]]:
-        """One exchange: the head of the answer, and the chunks of its body.
+    ) -> Iterator[tuple[httpx.Response, Iterator[bytes]]]:
+        """One exchange: the head of the answer, and its body as it comes.
 
-        ``stall_seconds`` limits the time without data instead of the whole exchange.
+        Args:
+            method, path: of HTTP.
+            cancel: ends it.
+            stall_seconds: how long nothing may come, without a limit for the whole; None for an answer that has one.
+            query, headers: of the request.
         """
-        what = f"{self.shown}: {method} {path}"
-        limit = _Limit(what, self._timeout if stall_seconds is None else None, cancel)
-        target = f"{path}?{urlencode(query)}" if query else path
+        self._knock(cancel)
+        asked = f"{self.shown}: {method} {path}"
+        waits = min(stall_seconds or self._timeout, threading.TIMEOUT_MAX)
+        limit = _Limit(asked, self._timeout if stall_seconds is None else None, cancel)
         with contextlib.ExitStack() as stack:
-            wire = stack.enter_context(self._connected(cancel))
-            stack.enter_context(limit.ending(wire))
-            exchange = http.client.HTTPConnection("docker")
-            exchange.sock = wire
-            with limit.translated():
-                try:
-                    exchange.request(method, target, headers={**_HEADERS, **(headers or {})})
-                except (http.client.InvalidURL, ValueError) as error:
-                    raise InvalidInputError(f"{self.shown}: a request of {method} can't be written: {error}") from error
-                wire.settimeout(min(stall_seconds or self._timeout, threading.TIMEOUT_MAX))
-                answer = stack.enter_context(contextlib.closing(exchange.getresponse()))
-            yield answer, limit.checked(_chunks(answer))
 
-    def _connected(self, cancel: CancelToken | None) -> socket.socket:
+            def _trace(step: str, info: Mapping[str, Any]) -> None:
+                # An engine answers a pull when it has progress to tell; the answer would name the socket too late.
+                if step == "connection.connect_unix_socket.complete":
+                    stack.enter_context(limit.ending(info["return_value"].get_extra_info("socket")))
+
+            try:
+                request = self._client.build_request(
+                    method,
+                    _HOST + path,
+                    params=query,
+                    headers=headers,
+                    timeout=httpx.Timeout(self._timeout, read=waits),
+                    extensions={"trace": _trace},
+                )
+            except (httpx.InvalidURL, UnicodeError) as error:
+                raise InvalidInputError(f"{self.shown}: a request of {method} can't be written: {error}") from error
+            try:
+                response = stack.enter_context(contextlib.closing(self._send(request, asked)))
+                yield response, limit.checked(response.iter_raw())
+            except httpx.HTTPError as error:
+                limit.check()
+                if isinstance(error, httpx.TimeoutException):
+                    raise DeadlineExceededError(f"{asked}: nothing came in time") from error
+                raise ServiceUnavailableError(f"{asked}: {str(error) or 'the answer ended'}") from error
+
+    def _send(self, request: httpx.Request, asked: str) -> httpx.Response:
+        try:
+            return self._client.send(request, stream=True)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            # httpx reads where a redirect leads, also if it doesn't go there; idna refuses hosts by a UnicodeError.
+            raise ImageServiceError(f"{asked}: redirects to an address that can't be read") from error
+
+    def _knock(self, cancel: CancelToken | None) -> None:
+        """See whether anybody listens: httpcore leaves the sockets open whose connection failed."""
         give_up_at = time.monotonic() + self._timeout
-        with contextlib.ExitStack() as stack:
-            wire = stack.enter_context(socket.socket(socket.AF_UNIX))
-            wire.settimeout(self._timeout)
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+            probe.settimeout(self._timeout)
             while True:
                 try:
-                    wire.connect(self._socket_path)
-                    stack.pop_all()
-                    return wire
+                    probe.connect(self._socket_path)
+                    return
                 except OSError as error:
-                    # With a timeout, connect() to a unix socket doesn't wait for a place in a full queue.
+                    # An engine that accepts slowly: a unix socket with a timeout doesn't wait for a place in the line.
                     if not isinstance(error, BlockingIOError) or time.monotonic() >= give_up_at:
                         reason = error.strerror or str(error)
                         hint = "is the engine running, and may you use its socket?"
                         raise ServiceUnavailableError(f"{self.shown}: can't be reached: {reason}", hint=hint) from error
                 if cancel is not None:
                     cancel.check()
-                time.sleep(_CONNECT_AGAIN_SECONDS)
+                time.sleep(_KNOCK_AGAIN_SECONDS)
 
     def _whole(self, chunks: Iterator[bytes]) -> bytes:
         body = bytearray()
@@ -192,52 +233,41 @@ class EngineConnection:
         return bytes(body)
 
 
-def _chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    left = answer.length  # None for a chunked body, and for one that ends with the connection
-    while chunk := answer.read1(_CHUNK_BYTES if left is None else min(_CHUNK_BYTES, left)):
-        left = None if left is None else left - len(chunk)
-        yield chunk
-    if left:  # read1() returns nothing for a truncated body
-        raise http.client.IncompleteRead(b"", left)
-
-
 class _Limit:
-    """How long an exchange, ``what`` in errors, may last: some seconds from now, or until its token ends it."""
+    """How long an exchange may last.
 
-    def __init__(self, what: str, seconds: float | None, cancel: CancelToken | None) -> None:
-        self._what = what
+    Args:
+        asked: names it in errors.
+        seconds: in all, from now; None for no limit.
+        cancel: ends it too.
+    """
+
+    def __init__(self, asked: str, seconds: float | None, cancel: CancelToken | None) -> None:
+        self._asked = asked
         self._seconds = seconds
         self._give_up_at = math.inf if seconds is None else time.monotonic() + seconds
         self._cancel = cancel or CancelToken()
 
     def check(self) -> None:
-        """Raise OperationCancelledError or DeadlineExceededError if the exchange must end."""
+        """Raise when it is over.
+
+        Raises:
+            OperationCancelledError, DeadlineExceededError: it is.
+        """
         self._cancel.check()
         if time.monotonic() >= self._give_up_at:
-            raise DeadlineExceededError(f"{self._what}: no whole answer within {self._seconds:g} seconds")
+            raise DeadlineExceededError(f"{self._asked}: no whole answer within {self._seconds:g} seconds")
 
     def checked(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """The chunks of a body; the last check is for a body without length, which a shut socket ends too."""
-        with self.translated():
-            for chunk in chunks:
-                self.check()
-                yield chunk
+        """The chunks of a body; a socket that was shut down looks like a clean end where a body has no length."""
+        for chunk in chunks:
+            self.check()
+            yield chunk
         self.check()
 
     @contextlib.contextmanager
-    def translated(self) -> Iterator[None]:
-        """Raise the library's errors for those of the socket and of HTTP."""
-        try:
-            yield
-        except (OSError, http.client.HTTPException) as error:
-            self.check()
-            if isinstance(error, TimeoutError):
-                raise DeadlineExceededError(f"{self._what}: nothing came in time") from error
-            raise ServiceUnavailableError(f"{self._what}: {str(error) or 'the answer ended'}") from error
-
-    @contextlib.contextmanager
     def ending(self, wire: socket.socket) -> Iterator[None]:
-        """Shut the socket down when the limit is reached, so that a blocked read ends."""
+        """Shut a socket down as soon as the exchange is over, so that a blocked read ends."""
         left = self._give_up_at - time.monotonic()
         deadline = self._cancel.remaining_seconds()
         left = left if deadline is None else min(left, deadline)
@@ -245,10 +275,10 @@ class _Limit:
             if left == math.inf:
                 yield
                 return
-            # A moment later, so that check() raises too.
+            # A moment later, so that check() sees it too.
             timer = threading.Timer(min(max(left, 0.0) + _LATER_SECONDS, threading.TIMEOUT_MAX), _shut_down, (wire,))
             timer.daemon = True
-            with contextlib.suppress(RuntimeError):  # too many threads; each chunk is checked anyway
+            with contextlib.suppress(RuntimeError):  # no more threads for this process: each chunk is checked anyway
                 timer.start()
             try:
                 yield

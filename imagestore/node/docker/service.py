@@ -190,7 +190,8 @@ class DockerImageService:
         return found
 
     def close(self) -> None:
-        """See ImageService; every call has closed its own connection."""
+        """See ImageService."""
+        self._connection.close()
 
     def _pull(
         self,

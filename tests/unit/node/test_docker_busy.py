@@ -39,7 +39,8 @@ def answer(listener: socket.socket) -> None:
             connection, _ = listener.accept()
             with connection:
                 request = connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\n\r\nOK")
+                if request:  # not somebody who only knocks
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\n\r\nOK")
                 if b"/info" in request:
                     return
 
@@ -49,8 +50,11 @@ def test_a_full_line_is_waited_for(full: tuple[socket.socket, str]) -> None:
     thread = threading.Thread(target=answer, args=(listener,))
     thread.start()
     connection = EngineConnection(path, timeout_seconds=60)
-    assert connection.request("GET", "/info") == b"OK"
-    thread.join()
+    try:
+        assert connection.request("GET", "/info") == b"OK"
+    finally:
+        connection.close()
+        thread.join()
 
 
 def test_a_line_that_stays_full_ends_with_the_time_or_the_token(full: tuple[socket.socket, str]) -> None:

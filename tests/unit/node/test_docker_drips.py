@@ -16,7 +16,6 @@ from imagestore.errors import (
     ImageServiceError,
     InvalidInputError,
     OperationCancelledError,
-    ServiceUnavailableError,
 )
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import pull
@@ -70,7 +69,8 @@ def dripping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Ite
 
 @contextlib.contextmanager
 def connected(path: str, seconds: float = 60.0) -> Iterator[EngineConnection]:
-    yield EngineConnection(path, timeout_seconds=seconds)
+    with contextlib.closing(EngineConnection(path, timeout_seconds=seconds)) as connection:
+        yield connection
 
 
 def drip(start: bytes, piece: bytes) -> Iterable[bytes]:
@@ -154,19 +154,7 @@ def test_a_redirect_is_a_failure_of_the_engine(
             pull(connection, APP, None, stall_limit=Duration.of_seconds(60))
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [HEAD + b"Content-Length: 9\r\n\r\n{}", CHUNKED + b"9\r\n{}", CHUNKED + b"2\r\n{}\r\n", b"HTTP/1.1 2", b"x", b""],
-)
-def test_a_truncated_answer_is_no_answer(dripping: Callable[[Iterable[bytes]], str], piece: bytes) -> None:
-    with (
-        connected(dripping([piece])) as connection,
-        pytest.raises(ServiceUnavailableError, match=r"docker engine at .*: GET /v1\.41/info: "),
-    ):
-        connection.request("GET", "/info")
-
-
-@pytest.mark.parametrize("path", ["/images/a\x00/json", "/\udc80"])
+@pytest.mark.parametrize("path", ["/images/" + "a" * 70000 + "/json", "/images/a\x00/json", "/\udc80"])
 def test_a_request_that_no_address_can_hold_is_bad_input(dripping: Callable[[Iterable[bytes]], str], path: str) -> None:
     with connected(dripping([])) as connection, pytest.raises(InvalidInputError, match="can't be written"):
         connection.request("GET", path)
