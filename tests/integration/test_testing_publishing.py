@@ -90,7 +90,7 @@ def test_a_text_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path, is
     good, evil = (build_artifact("application/x", {"tape.toml": text}) for text in texts)
 
     class Exchanged:
-        def shape(self, request: Request, reply: Reply) -> Reply:
+        def inject(self, request: Request, reply: Reply) -> Reply:
             if is_pinned and reply.kind == "manifest":
                 return replace(reply, body=BytesBody(evil.documents[evil.target.digest].data))
             return replace(reply, body=BytesBody(texts[1])) if reply.kind == "blob" else reply

@@ -72,7 +72,7 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True)
 class TokenRealm:
-    """What one token service has given out; registries that name the same realm share it."""
+    """The tokens that one token service has given out, and the services (registries) that it serves."""
 
     services: set[str] = field(default_factory=set)
     grants: dict[str, _Grant] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class TokenGate:
         self.auth = replace(auth, realm_host=auth.realm_host or host, service=auth.service or host)
         self._inside = inside
         self._clock = clock
-        self._realm = realm if realm is not None else TokenRealm()
+        self._realm = realm or TokenRealm()
         self._realm.services.add(self.auth.service)
 
     def respond(self, request: Request) -> Reply | None:

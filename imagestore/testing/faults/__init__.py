@@ -20,7 +20,6 @@ from imagestore.testing.faults.bodies import (
     Flip,
     GzipCoding,
     HugeManifest,
-    LinkLoop,
     Reset,
     SlowFirstByte,
     SlowHead,
@@ -33,6 +32,7 @@ from imagestore.testing.faults.replies import (
     ExpireToken,
     ForeignRealm,
     IgnoreRange,
+    LinkLoop,
     Redirect,
     Refuse,
     RefuseRange,
@@ -84,32 +84,7 @@ __all__ = [
 
 #: Every effect by the name that tapes use.
 EFFECTS: Final[Mapping[str, type[Effect]]] = {
-    effect.name: effect
-    for effect in (
-        Refuse,
-        ExpireToken,
-        ForeignRealm,
-        WrongLength,
-        WrongDigest,
-        SetHeader,
-        IgnoreRange,
-        WrongRange,
-        ShortRange,
-        RefuseRange,
-        Flip,
-        ExtraBytes,
-        GzipCoding,
-        HugeManifest,
-        DeepJson,
-        DuplicateKeys,
-        LinkLoop,
-        SlowHead,
-        SlowFirstByte,
-        Drip,
-        Stall,
-        Reset,
-        Truncate,
-        Unframed,
-        Redirect,
-    )
+    one.name: one
+    for one in list(vars().values())
+    if isinstance(one, type) and issubclass(one, Effect) and one is not Effect
 }

@@ -7,7 +7,6 @@ else. After ``most_per_address`` faults an address behaves, so a client that ret
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.faults.bodies import Drip, Reset, SlowFirstByte, Truncate, Unframed
@@ -21,7 +20,7 @@ _KINDS: Final = frozenset({"manifest", "blob", "tags", "token"})
 
 
 class Chaos:
-    """A shaper; make it with chaos()."""
+    """A injector; make it with chaos()."""
 
     def __init__(self, seed: int | str, *, rate: float = 0.3, most_per_address: int = 2) -> None:
         self.seed = seed
@@ -30,7 +29,7 @@ class Chaos:
         self._asked: dict[str, int] = {}
         self._done: dict[str, int] = {}
 
-    def shape(self, request: Request, reply: Reply) -> Reply:
+    def inject(self, request: Request, reply: Reply) -> Reply:
         """The answer, or one gone wrong."""
         if reply.kind not in _KINDS or reply.status not in (200, 206):
             return reply
@@ -43,8 +42,7 @@ class Chaos:
         if not effect.fits(request, reply):
             return reply
         self._done[address] = self._done.get(address, 0) + 1
-        changed = effect.apply(request, reply)
-        return replace(changed, faults=(*reply.faults, f"chaos:{effect.name}"))
+        return effect.apply(request, reply, prefix="chaos:")
 
 
 def chaos(seed: int | str, *, rate: float = 0.3, most_per_address: int = 2) -> Chaos:

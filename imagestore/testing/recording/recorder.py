@@ -18,7 +18,7 @@ import httpx
 from imagestore.errors import Category, ImageStoreError
 from imagestore.oci.digest import Digest, new_hash
 from imagestore.testing.builders.bodies import SpoolBody
-from imagestore.testing.engine.engine import Answered
+from imagestore.testing.engine.engine import PendingAnswer
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, error, has_body
 from imagestore.testing.engine.urls import parse_path
@@ -171,7 +171,7 @@ class Recorder:
 
     # -- as an engine --------------------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> Answered:
+    def answer(self, request: Request) -> PendingAnswer:
         """Ask upstream; the body is recorded while it is delivered."""
         reply = self._before(request) if self._before is not None else None
         finished: Callable[[], None] | None = None
@@ -180,7 +180,7 @@ class Recorder:
             finished = reply.body.close if isinstance(reply.body, _TeeBody) else None
         else:
             self.redactor.addresses.note(request, reply.fields)
-        return Answered(reply, self.ledger.begin(request, reply), self.ledger, finished)
+        return PendingAnswer(reply, self.ledger.begin(request, reply), self.ledger, finished)
 
     @property
     def problems(self) -> tuple[ImageStoreError, ...]:

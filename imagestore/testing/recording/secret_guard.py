@@ -20,7 +20,6 @@ import urllib.parse
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import Category, ImageStoreError
-from imagestore.testing.recording.placeholders import parts_of_basic
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
@@ -278,3 +277,30 @@ def has_random_part(path: str, plain: Container[str] = ()) -> bool:
     if any(";" in part and "=" in part for part in parts):
         return True
     return any(is_random(word) for part in parts if part not in plain for word in _WORD.findall(part))
+
+
+def _basic_texts(value: str) -> list[str]:
+    """A Basic value decoded as clients encode it: UTF-8 (RFC 7617), and Latin-1 before that."""
+    try:
+        raw = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return []
+    try:
+        return [raw.decode("latin-1"), raw.decode()]
+    except UnicodeDecodeError:
+        return [raw.decode("latin-1")]
+
+
+def parts_of_basic(value: str) -> set[str]:
+    """The secrets inside the value of a Basic credential: password, and user with password; empty when it is none."""
+    out: set[str] = set()
+    for text in _basic_texts(value):
+        _, colon, password = text.partition(":")
+        out |= {password, text} if colon and password else set()
+    return out
+
+
+def user_of_basic(value: str) -> str:
+    """The user's name in a Basic credential, or empty."""
+    texts = [text for text in _basic_texts(value) if ":" in text]
+    return texts[-1].partition(":")[0] if texts else ""

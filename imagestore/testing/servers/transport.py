@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import respx
 
-    from imagestore.testing.engine.engine import Answered, RequestHandler
+    from imagestore.testing.engine.engine import PendingAnswer, RequestHandler
 
     AsyncSleep = Callable[[float], Awaitable[None]]
 
@@ -36,7 +36,7 @@ class _ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
 
     def __init__(
         self,
-        answered: Answered,
+        answered: PendingAnswer,
         request: httpx.Request,
         *,
         sleep: Callable[[float], None] = time.sleep,

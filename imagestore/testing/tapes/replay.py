@@ -19,7 +19,7 @@ from imagestore.errors import ConfigError, IntegrityError
 from imagestore.testing.engine.auth import BasicAuth, TokenAuth
 from imagestore.testing.engine.distribution import DistributionApi, Library, StoredDocument
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.registry import Reachable, assemble
+from imagestore.testing.registry import RecordedRegistry, assemble
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.exchanges import ExchangeResponder
 from imagestore.testing.tapes.files import load_tape, tape_path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from imagestore.oci.digest import Digest
     from imagestore.testing.builders.bodies import Body
-    from imagestore.testing.engine.engine import Engine, Shaper
+    from imagestore.testing.engine.engine import Engine, FaultInjector
     from imagestore.testing.faults.rules import FaultRule
     from imagestore.testing.tapes.tape import TapeContent, TapeHost
 
@@ -43,7 +43,7 @@ class ReplayMismatchError(AssertionError):
     """A strict replay ended with requests that had no answer, or with answers that were never requested."""
 
 
-class Replay(Reachable):
+class Replay(RecordedRegistry):
     """A tape being played; make it with replay().
 
     Attributes:
@@ -56,7 +56,7 @@ class Replay(Reachable):
         tape: Tape,
         blobs: BlobFolder,
         *,
-        faults: Sequence[FaultRule | Shaper] = (),
+        faults: Sequence[FaultRule | FaultInjector] = (),
         is_strict: bool = False,
     ) -> None:
         self.tape = tape
@@ -64,15 +64,18 @@ class Replay(Reachable):
         self._is_strict = is_strict
         self._blobs = blobs
         self._computed = tape.synthetic_bodies()
-        for content in tape.contents().values():
-            self._check(content)
-        self._exchanges = ExchangeResponder(tape.exchanges, self._open)
+        for needed in tape.contents().values():
+            self._check(needed)
+        exchanges = self._exchanges = ExchangeResponder(tape.exchanges, self._open)
+        content = DistributionApi(self._library(), storage_host=tape.storage_host).respond
         self._engine, self._plan = assemble(
-            DistributionApi(self._library(), storage_host=tape.storage_host).respond,
+            content,
             auths={host.name: auth for host in tape.hosts if (auth := _auth(host)) is not None},
-            exchanges=self._exchanges,
             faults=[*tape.faults, *faults],
             ledger=self.ledger,
+            recorded=[exchanges.respond],
+            open_content=lambda request: exchanges.respond_open(request) or content(request),
+            explain=exchanges.explain,
         )
 
     def __enter__(self) -> Self:
@@ -143,7 +146,7 @@ def replay(
     tape: str | os.PathLike[str] | Tape,
     *,
     blobs: str | os.PathLike[str] | None = None,
-    faults: Sequence[FaultRule | Shaper] = (),
+    faults: Sequence[FaultRule | FaultInjector] = (),
     is_strict: bool = False,
 ) -> Replay:
     """Play a tape.

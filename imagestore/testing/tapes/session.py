@@ -27,7 +27,7 @@ from imagestore.errors import ConfigError, InvalidInputError, OperationCancelled
 from imagestore.oci.digest import VERIFIABLE
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.registry import Reachable
+from imagestore.testing.registry import RecordedRegistry
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import load_tape, save_tape, tape_path
 from imagestore.testing.tapes.places import check_inside, folder_of
@@ -38,7 +38,7 @@ from imagestore.util.cancel import CancelToken
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from imagestore.testing.engine.engine import RequestHandler, Shaper
+    from imagestore.testing.engine.engine import FaultInjector, RequestHandler
     from imagestore.testing.engine.ledger import Ledger
     from imagestore.testing.faults.rules import FaultRule
     from imagestore.testing.tapes.tape import Tape
@@ -68,13 +68,13 @@ class SessionSettings:
     upstream: Mapping[str, str] = field(default_factory=dict)
     known_secrets: Sequence[str] = field(default=(), repr=False)
     plain_names: Sequence[str] = ()
-    faults: Sequence[FaultRule | Shaper] = ()
+    faults: Sequence[FaultRule | FaultInjector] = ()
     is_strict: bool = True
     about: str = ""
     folders: Sequence[str] = ()
 
 
-class TapeSession(Reachable):
+class TapeSession(RecordedRegistry):
     """A tape in use; a context manager. Call finish() when all went well.
 
     Raises:

@@ -279,13 +279,13 @@ def test_a_token_is_never_in_the_tape_and_the_tape_still_replays(secret: str, me
 def effects_of(kind: type[Effect]) -> st.SearchStrategy[Effect]:
     """An effect with any legal members."""
     kinds = {bool: st.booleans(), int: st.integers(-100, 9000), float: st.floats(0, 5)}
-    members = {
-        one.name: kinds.get(type(one.default), st.just(one.default))
-        for one in dataclasses.fields(kind)
-        if one.name != "status"
-    }
-    members |= {name: st.integers(least, min(most, 9000)) for name, (least, most) in kind.ranges.items()}
-    members |= {name: st.sampled_from(allowed) for name, allowed in kind.choices.items()}
+    members = {one.name: kinds.get(type(one.default), st.just(one.default)) for one in dataclasses.fields(kind)}
+    for one in dataclasses.fields(kind):
+        if "bounds" in one.metadata:
+            least, most = one.metadata["bounds"]
+            members[one.name] = st.integers(least, min(most, 9000))
+        elif "choices" in one.metadata:
+            members[one.name] = st.sampled_from(one.metadata["choices"])
     return st.builds(kind, **members)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from imagestore.testing.engine.engine import Shaper
+    from imagestore.testing.engine.engine import FaultInjector
     from imagestore.testing.faults import FaultRule as Rule
     from imagestore.testing.tapes.blob_folder import BlobFolder
 
@@ -43,7 +43,7 @@ def recording(
     blobs: BlobFolder,
     *,
     auth: TokenAuth | BasicAuth | None = None,
-    faults: Sequence[Rule | Shaper] = (),
+    faults: Sequence[Rule | FaultInjector] = (),
     storage_host: str = "",
     handler: Callable[[httpx.Request], httpx.Response] | None = None,
     known_secrets: Sequence[str] = (),
