@@ -115,7 +115,7 @@ def _say(output: str, value: dict[str, object], sentence: str) -> None:
 
 def _say_places(path: str, bodies: str) -> None:
     """Say on standard error where bodies were written, if any, and where a link led the tape to."""
-    from imagestore.testing.tapes.places import real_place, shown_place
+    from imagestore.testing.tapes.blob_folder import real_place, shown_place
 
     if real_place(path):
         say(render.printable(f"{path} is in {real_place(path)}"))

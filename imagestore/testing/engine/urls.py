@@ -33,19 +33,8 @@ _MAX_PATH: Final = 1024
 #: Parameters whose value is kept (distribution-spec 1.1, the token and OAuth2 documents, mirrors' ``ns``).
 PLAIN_PARAMETERS: Final = frozenset(
     {
-        "access_type",
-        "artifacttype",
-        "digest",
-        "from",
-        "grant_type",
-        "last",
-        "mount",
-        "n",
-        "ns",
-        "offline_token",
-        "scope",
-        "service",
-        "tag",
+        *("access_type", "artifacttype", "digest", "from", "grant_type", "last", "mount", "n", "ns"),
+        *("offline_token", "scope", "service", "tag"),
     }
 )
 _EMPTY_PARAMETER: Final = re.compile(r"[A-Za-z_-]{1,24}=")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.tapes.tape_write import exchange_key
+from imagestore.testing.tapes.tape import exchange_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

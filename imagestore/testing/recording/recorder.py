@@ -23,18 +23,12 @@ from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, error, has_body
 from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.recording import secret_guard
-from imagestore.testing.recording.exchange_redaction import (
-    Answer,
-    RedactedExchange,
-    check_body,
-    redact_exchange,
-)
-from imagestore.testing.recording.placeholders import Vault, in_order
-from imagestore.testing.recording.redaction import Redactor
+from imagestore.testing.recording.exchange_redaction import Answer, RedactedExchange, check_body, redact_exchange
+from imagestore.testing.recording.placeholders import in_order
+from imagestore.testing.recording.redaction import Redactor, SeenSecrets
 from imagestore.testing.recording.secret_guard import SecretSearch
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.tapes.tape import Tape, TapeExchange
-from imagestore.testing.tapes.tape_write import format_tape
+from imagestore.testing.tapes.tape import Tape, TapeExchange, format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -137,7 +131,7 @@ class Recorder:
         self.ledger = Ledger()
         self._blobs = blobs
         self._upstream = upstream or Upstream({})
-        self.redactor = Redactor(Vault(tuple(known_secrets)), frozenset(plain_names))
+        self.redactor = Redactor(SeenSecrets(tuple(known_secrets)), frozenset(plain_names))
         self._before = before
         self._lock = threading.Lock()
         self._running = 0
@@ -214,7 +208,8 @@ class Recorder:
         fields = fields.without("Connection", "Keep-Alive", "Transfer-Encoding", "Date")
         if not has_body(request.method, response.status_code):
             response.close()
-            self._keep_empty(request, response)
+            nothing = SpoolBody(self.new_spool(request, response), 0)
+            self.keep(request, response, nothing, Digest.of(b""), Ending.COMPLETE, self.next_place())
             return Reply(response.status_code, fields, kind=target.kind, digest=target.digest)
         if length.isascii() and length.isdigit():
             body = _TeeBody(self, request, response, int(length))
@@ -237,10 +232,6 @@ class Recorder:
         return reply.deliver(framing=_framing(response))
 
     # -- collecting ----------------------------------------------------------------------------------------------
-
-    def _keep_empty(self, request: Request, response: httpx.Response) -> None:
-        nothing = SpoolBody(self.new_spool(request, response), 0)
-        self.keep(request, response, nothing, Digest.of(b""), Ending.COMPLETE, self.next_place())
 
     def keep(
         self, request: Request, response: httpx.Response, spool: SpoolBody, digest: Digest, ending: Ending, place: int
@@ -315,7 +306,7 @@ class Recorder:
         return tape
 
     def _check(self, tape: Tape, redacted: Sequence[RedactedExchange]) -> None:
-        search = SecretSearch(self.redactor.vault.values(), self.redactor.vault.users())
+        search = SecretSearch(self.redactor.secrets.values(), self.redactor.secrets.users())
         # The values as they are, because the text's own escapes may hide one; then the text, as it will be on disk.
         for one in redacted:
             secret_guard.check_text(_values(one.exchange), f"the tape ({one.place})", search)

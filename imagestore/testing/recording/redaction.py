@@ -13,81 +13,38 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.engine.urls import PLAIN_PARAMETERS, is_empty_parameter, is_placeholder, parse_path
-from imagestore.testing.recording.secret_guard import SecretLeakError, has_random_part, parts_of_basic, shown_name, user_of_basic
+from imagestore.testing.recording.secret_guard import (
+    SecretLeakError,
+    has_random_part,
+    parts_of_basic,
+    shown_name,
+    user_of_basic,
+)
 from imagestore.testing.recording.upstream import UpstreamAddresses
 
 if TYPE_CHECKING:
     from imagestore.testing.engine.messages import Request
 
-#: Response headers that are written; all others are left out.
-PLAIN_HEADERS: Final = frozenset(
+# Response headers that are written; all others are left out.
+_PLAIN_HEADERS: Final = frozenset(
     {
-        "accept-ranges",
-        "content-encoding",
-        "content-range",
-        "content-type",
-        "docker-content-digest",
-        "docker-distribution-api-version",
-        "etag",
-        "link",
-        "location",
-        "oci-chunk-min-length",
-        "oci-filters-applied",
-        "oci-namespace",
-        "oci-subject",
-        "oci-tag",
-        "range",
-        "ratelimit-limit",
-        "ratelimit-remaining",
-        "retry-after",
-        "warning",
-        "www-authenticate",
+        *("accept-ranges", "content-encoding", "content-range", "content-type", "docker-content-digest"),
+        *("docker-distribution-api-version", "etag", "link", "location", "oci-chunk-min-length"),
+        *("oci-filters-applied", "oci-namespace", "oci-subject", "oci-tag", "range", "ratelimit-limit"),
+        *("ratelimit-remaining", "retry-after", "warning", "www-authenticate"),
     }
 )
-#: Response headers whose value is replaced.
-SECRET_HEADERS: Final = frozenset({"set-cookie", "docker-ratelimit-source"})
-#: Request headers that are no credentials; the values of all others are remembered and searched for.
-PLAIN_REQUEST_HEADERS: Final = frozenset(
+# The value of this one is replaced, as that of Set-Cookie is.
+_RATE_LIMIT_SOURCE: Final = "docker-ratelimit-source"
+# Request headers that are no credentials; the values of all others are remembered and searched for.
+_PLAIN_REQUEST_HEADERS: Final = frozenset(
     {
-        "accept",
-        "accept-encoding",
-        "accept-language",
-        "cache-control",
-        "connection",
-        "content-encoding",
-        "content-length",
-        "content-range",
-        "content-type",
-        "date",
-        "docker-distribution-api-version",
-        "expect",
-        "forwarded",
-        "host",
-        "if-match",
-        "if-modified-since",
-        "if-none-match",
-        "if-range",
-        "keep-alive",
-        "origin",
-        "pragma",
-        "proxy-connection",
-        "range",
-        "referer",
-        "sec-fetch-mode",
-        "service",
-        "te",
-        "traceparent",
-        "tracestate",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "via",
-        "x-forwarded-for",
-        "x-forwarded-host",
-        "x-forwarded-proto",
-        "x-meta-source-client",
-        "x-request-id",
+        *("accept", "accept-encoding", "accept-language", "cache-control", "connection", "content-encoding"),
+        *("content-length", "content-range", "content-type", "date", "docker-distribution-api-version", "expect"),
+        *("forwarded", "host", "if-match", "if-modified-since", "if-none-match", "if-range", "keep-alive"),
+        *("origin", "pragma", "proxy-connection", "range", "referer", "sec-fetch-mode", "service", "te"),
+        *("traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade", "user-agent", "via"),
+        *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-meta-source-client", "x-request-id"),
     }
 )
 _SPECIFIC: Final = {
@@ -112,7 +69,7 @@ _PLAIN_ETAG: Final = re.compile(
     r'(?:W/)?"?(?:sha(?:256|384|512):)?(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64,128}|[0-9]{1,10})"?'
 )
 _OWN_ADDRESSES: Final = frozenset({"manifest", "blob", "tags", "referrers", "ping", "catalog"})
-#: The kind of a parameter that no table names: it may be a signature.
+# The kind of a parameter that no table names: it may be a signature.
 _UNKNOWN: Final = "signed"
 # Values shorter than this are too common to look for in other places. A user's name or an unknown parameter may well be
 # an ordinary word that occurs elsewhere for other reasons.
@@ -260,7 +217,7 @@ class Redactor:
             elif lower == "proxy-authorization":
                 scheme, _, secret = value.partition(" ")
                 self.secrets.placeholder(_AUTH_NAMES.get(scheme.lower(), "credential"), secret.strip(), source)
-            elif lower != "authorization" and lower not in PLAIN_REQUEST_HEADERS and lower not in self.plain_names:
+            elif lower != "authorization" and lower not in _PLAIN_REQUEST_HEADERS and lower not in self.plain_names:
                 self.secrets.learn(value.strip(), source)
 
     def headers(self, request: Request, headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
@@ -272,10 +229,10 @@ class Redactor:
         out: list[tuple[str, str]] = []
         for name, value in headers:
             lower = name.lower()
-            is_plain = lower in PLAIN_HEADERS or (lower == "content-length" and request.method == "HEAD")
+            is_plain = lower in _PLAIN_HEADERS or (lower == "content-length" and request.method == "HEAD")
             if lower == "set-cookie":
                 out.append((name, self._cookie(value)))
-            elif lower in SECRET_HEADERS:
+            elif lower == _RATE_LIMIT_SOURCE:
                 out.append((name, self.secrets.placeholder("private", value)))
             elif is_plain and (lower != "etag" or _PLAIN_ETAG.fullmatch(value)):
                 out.append((name, self._plain_header(lower, value, f"the header {lower} from {request.host}")))
@@ -293,7 +250,11 @@ class Redactor:
             text = quoted[1:-1] if quoted.startswith('"') else quoted
             if key.lower() == "realm":
                 return f'{key}="{_target(text) if "/" in text else text}"'
-            return found.group() if key.lower() in _PLAIN_CHALLENGE else f'{key}="{self.secrets.placeholder("private", text)}"'
+            return (
+                found.group()
+                if key.lower() in _PLAIN_CHALLENGE
+                else f'{key}="{self.secrets.placeholder("private", text)}"'
+            )
 
         def _bare(found: re.Match[str]) -> str:
             return found[1] + self.secrets.placeholder("credential", found[2]) if found[2] else found.group()

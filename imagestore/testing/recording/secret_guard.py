@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import math
 import re
@@ -107,17 +108,6 @@ def check_text(data: bytes, place: str, search: SecretSearch | None = None) -> N
         raise SecretLeakError(place, "a basic credential")
 
 
-def check_body(body: Body, place: str, search: SecretSearch) -> None:
-    """Search the bytes of a body for known values, in bounded memory.
-
-    Raises:
-        SecretLeakError: something was found.
-    """
-    known = search.find_in_body(body)
-    if known:
-        raise SecretLeakError(place, known)
-
-
 class SecretSearch:
     """A search for some values.
 
@@ -128,13 +118,13 @@ class SecretSearch:
 
     def __init__(self, values: Mapping[str, str], users: Iterable[str] = ()) -> None:
         plain = {value: _described(value, source) for value, source in sorted(values.items()) if value}
-        self._needles = [(needle, words) for value, words in plain.items() for needle in byte_forms(value)]
+        self._needles = [(needle, words) for value, words in plain.items() for needle in _byte_forms(value)]
         joined = [(f"{user}:{value}", words) for value, words in plain.items() for user in users]
         self._forms = sorted(
             {
                 (form, words)
                 for value, words in (*plain.items(), *joined)
-                for form in encoded_forms(value)
+                for form in _encoded_forms(value)
                 if len(form) >= _SHORT
             }
         )
@@ -172,31 +162,22 @@ def _has(data: bytes, needle: bytes) -> bool:
     return re.search(rb"(?<![A-Za-z0-9])" + re.escape(needle) + rb"(?![A-Za-z0-9])", data) is not None
 
 
-def byte_forms(value: str) -> set[bytes]:
+def _byte_forms(value: str) -> set[bytes]:
     """A value as bytes: UTF-8, Latin-1 where it has one, and what is left when one was taken for the other."""
     out = {value.encode("utf-8", "surrogatepass")}
-    try:
+    with contextlib.suppress(UnicodeError):
         out.add(value.encode("latin-1"))
-    except UnicodeEncodeError:
-        return out
-    try:
         out.add(value.encode("latin-1").decode().encode())
-    except UnicodeDecodeError:
-        return out
     return out
 
 
-def encoded_forms(value: str) -> set[bytes]:
+def _encoded_forms(value: str) -> set[bytes]:
     """The spellings of a value that a large body is searched for."""
     out: set[bytes] = set()
-    for raw in byte_forms(value):
-        out |= {
-            raw,
-            *(urllib.parse.quote(raw, safe=safe).encode() for safe in ("", "/")),
-            urllib.parse.quote_plus(raw).encode(),
-        }
-        for text in (base64.b64encode(raw), base64.urlsafe_b64encode(raw)):
-            out.add(text.rstrip(b"="))
+    for raw in _byte_forms(value):
+        quoted = (urllib.parse.quote(raw, safe=""), urllib.parse.quote(raw), urllib.parse.quote_plus(raw))
+        out |= {raw, *(text.encode() for text in quoted)}
+        out |= {text.rstrip(b"=") for text in (base64.b64encode(raw), base64.urlsafe_b64encode(raw))}
     for is_ascii in (True, False):
         escaped = json.dumps(value, ensure_ascii=is_ascii)[1:-1]
         out |= {form.encode("utf-8", "surrogatepass") for form in (escaped, escaped.replace("/", "\\/"))}

@@ -27,17 +27,8 @@ if TYPE_CHECKING:
 # Fields that belong to one connection (RFC 9110 section 7.6.1), and those that the HTTP library writes itself.
 _HOP_BY_HOP: Final = frozenset(
     {
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
+        *("connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
 _ADDRESSED: Final = frozenset({"location", "link", "www-authenticate"})
@@ -54,18 +45,9 @@ class Upstream:
         transport: replaces the network (tests).
     """
 
-    def __init__(
-        self,
-        places: Mapping[str, str],
-        *,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
+    def __init__(self, places: Mapping[str, str], *, transport: httpx.BaseTransport | None = None) -> None:
         self._places = {ascii_host(host): address for host, address in places.items()}
-        self._client = httpx.Client(
-            transport=transport,
-            follow_redirects=False,
-            timeout=_TIMEOUT_SECONDS,
-        )
+        self._client = httpx.Client(transport=transport, follow_redirects=False, timeout=_TIMEOUT_SECONDS)
         self._back = {
             re.compile(re.escape(address) + r"(?=[/\"?;,>#:]|$)"): f"https://{host}"
             for host, address in self._places.items()
@@ -84,24 +66,21 @@ class Upstream:
         base = self._places.get(request.host, f"{request.scheme}://{request.host}")
         address = base + request.path + (f"?{request.query}" if request.query else "")
         headers = [(name, value) for name, value in request.fields.items if name.lower() not in _HOP_BY_HOP]
-        content = request.body or None
         # Not client.request(): its defaults (Accept-Encoding and others) are not what this client asked for.
-        outgoing = httpx.Request(request.method, address, headers=headers, content=content)
+        outgoing = httpx.Request(request.method, address, headers=headers, content=request.body or None)
         self._client.cookies.clear()
         return self._client.send(outgoing, stream=True)
 
     def logical_headers(self, response: httpx.Response) -> tuple[tuple[str, str], ...]:
         """The answer's headers with real addresses turned back into logical ones."""
-        return tuple(
-            (name.decode("latin-1"), self._logical(name.decode("latin-1"), value.decode("latin-1")))
-            for name, value in response.headers.raw
-        )
-
-    def _logical(self, name: str, value: str) -> str:
-        if name.lower() in _ADDRESSED:
-            for form, logical in self._back.items():
-                value = form.sub(logical, value)
-        return value
+        out = []
+        for raw_name, raw_value in response.headers.raw:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            if name.lower() in _ADDRESSED:
+                for form, logical in self._back.items():
+                    value = form.sub(logical, value)
+            out.append((name, value))
+        return tuple(out)
 
 
 def ascii_host(host: str) -> str:

@@ -9,9 +9,8 @@ from imagestore.errors import ConfigError
 from imagestore.testing.builders.bodies import BytesBody, SyntheticBody
 from imagestore.testing.engine.distribution import Library
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.tape import SUFFIX, Tape, TapeContent, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape import SUFFIX, Tape, TapeContent, TapeRepository, TapeSynthetic, format_tape
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
-from imagestore.testing.tapes.tape_write import format_tape
 from imagestore.util.files import write_whole
 
 if TYPE_CHECKING:

@@ -28,9 +28,8 @@ from imagestore.oci.digest import VERIFIABLE
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.registry import RecordedRegistry
-from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.blob_folder import BlobFolder, check_inside, folder_of
 from imagestore.testing.tapes.files import load_tape, save_tape, tape_path
-from imagestore.testing.tapes.places import check_inside, folder_of
 from imagestore.testing.tapes.replay import Replay, first_lines, replay
 from imagestore.testing.tapes.tape import SUFFIX
 from imagestore.util.cancel import CancelToken

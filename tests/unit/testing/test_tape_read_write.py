@@ -23,9 +23,16 @@ from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.messages import Ending
 from imagestore.testing.faults import EFFECTS, FaultRule, Reset, Where
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape import (
+    TapeContent,
+    TapeExchange,
+    TapeHost,
+    TapeRepository,
+    TapeSynthetic,
+    format_tape,
+    quote,
+)
 from imagestore.testing.tapes.tape_read import parse_tape
-from imagestore.testing.tapes.tape_write import format_tape, quote
 
 if TYPE_CHECKING:
     from pathlib import Path
