@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
 from imagestore.oci.decode import decode, in_turn, judged, refuse_case_variants
-from imagestore.oci.shared_fields import parse_platform
+from imagestore.oci.descriptor import Descriptor, parse_platform
 from imagestore.oci.typed_members import Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Self
 
-    from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.platforms.platform import Platform

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, in_turn, judged, refuse_case_variants
-from imagestore.oci.other_documents import refuse_mislabelled, refuse_others
-from imagestore.oci.shared_fields import check_media_type, leave_out_unstated_version, parse_descriptor
+from imagestore.oci.descriptor import Descriptor, parse_descriptor
+from imagestore.oci.other_documents import (
+    check_media_type,
+    leave_out_unstated_version,
+    refuse_mislabelled,
+    refuse_others,
+)
 from imagestore.oci.typed_members import ENTRY_TYPE, Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
-    from imagestore.oci.descriptor import Descriptor
 
 #: Entries that are read.
 MAX_ENTRIES: Final = 10_000
@@ -50,11 +54,7 @@ class Index:
     ) -> Self:
         """Read an index from its (verified) bytes.
 
-        Args:
-            raw: the bytes as received.
-            media_type: what the descriptor or the server announced; empty when nothing was.
-            what: names the document in errors.
-            limit_bytes: the longest that is read.
+        ``media_type`` is what the descriptor or the server announced; empty when nothing was.
 
         Raises:
             DocumentError: lists the faults with their JSON paths.

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
 from imagestore.oci.decode import decode, in_turn, judged, refuse_case_variants
-from imagestore.oci.other_documents import refuse_mislabelled, refuse_others
-from imagestore.oci.shared_fields import check_media_type, leave_out_unstated_version, parse_descriptor
+from imagestore.oci.descriptor import Descriptor, parse_descriptor
+from imagestore.oci.other_documents import (
+    check_media_type,
+    leave_out_unstated_version,
+    refuse_mislabelled,
+    refuse_others,
+)
 from imagestore.oci.typed_members import LAYER_TYPE, STATED_TYPE, Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
-    from imagestore.oci.descriptor import Descriptor
 
 _MEMBERS: Final = frozenset(
     {"schemaVersion", "mediaType", "artifactType", "config", "layers", "subject", "annotations"}
@@ -49,10 +53,7 @@ class Manifest:
     def parse(cls, raw: bytes, *, media_type: str = "", what: str = "manifest") -> Self:
         """Read a manifest from its (verified) bytes.
 
-        Args:
-            raw: the bytes as received.
-            media_type: what the descriptor or the server announced; empty when nothing was.
-            what: names the document in errors.
+        ``media_type`` is what the descriptor or the server announced; empty when nothing was.
 
         Raises:
             DocumentError: lists the faults with their JSON paths.

@@ -1,6 +1,7 @@
-"""Documents that are recognised and not read: an error names them, instead of the members they lack.
+"""What kind of document some JSON is, by its own word and by what was announced.
 
-So it does with an index that was announced as a manifest, and the other way round.
+Documents that are neither an index nor a manifest are recognised and not read: an error names them, instead of the
+members they lack. So it does with an index that was announced as a manifest, and the other way round.
 """
 
 from __future__ import annotations
@@ -33,10 +34,6 @@ _INSPECTED: Final = ("is what 'docker inspect' prints", "give the image's refere
 def refuse_others(document: Mapping[str, Any], what: str) -> None:
     """Refuse a document that is surely neither an index nor a manifest of today, by its name.
 
-    Args:
-        document: decoded, not judged yet.
-        what: names the document in errors.
-
     Raises:
         DocumentError: says what it is.
     """
@@ -65,12 +62,7 @@ def refuse_others(document: Mapping[str, Any], what: str) -> None:
 def contradiction(document: Mapping[str, Any], announced: str) -> str:
     """What an index or a manifest says that it is, where it was announced as something else.
 
-    Args:
-        document: decoded, not judged yet.
-        announced: the media type that a descriptor or a server names.
-
-    Returns:
-        Completes "but"; empty where both agree, and where the document doesn't say it beyond doubt.
+    The text completes "but"; it is empty where both agree, and where the document doesn't say it beyond doubt.
 
     >>> contradiction({"manifests": []}, "application/vnd.oci.image.manifest.v1+json")
     'it is an index'
@@ -92,17 +84,45 @@ def contradiction(document: Mapping[str, Any], announced: str) -> str:
 def refuse_mislabelled(document: Mapping[str, Any], announced: str, what: str) -> None:
     """Refuse an index or a manifest that was announced as something else.
 
-    Args:
-        document: decoded, not judged yet.
-        announced: the media type that a descriptor or a server names; empty when none did.
-        what: names the document in errors.
-
     Raises:
         DocumentError: says both.
     """
     found = contradiction(document, announced) if announced else ""
     if found:
         raise DocumentError(what, [f"was announced as {announced[:_SHOWN]!r}, but {found}"])
+
+
+def leave_out_unstated_version(document: dict[str, Any], what: str) -> None:
+    """Null and 0 are no version, and peers ask for none; any other than 2 is refused.
+
+    Raises:
+        DocumentError: it is no integer as JSON readers with types know them, though schemas do.
+    """
+    version = document.get("schemaVersion")
+    if version is None or (type(version) is int and version == 0):
+        document.pop("schemaVersion", None)
+    elif type(version) is float:
+        raise DocumentError(what, [f"$.schemaVersion: expected an integer, found {version!r}"])
+
+
+def check_media_type(stated: str, expected: str, kind: media_types.Kind, what: str) -> str:
+    """Agree on one media type between the descriptor (or the server's word) and the body's own.
+
+    Args:
+        stated: the body's own; empty when it states none.
+        expected: what the descriptor or the Content-Type said; empty when neither said anything.
+        kind: what the caller is about to read the document as.
+
+    Raises:
+        DocumentError: they disagree, or name another kind, or Docker's manifest doesn't say that it is one.
+    """
+    if stated and media_types.kind(stated) is not kind:
+        raise DocumentError(what, [f"$.mediaType: {stated!r} is no {kind.value}"])
+    if expected and stated and media_types.bare(stated) != media_types.bare(expected):
+        raise DocumentError(what, [f"$.mediaType: {stated!r}, but it was announced as {expected!r}"])
+    if not stated and media_types.bare(expected) == media_types.DOCKER_MANIFEST:
+        raise DocumentError(what, [f"$.mediaType: missing, which only OCI manifests may do; announced as {expected!r}"])
+    return stated or expected
 
 
 def refuse_list(value: list[Any], what: str) -> None:

@@ -23,13 +23,13 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import ContentNotFoundError, DocumentError
-from imagestore.oci.index_entries import Listing
 from imagestore.oci.selection import (
     RULE_DOCUMENT_MISSING,
     RULE_EMPTY_INDEX,
     RULE_LISTED_BEFORE,
     RULE_NO_IMAGE_CONFIG,
     RULE_TOO_MANY,
+    Listing,
     place,
 )
 from imagestore.oci.selection import Selection as Selection
