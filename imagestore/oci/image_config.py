@@ -25,7 +25,7 @@ _MEMBERS: Final = frozenset(
 _TEXTS: Final = ("User", "WorkingDir", "StopSignal")
 _LISTS: Final = ("Env", "Entrypoint", "Cmd")
 _SETS: Final = ("ExposedPorts", "Volumes")
-#: The settings that anybody reads, by how Unicode folds them.
+#: The settings that runtimes read, by how Unicode folds them.
 _SETTINGS: Final = {name.casefold(): name for name in (*_TEXTS, *_LISTS, *_SETS, "Labels", "ArgsEscaped")}
 _MAX_LAYERS: Final = 1000
 _MAX_STEPS: Final = 10_000
@@ -131,7 +131,7 @@ def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | 
 
 
 def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The settings by their usual names: who starts containers takes them in any case, and some tools write others.
+    """The settings by their usual names: runtimes take them in any case, and some tools write others.
 
     Raises:
         DocumentError: one stands there twice, and it depends on the reader which counts.

@@ -73,15 +73,14 @@ def select(
 ) -> Selection:
     """Choose a manifest from an index.
 
+    Nothing chosen is no error here; every entry has a verdict.
+
     Args:
         index: what the reference leads to.
         matcher: decides and orders.
         source: gives indexes inside the index, and platforms from configs.
         wanted: text form of the wanted platform, for people.
         judges_versions: whether the config decides where a Windows entry states no version.
-
-    Returns:
-        The choice, with a verdict for every entry. Nothing chosen is no error here.
 
     Raises:
         DocumentError: what has to be opened nests too deep or lists too many entries, or can't be read.
@@ -98,11 +97,8 @@ def select_each(
 ) -> dict[str, Selection]:
     """The same for several matchers, with the work that they share done once.
 
-    Args:
-        index: what the reference leads to.
-        wanted: matcher and text form of what is wanted, by name.
-        source: gives indexes inside the index, and platforms from configs.
-        judging_versions: the names for which the config decides where a Windows entry states no version.
+    ``wanted`` has a matcher and the text form of what is wanted by name, ``judging_versions`` the names for which
+    ``judges_versions`` is true.
 
     Raises:
         DocumentError: as :func:`select`.
@@ -115,14 +111,7 @@ def select_each(
 
 
 def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Matcher, *, wanted: str) -> Selection:
-    """Judge a manifest that no index lists, by its config.
-
-    Args:
-        descriptor: the manifest.
-        platform: from its config; None when it has no image config.
-        matcher: decides.
-        wanted: text form of the wanted platform, for people.
-    """
+    """Judge a manifest that no index lists by the platform of its config; None when it has no image config."""
     found = _by_config(platform, matcher)
     verdict = Verdict(descriptor, platform, (), found, 0 if found.matched else None)
     return Selection(wanted, (verdict,), verdict if found.matched else None)

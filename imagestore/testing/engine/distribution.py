@@ -1,9 +1,9 @@
-"""A well-behaved registry: library and request in, reply out (distribution-spec 1.1, pull part).
+"""A registry without faults: library and request in, reply out (distribution-spec 1.1, pull part).
 
-The library says which images there are, by logical host and repository. Registries keep content per repository, so a
-blob of one repository is unknown in another; the bytes themselves are shared.
+The library has the images by logical host and repository. Registries keep content per repository, so a blob of one
+repository is unknown in another; the bytes themselves are shared.
 
-Decisions where the specification leaves a choice: an Accept header that doesn't cover the stored form gets 404
+Where the specification leaves a choice: an Accept header that doesn't cover the stored form gets 404
 MANIFEST_UNKNOWN (what Docker's registry does), never a conversion; pages of tags have a Link; referrers are computed
 from the ``subject`` members of what the repository holds.
 """
@@ -37,11 +37,8 @@ HUB_HOSTS: Final = frozenset({"registry-1.docker.io", "index.docker.io"})
 class DistributionApi:
     """Serves a library under its logical hosts.
 
-    Args:
-        library: what there is.
-        storage_host: when set, blobs are not sent but redirected (307) to this host with a signature in the query,
-            as large registries do; the storage host refuses a request that also carries Authorization (400), as
-            S3-compatible services do.
+    With a ``storage_host``, blobs are redirected (307) to that host with a signature in the query, as large registries
+    do. The storage host refuses a request that also carries Authorization (400), as S3-compatible services do.
     """
 
     def __init__(self, library: Library, *, storage_host: str = "") -> None:
@@ -75,7 +72,7 @@ class DistributionApi:
 
     def _known_hosts(self) -> frozenset[str]:
         hosts = frozenset(self._library.hosts())
-        return hosts | HUB_HOSTS if "docker.io" in hosts else hosts
+        return hosts | HUB_HOSTS if DOCKER_HUB in hosts else hosts
 
     def _blob(self, request: Request, target: ApiPath, repository: Repository) -> Reply:
         digest = target.digest
@@ -207,11 +204,7 @@ class Repository:
 
 
 class Library:
-    """Repositories by (logical host, path).
-
-    Args:
-        images: reference text to image; see add().
-    """
+    """Repositories by (logical host, path); ``images`` are added by their references."""
 
     def __init__(self, images: Mapping[str, Image] | None = None) -> None:
         self._repositories: dict[tuple[str, str], Repository] = {}
@@ -246,8 +239,8 @@ class Library:
 
     def items(self) -> Iterator[tuple[str, str, Repository]]:
         """Every repository with host and path, sorted."""
-        for (host, path), repository in sorted(self._repositories.items(), key=lambda item: item[0]):
-            yield host, path, repository
+        for host, path in sorted(self._repositories):
+            yield host, path, self._repositories[host, path]
 
     def body(self, digest: Digest) -> Body | None:
         """Content of a digest wherever it is."""

@@ -1,8 +1,7 @@
-"""One exchange as values: what was asked, what is answered, and how the answer goes onto the wire.
+"""One exchange as values: the request, the reply, and how the reply is delivered.
 
-The engine turns a Request into a Reply and touches no socket. A Reply describes its delivery (pauses, pace, where it
-breaks off and how); the loopback server plays that description on a real socket, the httpx transport by raising what
-httpx raises in that case.
+A Reply describes its delivery (pauses, pace, where it breaks off and how); the loopback server plays that description
+on a real socket, the httpx transport raises what httpx raises in that case.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import enum
 import json
 import re
 import urllib.parse
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from imagestore.testing.builders.bodies import Body, BytesBody
@@ -71,8 +70,7 @@ class Fields:
         if not self.has(name):
             return Fields((*self.items, (name, value)))
         first = next(index for index, (key, _) in enumerate(self.items) if key.lower() == name.lower())
-        rest = tuple(item for item in self.items[first + 1 :] if item[0].lower() != name.lower())
-        return Fields((*self.items[:first], (name, value), *rest))
+        return Fields((*self.items[:first], (name, value), *Fields(self.items[first + 1 :]).without(name).items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +92,10 @@ class Request:
     def parameters(self) -> list[tuple[str, str]]:
         """The query, decoded; at most 100 names."""
         return urllib.parse.parse_qsl(self.query, keep_blank_values=True)[:100]
+
+    def form(self) -> list[tuple[str, str]]:
+        """The body as a form, decoded; at most 100 names."""
+        return urllib.parse.parse_qsl(self.body.decode("utf-8", "replace"), keep_blank_values=True)[:100]
 
     def __repr__(self) -> str:
         names = ", ".join(name for name, _ in self.fields.items)
@@ -117,8 +119,7 @@ class Delivery:
         head_delay_seconds: pause before the status line.
         body_delay_seconds: pause between head and first body byte.
         bytes_per_second: pace of the body; 0 is as fast as it goes.
-        stop_at: body bytes after which ``ending`` happens; None sends all.
-        ending: what happens at ``stop_at``.
+        stop_at: body bytes after which ``ending`` happens; None sends all, -1 not even the head.
         stall_seconds: how long a stalled connection stays open.
         framing: how the body's end is marked.
     """
@@ -137,14 +138,11 @@ class Reply:
     """An answer, not yet sent.
 
     Attributes:
-        status: HTTP status.
         fields: header fields; addresses in them use logical host names. A Content-Length here replaces the true one.
-        body: the whole representation.
-        start, stop: which part of the body is sent (stop None: to its end).
-        kind: what was asked for: ``ping``, ``token``, ``manifest``, ``blob``, ``tags``, ``referrers``, ``other``.
+        body: the whole representation; ``start`` and ``stop`` say which part is sent (stop None: to its end).
+        kind: what was asked for; see urls.KINDS.
         digest: of the content the body is (a part of), when known.
-        delivery: how it is sent.
-        faults: names of the faults that shaped it.
+        faults: names of the faults that changed it.
     """
 
     status: int
@@ -154,7 +152,7 @@ class Reply:
     stop: int | None = None
     kind: str = "other"
     digest: Digest | None = None
-    delivery: Delivery = field(default_factory=Delivery)
+    delivery: Delivery = Delivery()
     faults: tuple[str, ...] = ()
 
     @property

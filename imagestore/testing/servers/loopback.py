@@ -70,7 +70,7 @@ class LoopbackServer:
     Args:
         engine: decides the answers.
         hosts: logical hosts to open listeners for; the first is the main one.
-        authority: makes certificates; with one, logical ``https`` is TLS, else everything is plain HTTP.
+        authority: with one, logical ``https`` is TLS, else everything is plain HTTP.
         ports: fixed ports for some logical hosts; any free one otherwise.
     """
 
@@ -115,7 +115,7 @@ class LoopbackServer:
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:<port>`` of the main logical host; where it was, after the server's block.
+        """``127.0.0.1:<port>`` of the main logical host; still readable after the server's block.
 
         Raises:
             ConfigError: the server didn't listen yet.
@@ -146,11 +146,7 @@ class LoopbackServer:
 
     @property
     def url(self) -> str:
-        """Base address of the main logical host, without a slash at the end; where it was, after the server's block.
-
-        Raises:
-            ConfigError: the server didn't listen yet.
-        """
+        """Base address of the main logical host; see url_of()."""
         return self.url_of(self._main())
 
     def url_of(self, host: str) -> str:
@@ -193,8 +189,6 @@ class LoopbackServer:
         if not self._names:
             raise ConfigError("server: it has no logical host", hint="name the host whose address is wanted")
         return self._names[0]
-
-    # -- listeners -----------------------------------------------------------------------------------------------
 
     def _open(self, scheme: str, host: str) -> Listener:
         # Without certificates one plain listener stands for both schemes.
@@ -264,8 +258,6 @@ class LoopbackServer:
             with self._lock:
                 self._connections.discard(connection)
             connection.close()
-
-    # -- one connection ------------------------------------------------------------------------------------------
 
     def _talk(self, connection: socket.socket, listener: Listener, exchange: Exchange) -> None:
         with connection.makefile("rb") as stream:

@@ -158,12 +158,7 @@ class _ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class ReplayTransport(httpx.BaseTransport):
-    """Answers an httpx.Client from an engine.
-
-    Args:
-        engine: decides the answers.
-        sleep: makes the pauses of faults.
-    """
+    """Answers an httpx.Client from an engine; ``sleep`` makes the pauses of faults."""
 
     def __init__(self, engine: RequestHandler, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.engine = engine
@@ -179,11 +174,8 @@ class ReplayTransport(httpx.BaseTransport):
 class AsyncReplayTransport(httpx.AsyncBaseTransport):
     """Answers an httpx.AsyncClient from an engine.
 
-    While recording, an exchange with a real registry blocks the event loop; recordings are made once.
-
-    Args:
-        engine: decides the answers.
-        sleep: makes the pauses of faults; anyio's works under asyncio and trio.
+    While recording, an exchange with a real registry blocks the event loop; recordings are made once. anyio's ``sleep``
+    works under asyncio and trio.
     """
 
     def __init__(self, engine: RequestHandler, *, sleep: AsyncSleep = anyio.sleep) -> None:
@@ -210,12 +202,7 @@ def to_request(request: httpx.Request, body: bytes) -> Request:
 
 
 def mount(router: respx.Router, engine: RequestHandler, *, hosts: Iterable[str] = ()) -> list[respx.Route]:
-    """Add routes to a respx router that answer from an engine.
-
-    Args:
-        router: ``respx.mock`` or a router of your own.
-        engine: of a Registry, a Replay or a Recorder.
-        hosts: logical hosts to route; every host when empty.
+    """Add routes to a respx router (``respx.mock``, say) that answer from an engine; for every host when none is named.
 
     Raises:
         ConfigError: respx is missing.

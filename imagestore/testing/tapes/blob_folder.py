@@ -41,7 +41,7 @@ class BlobFolder:
     also: tuple[str, ...] = ()
 
     @classmethod
-    def beside(cls, tape_path: str, *, within: str = "") -> BlobFolder:
+    def of_tape(cls, tape_path: str, *, within: str = "") -> BlobFolder:
         """The folder that belongs to a tape file; which one depends on the paths alone, not on what exists.
 
         Bodies are written to ``blobs`` next to the innermost folder ``tapes`` above the file, or next to the file's own

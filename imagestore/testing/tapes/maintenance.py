@@ -56,7 +56,7 @@ def verify_tape(path: str) -> list[str]:
         text = file.read()
     if format_tape(tape) != text:
         problems.append("the text is not in canonical form; rewrite it with 'imagestore tape format'")
-    blobs = BlobFolder.beside(tape_path(path))
+    blobs = BlobFolder.of_tape(tape_path(path))
     problems += _secrets(tape, text, blobs)
     problems += _body_problems(tape, blobs)
     problems += _exchange_problems(tape)
@@ -141,7 +141,7 @@ def collect_bodies(folder: str, *, is_dry_run: bool = False) -> CollectedBodies:
         ConfigError: no tape, or no folder of bodies.
         DocumentError: a tape can't be read; nothing is deleted then.
     """
-    blobs = BlobFolder.beside(os.path.join(folder, "any"))
+    blobs = BlobFolder.of_tape(os.path.join(folder, "any"))
     if not blobs.roots:
         raise ConfigError(f"folder {folder}: no folder 'blobs' in it or next to it")
     needed: set[Digest] = set()

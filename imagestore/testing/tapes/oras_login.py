@@ -94,7 +94,7 @@ class Login(requests.auth.AuthBase):
                 header = self._authenticator.respond(self._origin, self._repository, fields, cancel=self._cancel)
                 response = _again(response, header, settings)
             if response.status_code == 403 and self._is_home(response.url):
-                text = f"artifact {self._target}: the registry knows who asks and forbids access"
+                text = f"artifact {self._target}: the registry forbids access with this login"
                 raise AccessDeniedError(text, host=self._target.partition("/")[0], status=403)
         except ImageStoreError as problem:
             response.close()

@@ -60,7 +60,7 @@ def push_tape(path: str, target: str, *, is_plain_http: bool = False) -> None:
         RegistryUnavailableError: the registry refused or didn't answer.
     """
     name = tape_path(path)
-    blobs = BlobFolder.beside(name)
+    blobs = BlobFolder.of_tape(name)
     files = {_TAPE_NAME: (name, TAPE_TYPE)}
     for digest in load_tape(name).contents():
         blobs.verify(digest)
@@ -82,7 +82,7 @@ def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
         advice = ", but a layout: fetch it with --layout (fetch_layout)"
         text = _read_text(target, folder, _TAPE_NAME, other=_LAYOUT_NAMES[0], advice=advice)
         tape = parse_tape(text, what=f"artifact {target}")
-        blobs = BlobFolder.beside(tape_path(path), within=os.getcwd())
+        blobs = BlobFolder.of_tape(tape_path(path), within=os.getcwd())
         _take_bodies(folder, blobs)
         for digest, content in tape.contents().items():
             blobs.verify(digest, content.size)

@@ -167,7 +167,7 @@ def replay(
         if blobs is None and tape.contents():
             raise ConfigError("replay of a tape in memory: expected the folder of its bodies", hint="pass blobs=...")
         return Replay(tape, BlobFolder(os.fspath(blobs or "")), faults=faults, is_strict=is_strict)
-    folder = BlobFolder(os.fspath(blobs)) if blobs is not None else BlobFolder.beside(tape_path(tape))
+    folder = BlobFolder(os.fspath(blobs)) if blobs is not None else BlobFolder.of_tape(tape_path(tape))
     return Replay(load_tape(tape), folder, faults=faults, is_strict=is_strict)
 
 

@@ -117,11 +117,11 @@ class TapeSession(RecordedRegistry):
         if self.mode == "none" or (self.mode == "once" and exists):
             self._stack.close()  # a replay needs no lock
             self._replay = replay(self.path, faults=self._settings.faults)
-            self._check_bodies(self._replay.tape, BlobFolder.beside(self.path))
+            self._check_bodies(self._replay.tape, BlobFolder.of_tape(self.path))
             return
         settings = self._settings
         within = folder_of(self.path, settings.folders) or os.getcwd()
-        blobs = self._blobs = BlobFolder.beside(self.path, within=within)
+        blobs = self._blobs = BlobFolder.of_tape(self.path, within=within)
         for place in (blobs.root, *(os.path.join(blobs.root, algorithm) for algorithm in VERIFIABLE)):
             check_inside("bodies in", place, settings.folders)
         if self.mode == "new_episodes" and exists:
@@ -231,7 +231,7 @@ def _locked(tape: str) -> Iterator[None]:
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise ConfigError(
-            f"{folder}: expected a folder of ours for the locks of tapes, and it is somebody else's",
+            f"{folder}: expected a folder of this user, for the locks of tapes",
             hint="name another folder for temporary files in TMPDIR",
         )
     name = hashlib.sha256(os.path.abspath(tape).encode("utf-8", "surrogateescape")).hexdigest()[:24]

@@ -171,14 +171,14 @@ def test_a_lock_folder_of_somebody_else_is_refused(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = tmp_path / f"imagestore-tapes-{os.geteuid()}"
     folder.symlink_to(tmp_path)
-    with pytest.raises(ConfigError, match="expected a folder of ours"):
+    with pytest.raises(ConfigError, match="expected a folder of this user"):
         TapeSession(str(tmp_path / "t"), "once", upstream)
     folder.unlink()
     folder.mkdir()
     owner = os.geteuid()
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     (tmp_path / f"imagestore-tapes-{owner + 1}").mkdir()
-    with pytest.raises(ConfigError, match="somebody else's") as caught:
+    with pytest.raises(ConfigError, match="expected a folder of this user") as caught:
         TapeSession(str(tmp_path / "t"), "once", upstream)
     assert "TMPDIR" in caught.value.hint
     monkeypatch.undo()

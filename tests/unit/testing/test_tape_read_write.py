@@ -251,12 +251,12 @@ def test_the_folder_of_bodies_keeps_only_what_is_true(tmp_path: Path) -> None:
 def test_where_bodies_are_written_does_not_depend_on_what_exists(tmp_path: Path, existing: str) -> None:
     (tmp_path / existing).mkdir(parents=True, exist_ok=True)
     for name in ("tapes/x", "tapes/deep/x"):
-        assert BlobFolder.beside(str(tmp_path / name)).root == str(tmp_path / "blobs")
+        assert BlobFolder.of_tape(str(tmp_path / name)).root == str(tmp_path / "blobs")
 
 
 @pytest.mark.parametrize("place", ["blobs", "tapes/blobs", "tapes/deep/blobs"])
 def test_bodies_are_read_from_every_place_they_were_ever_written_to(tmp_path: Path, place: str) -> None:
     digest = BlobFolder(str(tmp_path / place)).put(b"body")
-    folder = BlobFolder.beside(str(tmp_path / "tapes" / "deep" / "x"))
+    folder = BlobFolder.of_tape(str(tmp_path / "tapes" / "deep" / "x"))
     assert folder.has(digest)
     assert list(folder.digests()) == [digest]
