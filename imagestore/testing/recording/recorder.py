@@ -112,11 +112,9 @@ class Recorder:
     """Records exchanges with upstream registries.
 
     Args:
-        blobs: folder for bodies.
-        upstream: where logical hosts really are.
-        known_secrets: values that must never be written, however they come up.
-        plain_names: names that are harmless after all: JSON members, request headers, parameters, parts of paths.
-        before: asked first (``new_episodes``: what a tape already answers is not recorded again).
+        known_secrets: values that must never be written.
+        plain_names: harmless names of JSON members, request headers, parameters, parts of paths.
+        before: answers first (``new_episodes``: what a tape already answers is not recorded again).
     """
 
     def __init__(
@@ -162,8 +160,6 @@ class Recorder:
         with self._lock:
             self._spools.append(spool)
         return spool
-
-    # -- as an engine --------------------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> PendingAnswer:
         """Ask upstream; the body is recorded while it is delivered."""
@@ -231,8 +227,6 @@ class Recorder:
             reply = reply.deliver(stop_at=size, ending=body.ending)
         return reply.deliver(framing=_framing(response))
 
-    # -- collecting ----------------------------------------------------------------------------------------------
-
     def keep(
         self, request: Request, response: httpx.Response, spool: SpoolBody, digest: Digest, ending: Ending, place: int
     ) -> None:
@@ -268,8 +262,6 @@ class Recorder:
         with self._ended:
             self._running -= 1
             self._ended.notify_all()
-
-    # -- writing -------------------------------------------------------------------------------------------------
 
     def tape(self, *, about: str = "", base: Tape | None = None) -> Tape:
         """What was recorded, as a tape that continues ``base``; bodies are put into the folder of blobs.

@@ -144,8 +144,7 @@ class Redactor:
     """Redacts what stands around a body.
 
     Attributes:
-        secrets: gets every secret value.
-        plain_names: names that are harmless after all: JSON members, request headers, parameters, parts of paths.
+        plain_names: harmless names of JSON members, request headers, parameters, parts of paths.
         addresses: what upstream named so far.
     """
 

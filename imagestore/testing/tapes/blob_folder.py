@@ -46,12 +46,8 @@ class BlobFolder:
 
         Bodies are written to ``blobs`` next to the innermost folder ``tapes`` above the file, or next to the file's own
         folder when none is called so. They are also read from ``blobs`` next to the file, next to its folder, and in
-        ``tapes``.
-
-        Args:
-            tape_path: the tape's file.
-            within: a folder that bodies are not written outside of when the tape is in it: those that would be are
-                written next to the tape.
+        ``tapes``. If the tape is in the folder ``within``, bodies that would be written outside of it are written next
+        to the tape.
         """
         here = os.path.dirname(os.path.abspath(tape_path))
         top = here
@@ -109,7 +105,7 @@ class BlobFolder:
         verifier.finish()
 
     def put(self, body: Body | bytes, digest: Digest | None = None) -> Digest:
-        """Keep a body; one that is here already is left alone.
+        """Keep a body, unless it is here already.
 
         Raises:
             IntegrityError: the body is not what ``digest`` says.
@@ -199,12 +195,7 @@ def folder_of(path: str, folders: Sequence[str]) -> str:
 
 
 def check_inside(what: str, path: str, folders: Sequence[str]) -> None:
-    """Refuse a path that leads out of a project.
-
-    Args:
-        what: names it in the error.
-        path: of a tape, of a body, or of a folder of bodies.
-        folders: of the project, the main one first; without any, every path is allowed.
+    """Refuse a path that leads out of the folders of a project, the main one first; without any, all are allowed.
 
     Raises:
         ConfigError: it is in none of them.

@@ -1,10 +1,9 @@
 """Answers from recorded exchanges.
 
-A request is compared with what was recorded: method, address (query parameters in any order, secrets as placeholders)
-and the scheme of its credential must agree; then the same Range, Accept and token are preferred, in that order.
-Several answers to one request are given in their recorded order; the last one is repeated only where that is harmless
-(200, 401 or 404 to GET or HEAD, whole), and replaying it again is how a retry or a second reader is served. Two things
-are derived from a recorded whole body: a Range of it, and its HEAD.
+Method, address (query parameters in any order, secrets as placeholders) and the scheme of the credential must agree;
+then the same Range, Accept and token are preferred, in that order. Several answers to one request are given in their
+recorded order; the last one is repeated, for retries and second readers, only where that is harmless (200, 401 or 404
+to GET or HEAD, whole). Two answers are derived from a recorded whole body: a Range of it, and its HEAD.
 """
 
 from __future__ import annotations
@@ -50,12 +49,7 @@ class _Track:
 
 
 class ExchangeResponder:
-    """Plays recorded exchanges.
-
-    Args:
-        exchanges: in recorded order where several answer one request.
-        open_body: finds a body by digest.
-    """
+    """Plays recorded exchanges; several that answer one request stand in recorded order."""
 
     def __init__(self, exchanges: Sequence[TapeExchange], open_body: Callable[[Digest], Body]) -> None:
         self._open = open_body
@@ -72,13 +66,15 @@ class ExchangeResponder:
     def respond(self, request: Request) -> Reply | None:
         """The recorded answer, or None."""
         scheme = _scheme(request.fields.get("Authorization"))
-        tracks = self._by_address.get(_address(request), [])
+        tracks = self._tracks_at(request)
         return self._play([one for one in tracks if _scheme(one.exchanges[0].authorization) == scheme], request)
 
     def respond_open(self, request: Request) -> Reply | None:
         """The recorded content whatever credential it needed; None when there is none with status 200."""
-        tracks = self._by_address.get(_address(request), [])
-        return self._play([one for one in tracks if one.exchanges[-1].status == 200], request)
+        return self._play([one for one in self._tracks_at(request) if one.exchanges[-1].status == 200], request)
+
+    def _tracks_at(self, request: Request) -> list[_Track]:
+        return self._by_address.get((request.host, request.path, comparable(request.query)), [])
 
     def _play(self, fitting: list[_Track], request: Request) -> Reply | None:
         exact = [track for track in fitting if track.exchanges[0].method == request.method]
@@ -117,12 +113,9 @@ class ExchangeResponder:
         return "nearest recorded requests:\n" + "\n".join(lines)
 
     def _derived(self, tracks: Sequence[_Track], request: Request) -> Reply | None:
-        if request.method != "HEAD":
-            return None
-        for track in tracks:
-            whole = track.exchanges[-1]
+        """A HEAD that was never recorded: the answer to GET, whose body is left out on the way."""
+        for whole in [track.exchanges[-1] for track in tracks] if request.method == "HEAD" else ():
             if whole.method == "GET" and whole.status == 200 and not whole.range and whole.ending is None:
-                # A HEAD that was never recorded: the answer to GET, whose body is left out on the way.
                 return self._reply(whole, request)
         return None
 
@@ -138,10 +131,6 @@ class ExchangeResponder:
         elif one.framing != "length":
             reply = reply.deliver(framing=one.framing)
         return reply if one.range else apply_range(reply, request.fields.get("Range"))
-
-
-def _address(request: Request) -> tuple[object, ...]:
-    return request.host, request.path, comparable(request.query)
 
 
 def _scheme(authorization: str) -> str:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
-from imagestore.testing.builders.bodies import BytesBody, SyntheticBody
+from imagestore.testing.builders.bodies import SyntheticBody
 from imagestore.testing.engine.distribution import Library
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import SUFFIX, Tape, TapeContent, TapeRepository, TapeSynthetic, format_tape
@@ -42,11 +42,10 @@ def make_tape(
         for digest, document in repository.documents.items():
             _keep(digest, document.body, blobs, synthetic)
             manifests.append(TapeContent(digest, document.body.size, document.media_type))
-        parts = []
         for digest, body in repository.blobs.items():
             _keep(digest, body, blobs, synthetic)
-            parts.append(TapeContent(digest, body.size))
-        repositories.append(TapeRepository(host, path, dict(repository.tags), tuple(manifests), tuple(parts)))
+        parts = tuple(TapeContent(digest, body.size) for digest, body in repository.blobs.items())
+        repositories.append(TapeRepository(host, path, dict(repository.tags), tuple(manifests), parts))
     return Tape(
         about=about,
         storage_host=storage_host,
@@ -112,7 +111,7 @@ def save_tape(path: str | os.PathLike[str], tape: Tape) -> str:
     """Write a tape's text, atomically; gives the file's name.
 
     Raises:
-        DocumentError: the tape holds something that could not be read again; nothing was written.
+        DocumentError: the tape could not be read again; nothing was written.
     """
     return save_text(path, format_tape(tape))
 
@@ -130,4 +129,4 @@ def _keep(digest: Digest, body: Body, blobs: BlobFolder, synthetic: dict[Digest,
     if isinstance(body, SyntheticBody):
         synthetic[digest] = TapeSynthetic(digest, body.size, body.seed, body.form)
     else:
-        blobs.put(body if not isinstance(body, BytesBody) else body.data, digest)
+        blobs.put(body, digest)

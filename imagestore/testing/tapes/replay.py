@@ -6,8 +6,7 @@
         with playing.serve() as server:
             run("skopeo", "inspect", f"docker://{server.reference('docker.io/library/python:3')}")
 
-Leaving the block of a *strict* replay fails when a request had no answer, or a recorded answer or a fault was never
-used.
+Leaving the block of a *strict* replay fails if a request had no answer, or a recorded answer or a fault was never used.
 """
 
 from __future__ import annotations
@@ -44,12 +43,7 @@ class ReplayMismatchError(AssertionError):
 
 
 class Replay(RecordedRegistry):
-    """A tape being played; make it with replay().
-
-    Attributes:
-        tape: what is played.
-        ledger: what was asked.
-    """
+    """A tape being played; make it with replay()."""
 
     def __init__(
         self,
@@ -103,18 +97,14 @@ class Replay(RecordedRegistry):
             ReplayMismatchError: unexpected requests, unused exchanges or unused faults; the first of each are shown.
         """
         __tracebackhide__ = True
-        lines = first_lines(self.ledger.unexpected, "unexpected requests")
-        lines += first_lines(
-            [
-                f"recorded, but never asked for: {one.method} {one.url} -> {one.status}"
-                for one in self._exchanges.unused()
-            ],
-            "that were recorded, but never asked for",
-        )
-        lines += first_lines(
-            [f"fault that never happened: {rule.to_table()}" for rule in self._plan.unused()],
-            "faults that never happened",
-        )
+        unused = self._exchanges.unused()
+        recorded = [f"recorded, but never asked for: {one.method} {one.url} -> {one.status}" for one in unused]
+        faults = [f"fault that never happened: {rule.to_table()}" for rule in self._plan.unused()]
+        lines = [
+            *first_lines(self.ledger.unexpected, "unexpected requests"),
+            *first_lines(recorded, "that were recorded, but never asked for"),
+            *first_lines(faults, "faults that never happened"),
+        ]
         if lines:
             raise ReplayMismatchError("\n".join(lines))
 
@@ -153,7 +143,7 @@ def replay(
 
     Args:
         tape: a file (its ending may be left out), or a tape in memory.
-        blobs: folder of bodies; by default ``blobs`` next to the tape's file or next to its folder.
+        blobs: folder of bodies; see BlobFolder.of_tape() for the default.
         faults: added to those of the tape.
         is_strict: leaving the block fails on unexpected requests and unused answers.
 

@@ -1,4 +1,4 @@
-"""One test's tape: replayed, recorded, or both, by the record mode that people know from other recorders.
+"""One test's tape: replayed, recorded, or both, by the record modes of other recorders (vcrpy).
 
 | mode | the tape exists | it does not |
 |---|---|---|
@@ -56,7 +56,7 @@ class SessionSettings:
     Attributes:
         upstream: logical host to the real base address, for recording.
         known_secrets: values that must never be written.
-        plain_names: names that are harmless after all: JSON members, request headers, parameters, parts of paths.
+        plain_names: harmless names of JSON members, request headers, parameters, parts of paths.
         faults: what goes wrong, in replay only.
         is_strict: the end of a replay is judged.
         about: first line of a recorded tape.
@@ -219,8 +219,8 @@ class TapeSession(RecordedRegistry):
 def _locked(tape: str) -> Iterator[None]:
     """Hold an advisory lock for one tape, in a folder for each user below the system's temporary files.
 
-    Another process or thread is waited for, since it may be recording what this one then replays. A thread never waits
-    for itself: it could not release the lock.
+    It waits for another process or thread, which may be recording what this one then replays. A thread never waits for
+    itself: it could not release the lock.
 
     Raises:
         ConfigError: another recording of this tape doesn't end, or the folder belongs to another user.

@@ -93,13 +93,12 @@ class TapeExchange:
     """One recorded answer.
 
     Attributes:
-        method, scheme, host, path, query: the request; secrets in the query are placeholders.
+        query: of the request; secrets in it are placeholders.
         authorization: ``""``, ``Basic`` or ``Bearer``, with a placeholder.
         range: the Range header, or empty.
         accept: the Accept header on manifests, or empty for any.
         form: the request's form (token requests), secrets replaced; empty for other bodies.
-        status: of the answer.
-        headers: name and value, sorted by name.
+        headers: of the answer, sorted by name.
         body: digest of the answer's body, or None.
         text: a small answer written into the tape instead.
         stop_at, ending: the recorded answer broke off after this many bytes, and how.
@@ -136,10 +135,8 @@ class Tape:
     """Everything a tape's text says.
 
     Attributes:
-        about: for people.
         storage_host: blobs of repositories are redirected to this host when not empty.
         hosts: behaviour per logical host; hosts that only serve need no entry.
-        repositories, exchanges, synthetic, faults: see the module text.
         plain_names: what the exchanges may hold as it is: JSON members, headers, parameters, parts of paths.
     """
 
