@@ -66,7 +66,7 @@ class _Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRealm:
+class _TokenRealm:
     """The tokens that one token service has given out, and the services (registries) that it serves."""
 
     services: set[str] = field(default_factory=set)
@@ -86,13 +86,13 @@ class TokenGate:
         inside: Responder,
         *,
         clock: Callable[[], float] = time.monotonic,
-        realm: TokenRealm | None = None,
+        realm: _TokenRealm | None = None,
     ) -> None:
         self.host = host
         self.auth = replace(auth, realm_host=auth.realm_host or host, service=auth.service or host)
         self._inside = inside
         self._clock = clock
-        self._realm = realm or TokenRealm()
+        self._realm = realm or _TokenRealm()
         self._realm.services.add(self.auth.service)
 
     def respond(self, request: Request) -> Reply | None:
@@ -190,13 +190,13 @@ def _basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:
 
 def make_gates(auths: Mapping[str, BasicAuth | TokenAuth], inside: Responder) -> list[Responder]:
     """A gate for each logical host; those that name the same realm share one token service."""
-    realms: dict[tuple[str, str], TokenRealm] = {}
+    realms: dict[tuple[str, str], _TokenRealm] = {}
     out: list[Responder] = []
     for host, auth in auths.items():
         if isinstance(auth, BasicAuth):
             out.append(_basic_gate(host, auth, inside))
         else:
-            realm = realms.setdefault((auth.realm_host or host, auth.realm_path), TokenRealm())
+            realm = realms.setdefault((auth.realm_host or host, auth.realm_path), _TokenRealm())
             out.append(TokenGate(host, auth, inside, realm=realm).respond)
     return out
 

@@ -27,7 +27,7 @@ from imagestore.testing.faults.bodies import (
     Truncate,
     Unframed,
 )
-from imagestore.testing.faults.chaos import Chaos, chaos
+from imagestore.testing.faults.chaos import chaos
 from imagestore.testing.faults.replies import (
     ExpireToken,
     ForeignRealm,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EFFECTS",
-    "Chaos",
     "DeepJson",
     "Drip",
     "DuplicateKeys",
