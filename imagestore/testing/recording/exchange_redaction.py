@@ -72,11 +72,11 @@ _SUSPICIOUS_NAME: Final = re.compile(r"(?i)key|secret|session|credential|auth|jw
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came from upstream, with logical addresses; ``spool`` holds the body, in memory if it may be secret."""
+    """What came from upstream, with logical addresses; the body is in memory if it may be secret."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
-    spool: Body
+    body: Body
     digest: Digest
     ending: Ending = Ending.COMPLETE
     framing: Framing = "length"
@@ -126,7 +126,7 @@ def redact_exchange(request: Request, answer: Answer, redactor: Redactor) -> Red
         framing=answer.framing,
     )
     if answer.ending is not Ending.COMPLETE:
-        exchange = replace(exchange, ending=answer.ending, stop_at=answer.spool.size)
+        exchange = replace(exchange, ending=answer.ending, stop_at=answer.body.size)
     return classify(exchange, request, answer, redactor)
 
 
@@ -137,15 +137,15 @@ def classify(exchange: TapeExchange, request: Request, answer: Answer, redactor:
         SecretLeakError: the answer can't be classified.
     """
     place = f"{request.method} {request.host}{request.path}"
-    if not answer.spool.size:
+    if not answer.body.size:
         return RedactedExchange(exchange, place)
     if is_redirect(answer.status, answer.headers):
         # The body repeats the address, which may be signed; no client reads it.
         fields = Fields(exchange.headers).without("Content-Encoding")
         return RedactedExchange(replace(exchange, headers=fields.items, ending=None, stop_at=None), place)
     if redactor.addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):
-        content = TapeContent(answer.digest, answer.spool.size)
-        return RedactedExchange(replace(exchange, body=content), place, answer.spool, is_content=True)
+        content = TapeContent(answer.digest, answer.body.size)
+        return RedactedExchange(replace(exchange, body=content), place, answer.body, is_content=True)
     is_strict = not request.path.startswith("/v2/") or redactor.addresses.is_realm(request)
     return _classified(exchange, place, answer, redactor, is_strict=is_strict)
 
@@ -155,30 +155,30 @@ def is_redirect(status: int, headers: tuple[tuple[str, str], ...]) -> bool:
     return 300 <= status < 400 and bool(Fields(headers).get("Location"))
 
 
-def check_body(take: RedactedExchange, search: SecretSearch) -> None:
+def check_body(redacted: RedactedExchange, search: SecretSearch) -> None:
     """Search the body of an exchange for known values, and documents for what looks like a secret too.
 
     Raises:
         SecretLeakError: something was found.
     """
-    place = f"the body of {take.place}"
-    if take.decoded:
-        secret_guard.check_text(take.decoded, place, search)
-    if take.body is None:
+    place = f"the body of {redacted.place}"
+    if redacted.decoded:
+        secret_guard.check_text(redacted.decoded, place, search)
+    if redacted.body is None:
         return
-    if known := search.find_in_body(take.body):
+    if known := search.find_in_body(redacted.body):
         raise SecretLeakError(place, known)
-    is_document = not take.is_content or parse_path(take.exchange.path).kind == "manifest"
-    if take.body.size <= _MAX_TEXT_SEARCH and is_document:
-        secret_guard.check_text(b"".join(take.body.chunks()), place, search)
+    is_document = not redacted.is_content or parse_path(redacted.exchange.path).kind == "manifest"
+    if redacted.body.size <= _MAX_TEXT_SEARCH and is_document:
+        secret_guard.check_text(b"".join(redacted.body.chunks()), place, search)
 
 
 def _is_disguised(request: Request, answer: Answer, place: str) -> bool:
     """Whether what lies at a content's address is really a token answer; bytes that are what was asked for are not."""
     wanted = parse_path(request.path).digest
-    if answer.spool.size > _MAX_DECODED or wanted == answer.digest:
+    if answer.body.size > _MAX_DECODED or wanted == answer.digest:
         return False
-    data = _without_coding(read_all(answer.spool, _MAX_DECODED), Fields(answer.headers).get("Content-Encoding"))
+    data = _without_coding(read_all(answer.body, _MAX_DECODED), Fields(answer.headers).get("Content-Encoding"))
     if data is None:
         return False
     try:
@@ -193,9 +193,9 @@ def _classified(
     exchange: TapeExchange, place: str, answer: Answer, redactor: Redactor, *, is_strict: bool
 ) -> RedactedExchange:
     """An answer that is no content: redacted, or kept byte by byte when nothing in it is secret."""
-    if answer.spool.size > _MAX_DECODED:
-        raise SecretLeakError(place, f"{answer.spool.size} bytes that are no content, too many to classify")
-    data = read_all(answer.spool, _MAX_DECODED)
+    if answer.body.size > _MAX_DECODED:
+        raise SecretLeakError(place, f"{answer.body.size} bytes that are no content, too many to classify")
+    data = read_all(answer.body, _MAX_DECODED)
     plain = _without_coding(data, Fields(answer.headers).get("Content-Encoding"))
     if plain is None:
         raise SecretLeakError(place, "an answer in a content coding that can't be undone")
@@ -227,7 +227,7 @@ def _kept(exchange: TapeExchange, place: str, answer: Answer, data: bytes, plain
     if len(data) <= _MAX_TEXT and data == plain:
         with contextlib.suppress(UnicodeDecodeError):
             return RedactedExchange(replace(exchange, text=data.decode()), place, decoded=plain)
-    digest = answer.digest if answer.spool.size == len(data) else Digest.of(data)
+    digest = answer.digest if answer.body.size == len(data) else Digest.of(data)
     content = TapeContent(digest, len(data))
     return RedactedExchange(replace(exchange, body=content), place, BytesBody(data), decoded=plain)
 

@@ -125,6 +125,11 @@ class TapeExchange:
     times: int = 1
 
     @property
+    def kind(self) -> str:
+        """What was asked for; see urls.KINDS."""
+        return "token" if self.path.endswith("/token") else parse_path(self.path).kind
+
+    @property
     def url(self) -> str:
         """The request's address with logical host."""
         return f"{self.scheme}://{self.host}{self.path}" + (f"?{self.query}" if self.query else "")
@@ -204,12 +209,11 @@ def exchange_key(one: TapeExchange) -> tuple[object, ...]:
 
     Answers to one request have equal keys, and keep the order in which they were recorded.
     """
-    kind = "token" if one.path.endswith("/token") else parse_path(one.path).kind
     request = (one.host, one.path, one.query, one.method, one.authorization, one.range, one.accept, one.form)
     bare = tuple(_NUMBER.sub(r"\1", text) for text in request)
     # Numbers count as numbers, and only between requests that are otherwise the same.
     numbers = tuple(int(number) for text in request for _, number in _NUMBER.findall(text))
-    return (_STEPS.get(kind, len(_STEPS)), *bare, numbers)
+    return (_STEPS.get(one.kind, len(_STEPS)), *bare, numbers)
 
 
 def quote(text: str) -> str:
