@@ -116,8 +116,8 @@ def _without_frames(parse: Callable[[], D]) -> D:
         raise
 
 
-def judged(document: Mapping[str, Any], schema: str, what: str, parse: Callable[[], D]) -> D:
-    """What a typed parser reads; where it refuses the document, all that the schema says is wrong with it.
+def parse_with_faults(document: Mapping[str, Any], schema: str, what: str, parse: Callable[[], D]) -> D:
+    """What a typed parser reads; if it refuses the document, the error lists all faults that the schema finds.
 
     ``document`` is what decode() returned, ``schema`` one of ``index``, ``manifest`` and ``image-config``.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
-from imagestore.oci.decode import decode, in_turn, judged, refuse_case_variants
+from imagestore.oci.decode import decode, in_turn, parse_with_faults, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor, parse_platform
 from imagestore.oci.typed_members import Members
 
@@ -66,7 +66,7 @@ class ImageConfig:
         refuse_case_variants(document, _MEMBERS, what)
         if type(document.get("config")) is dict:
             document["config"] = _named(document["config"], what)
-        return judged(document, "image-config", what, lambda: cls._typed(raw, document, what))
+        return parse_with_faults(document, "image-config", what, lambda: cls._typed(raw, document, what))
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], what: str) -> Self:
@@ -116,7 +116,7 @@ class ImageConfig:
 
 
 def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | None:
-    """The config of a manifest that is_image; None where its media type tells nothing, and neither do its bytes.
+    """The config of a manifest that is_image; None if its media type is generic and its bytes are no image config's.
 
     Such a file next to layers of images is an artifact's: Docker refuses it, and other peers carry it.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, in_turn, judged, refuse_case_variants
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, in_turn, parse_with_faults, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor, parse_descriptor
 from imagestore.oci.other_documents import (
     check_media_type,
@@ -68,7 +68,7 @@ class Index:
         refuse_others(document, what)
         refuse_mislabelled(document, media_type, what)
         leave_out_unstated_version(document, what)
-        return judged(document, "index", what, lambda: cls._typed(raw, document, media_type, what))
+        return parse_with_faults(document, "index", what, lambda: cls._typed(raw, document, media_type, what))
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], media_type: str, what: str) -> Self:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
-from imagestore.oci.decode import decode, in_turn, judged, refuse_case_variants
+from imagestore.oci.decode import decode, in_turn, parse_with_faults, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor, parse_descriptor
 from imagestore.oci.other_documents import (
     check_media_type,
@@ -67,7 +67,7 @@ class Manifest:
         refuse_others(document, what)
         refuse_mislabelled(document, media_type, what)
         leave_out_unstated_version(document, what)
-        return judged(document, "manifest", what, lambda: cls._typed(raw, document, media_type, what))
+        return parse_with_faults(document, "manifest", what, lambda: cls._typed(raw, document, media_type, what))
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], media_type: str, what: str) -> Self:
@@ -90,12 +90,12 @@ class Manifest:
     def is_image(self) -> bool:
         """Whether the config is an image config, so that there is a platform and an image id.
 
-        One whose media type tells nothing is, where all layers are those of images: peers read it as one.
-        Its bytes may still say otherwise (``image_config``).
+        A config with a generic media type counts as one if all layers are those of images, as peers read it. Its bytes
+        may still say otherwise (``image_config``).
         """
         if self.config.kind is media_types.Kind.CONFIG:
             return True
-        if self.artifact_type or media_types.bare(self.config.media_type) not in media_types.UNTOLD_CONFIGS:
+        if self.artifact_type or media_types.bare(self.config.media_type) not in media_types.GENERIC_CONFIGS:
             return False
         return bool(self.layers) and all(layer.kind in _IMAGE_LAYERS for layer in self.layers)
 

@@ -136,7 +136,7 @@ class _Shared:
 def _selected(matcher: Matcher, wanted: str, listing: Listing, shared: _Shared, judges_versions: bool) -> Selection:
     """The choice, by the short way where no document has to be opened: verdicts are then made when they are read."""
     best = matcher.best(listing.candidates)
-    opens = bool(listing.silent) if best is None else listing.leads_to_index(best)
+    opens = bool(listing.without_platform) if best is None else listing.leads_to_index(best)
     if best is not None and judges_versions:
         opens = opens or _is_open(matcher, listing.entries[best])
     if opens or len(listing.entries) > MAX_ENTRIES:
@@ -214,7 +214,7 @@ class _Search:
                     if listing.leads_to_index(each):
                         self._verdicts[(*above, each)] = _unopened(self._verdicts[(*above, each)])
                 return order + [(*above, each) for each in later]
-        for number in listing.silent:
+        for number in listing.without_platform:
             order = self._try(listing, number, above)
             if order:
                 return order

@@ -169,7 +169,7 @@ class Listing:
     Attributes:
         entries: in the order of the index.
         settled: the verdicts on which no matcher has a say, by number of the entry.
-        silent: numbers of the entries without platform.
+        without_platform: numbers of the entries without platform.
         candidates: numbers and platforms of the others.
     """
 
@@ -177,7 +177,7 @@ class Listing:
         self.entries = index.manifests
         self.settled: dict[int, Explanation] = {}
         self.candidates = tuple(self._judged())
-        self.silent = [number for number, found in self.settled.items() if found.rule == RULE_NOT_NEEDED]
+        self.without_platform = [number for number, found in self.settled.items() if found.rule == RULE_NOT_NEEDED]
 
     def leads_to_index(self, number: int) -> bool:
         """Whether an entry is an index inside the index."""

@@ -85,8 +85,7 @@ class Registry(RecordedRegistry):
         storage_host: blobs are redirected to this logical host when set.
 
     Raises:
-        InvalidInputError: ``auth`` names a host that has no images, which would never be asked for; or ``faults`` is no
-            list of rules.
+        InvalidInputError: ``auth`` names a host that has no images, or ``faults`` is no list of rules.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ _REGISTRY_MEMBERS: Final = _ERROR_MEMBERS | {
     *("digest", "size", "platform", "architecture", "os", "os.version", "os.features", "variant"),
     *("child", "manifest", "next", "last"),
 }
-# Below these a registry's answer holds what the registry likes.
+# Below these members a registry's answer may have any other member.
 _FREE_BELOW: Final = frozenset({"detail", "details", "annotations", "manifest", "platform"})
 _SUSPICIOUS_NAME: Final = re.compile(r"(?i)key|secret|session|credential|auth|jwt|cookie|sig|pass|token|nonce")
 
@@ -174,7 +174,7 @@ def check_body(redacted: RedactedExchange, search: SecretSearch) -> None:
 
 
 def _is_disguised(request: Request, answer: Answer, place: str) -> bool:
-    """Whether what lies at a content's address is really a token answer; bytes that are what was asked for are not."""
+    """Whether the answer at a content's address is really a token answer; never if it has the requested digest."""
     wanted = parse_path(request.path).digest
     if answer.body.size > _MAX_DECODED or wanted == answer.digest:
         return False

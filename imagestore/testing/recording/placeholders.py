@@ -42,7 +42,7 @@ class Numbering:
                     self._counts[kind] = max(self._counts.get(kind, 0), int(number))
 
     def __call__(self, text: str) -> str:
-        """The text with every mark numbered."""
+        """The text with every placeholder numbered."""
         return _UNNUMBERED.sub(self._number, text)
 
     def _number(self, found: re.Match[str]) -> str:

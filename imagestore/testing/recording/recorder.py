@@ -244,7 +244,7 @@ class Recorder:
         except secret_guard.SecretLeakError as problem:
             self._stop(problem)
         except BaseException:
-            # Whatever it was, a tape without this exchange would be no recording.
+            # Without this exchange the tape would be incomplete.
             text = f"recording: {request.method} {request.host}{request.path}: its answer could not be taken"
             self._stop(RecordingFailedError(f"{text}; nothing was written"))
             raise

@@ -130,7 +130,7 @@ class SecretSearch:
         )
 
     def find_in_text(self, data: bytes) -> str:
-        """What is known of the first value found in a small text, however it is encoded; empty for none."""
+        """A description of the first value found in a small text, however it is encoded; empty for none."""
         if not self._needles:
             return ""
         for decoded in _decodings(data):
@@ -140,7 +140,7 @@ class SecretSearch:
         return ""
 
     def find_in_body(self, body: Body) -> str:
-        """What is known of the first value found in a body, in bounded memory; empty for none."""
+        """A description of the first value found in a body, in bounded memory; empty for none."""
         tail = b""
         for piece in body.chunks() if self._forms else ():
             window = tail + piece
@@ -163,7 +163,7 @@ def _has(data: bytes, needle: bytes) -> bool:
 
 
 def _byte_forms(value: str) -> set[bytes]:
-    """A value as bytes: UTF-8, Latin-1 where it has one, and what is left when one was taken for the other."""
+    """A value as bytes: UTF-8, Latin-1 if it has such a form, and UTF-8 if it is UTF-8 that was read as Latin-1."""
     out = {value.encode("utf-8", "surrogatepass")}
     with contextlib.suppress(UnicodeError):
         out.add(value.encode("latin-1"))

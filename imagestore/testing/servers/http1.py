@@ -203,5 +203,5 @@ def reset(connection: socket.socket) -> None:
     """Close with RST instead of FIN, so that the client sees "connection reset"."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # A TLS object keeps the file descriptor; closing it without a farewell is the reset.
+        # A TLS object keeps the file descriptor; closing it without close_notify sends the reset.
         connection.close()

@@ -3,7 +3,7 @@
 A client asks ``127.0.0.1:<port>``; the port says which logical host it means, and addresses in answers (Location,
 Link, WWW-Authenticate) are rewritten from logical names to listeners on the way out. With TLS each listener has a
 certificate of a throw-away authority for its logical name, ``localhost`` and 127.0.0.1. Listeners for hosts that an
-answer mentions are opened on demand, so a redirect to a second host works without being announced.
+answer mentions are opened on demand, so redirects to other hosts work.
 """
 
 from __future__ import annotations
@@ -288,8 +288,7 @@ class LoopbackServer:
             answered = self.engine.answer(request)
             reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
         except ImageStoreError as problem:
-            # A body is gone, a fault doesn't fit, or no listener can be opened: client and test see it, as they see an
-            # unexpected request.
+            # A body is missing, a fault doesn't fit, or no listener can be opened: reported like an unexpected request.
             text = f"no answer to {request.method} {request.scheme}://{request.host}{request.path}: {problem}"
             if not self._stopping.is_set():  # then it is only that nothing is opened any more
                 self.engine.ledger.note_unexpected(text)

@@ -1,8 +1,8 @@
 """The proxy: any client, under logical host names, without changes to its configuration.
 
-A client that honours HTTPS_PROXY and a file of trusted certificates asks ``https://registry.example/...`` and gets the
-engine: CONNECT is answered by this process, with a certificate of the throw-away authority for the host that was asked
-for. Plain http goes through as absolute addresses. environment() has the variables that common clients read.
+If a client honours HTTPS_PROXY and a file of trusted certificates, its requests to ``https://registry.example/...``
+reach the engine: this process answers CONNECT with a certificate of the throw-away authority for the requested host.
+Plain http comes with absolute addresses. environment() has the variables that common clients read.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ProxyServer(LoopbackServer):
         """Variables that make a child process use this proxy and trust its authority."""
         names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
         variables = dict.fromkeys(names, self.proxy_url) | dict.fromkeys(_CERTIFICATE_VARIABLES, self._bundle)
-        # Plain listeners are on loopback, and a client pointed at one must not come round through the proxy.
+        # Plain listeners are on loopback, and a client pointed at one must not use the proxy for it.
         return variables | dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")
 
     @property
