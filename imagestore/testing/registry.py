@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.auth import BasicAuth, TokenAuth, canonical_host, make_gates
-from imagestore.testing.engine.distribution import DistributionApi, Library
+from imagestore.testing.engine.auth import BasicAuth, TokenAuth, make_gates
+from imagestore.testing.engine.distribution import DistributionApi, Library, canonical_host
 from imagestore.testing.engine.engine import Engine, FaultInjector
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.messages import error

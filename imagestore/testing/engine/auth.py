@@ -13,8 +13,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.oci.reference import DOCKER_HUB
-from imagestore.testing.engine.distribution import HUB_HOSTS
+from imagestore.testing.engine.distribution import canonical_host
 from imagestore.testing.engine.messages import Reply, Request, error, json_reply
 from imagestore.testing.engine.urls import parse_path
 
@@ -97,16 +96,14 @@ class TokenGate:
 
     def respond(self, request: Request) -> Reply | None:
         """The token, the challenge, or what is inside."""
-        if (
-            canonical_host(request.host) == canonical_host(self.auth.realm_host)
-            and request.path == self.auth.realm_path
-        ):
+        host = canonical_host(request.host)
+        if host == canonical_host(self.auth.realm_host) and request.path == self.auth.realm_path:
             asked = request.form() if request.method == "POST" else request.parameters()
             service = dict(asked).get("service", "")
             # One that another gate of the same realm guards is for that gate to answer.
             is_for_another = service != self.auth.service and service in self._realm.services
             return None if is_for_another else self._token(request, asked)
-        if canonical_host(request.host) != canonical_host(self.host):
+        if host != canonical_host(self.host):
             return None
         return self._refusal(request) or self._inside(request)
 
@@ -123,9 +120,8 @@ class TokenGate:
 
     def _challenge(self, scope: str, reason: str) -> Reply:
         parts = {"realm": f"https://{self.auth.realm_host}{self.auth.realm_path}", "service": self.auth.service}
-        parts |= {"scope": scope} if scope else {}
-        parts |= {"error": reason} if reason else {}
-        value = "Bearer " + ",".join(f'{name}="{text}"' for name, text in parts.items())
+        parts |= {"scope": scope, "error": reason}
+        value = "Bearer " + ",".join(f'{name}="{text}"' for name, text in parts.items() if text)
         return error(401, "UNAUTHORIZED", "authentication required", fields={"WWW-Authenticate": value})
 
     def _token(self, request: Request, asked: list[tuple[str, str]]) -> Reply:
@@ -204,11 +200,6 @@ def make_gates(auths: Mapping[str, BasicAuth | TokenAuth], inside: Responder) ->
 def _identity_token(user: str) -> str:
     """The identity (refresh) token that every user has in addition to those that TokenAuth names."""
     return f"tape-refresh-{user}"
-
-
-def canonical_host(host: str) -> str:
-    """The host whose rules count: Docker Hub's other names are guarded like ``docker.io``."""
-    return DOCKER_HUB if host in HUB_HOSTS else host
 
 
 def _basic_user(header: str, users: Mapping[str, str]) -> str | None:

@@ -30,8 +30,13 @@ if TYPE_CHECKING:
 
 # Documents above this are not searched for a subject.
 _MAX_DOCUMENT: Final = 8 << 20
-#: Hosts that Docker's tools ask when they mean docker.io.
-HUB_HOSTS: Final = frozenset({"registry-1.docker.io", "index.docker.io"})
+# Hosts that Docker's tools ask when they mean docker.io.
+_HUB_HOSTS: Final = frozenset({"registry-1.docker.io", "index.docker.io"})
+
+
+def canonical_host(host: str) -> str:
+    """The host whose content and rules count: Docker Hub's other names stand for ``docker.io``."""
+    return DOCKER_HUB if host in _HUB_HOSTS else host
 
 
 class DistributionApi:
@@ -51,7 +56,7 @@ class DistributionApi:
             return self._storage(request)
         target = parse_path(request.path)
         repository = self._library.find(request.host, target.repository) if target.repository else None
-        if repository is None and request.host not in self._known_hosts():
+        if repository is None and canonical_host(request.host) not in self._library.hosts():
             return None
         if target.kind == "ping":
             return json_reply({}, kind="ping")
@@ -69,10 +74,6 @@ class DistributionApi:
             return error(404, "BLOB_UPLOAD_UNKNOWN", "no such upload", kind="upload")
         answers = {"manifest": _manifest, "blob": self._blob, "tags": _tags, "referrers": _referrers}
         return answers[target.kind](request, target, repository)
-
-    def _known_hosts(self) -> frozenset[str]:
-        hosts = frozenset(self._library.hosts())
-        return hosts | HUB_HOSTS if DOCKER_HUB in hosts else hosts
 
     def _blob(self, request: Request, target: ApiPath, repository: Repository) -> Reply:
         digest = target.digest
@@ -231,7 +232,7 @@ class Library:
 
     def find(self, host: str, path: str) -> Repository | None:
         """The repository that a request to this host means."""
-        return self._repositories.get((DOCKER_HUB if host in HUB_HOSTS else host, path))
+        return self._repositories.get((canonical_host(host), path))
 
     def hosts(self) -> tuple[str, ...]:
         """Logical hosts in the order they were added."""

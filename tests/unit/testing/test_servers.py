@@ -11,12 +11,11 @@ import httpx
 import pytest
 import respx
 
-from imagestore.testing import Registry, TokenAuth, build_index
+from imagestore.testing import TokenAuth
 from imagestore.testing.faults import (
     Drip,
     Effect,
     ExtraBytes,
-    FaultRule,
     Flip,
     GzipCoding,
     IgnoreRange,
@@ -30,7 +29,6 @@ from imagestore.testing.faults import (
     Stall,
     Truncate,
     Unframed,
-    Where,
     WrongLength,
     WrongRange,
 )
@@ -39,21 +37,14 @@ from imagestore.testing.servers.loopback import LoopbackServer
 from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.servers.transport import mount
 from tests.support.plain_http import PLAIN
+from tests.unit.testing.faulty_registry import CONTENT, LAYER, registry_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-IMAGE = build_index(["linux/amd64"])
-LAYER = IMAGE.layers[0]
 PATH = f"/v2/app/blobs/{LAYER.digest}"
-CONTENT = b"".join(IMAGE.blobs[LAYER.digest].chunks())
 # A client's patience: short only where an effect outlasts it.
 PATIENCE = 60.0
-
-
-def registry_with(*faults: Effect, auth: TokenAuth | None = None) -> Registry:
-    rules = [FaultRule(effect, Where(kind="blob")) for effect in faults]
-    return Registry({"registry.example/app:1": IMAGE}, faults=rules, auth=auth)
 
 
 def patience_for(effect: Effect | None) -> float:

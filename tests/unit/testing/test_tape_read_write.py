@@ -162,7 +162,7 @@ def test_control_characters_are_visible_escapes() -> None:
             "text: an exchange has a body or a text, not both",
         ),
         (HEAD + "[[synthetic]]\nsize = " + "1" * 5000, "got one of 5000 digits"),
-        (HEAD + "[[fault]]\nwhat = 'x'", "fault[0].what: expected one of control"),
+        (HEAD + "[[fault]]\nwhat = 'x'", "fault[0].what: expected one of deep-json"),
         (HEAD + "[[fault]]\nwhat = 'reset'\nat = 'x'", "fault[0].at: expected a whole number"),
         (HEAD + "[[fault]]\nwhat = 'reset'\nbefore_head = 1", "fault[0].before_head: expected true or false"),
         (HEAD + "[[fault]]\nwhat = 'drip'\nbytes_per_second = 'x'", "bytes_per_second: expected a number"),
@@ -172,8 +172,7 @@ def test_control_characters_are_visible_escapes() -> None:
 def test_a_bad_tape_is_refused_with_the_place(text: str, fault: str) -> None:
     with pytest.raises(DocumentError) as caught:
         parse_tape(text.encode(), what="tape x")
-    expected = fault.replace("one of control", "one of deep-json")
-    assert expected in str(caught.value)
+    assert fault in str(caught.value)
     assert str(caught.value).startswith("tape x: ")
 
 
