@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from imagestore.testing.builders.bodies import Body, BytesBody
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from imagestore.oci.digest import Digest
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Responder = Callable[["Request"], "Reply | None"]
 
 Framing = Literal["length", "chunked", "close"]
+# Fields that hold addresses.
+_ADDRESSED: Final = frozenset({"location", "link", "www-authenticate"})
 #: A header of every answer of a registry.
 API_VERSION: Final = {"Docker-Distribution-Api-Version": "registry/2.0"}
 _NO_BODY: Final = BytesBody(b"")
@@ -46,6 +48,11 @@ class Fields:
     def of(cls, fields: dict[str, str]) -> Fields:
         """Make fields from a mapping, in order."""
         return cls(tuple(fields.items()))
+
+    @classmethod
+    def decode(cls, raw: Iterable[tuple[bytes, bytes]]) -> Fields:
+        """Make fields from the raw headers of httpx."""
+        return cls(tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in raw))
 
     def get(self, name: str, default: str = "") -> str:
         """First value of a field, or the default."""
@@ -71,6 +78,12 @@ class Fields:
             return Fields((*self.items, (name, value)))
         first = next(index for index, (key, _) in enumerate(self.items) if key.lower() == name.lower())
         return Fields((*self.items[:first], (name, value), *Fields(self.items[first + 1 :]).without(name).items))
+
+    def readdressed(self, rewrite: Callable[[str], str]) -> Fields:
+        """The same fields, with the values that hold addresses rewritten."""
+        return Fields(
+            tuple((name, rewrite(value) if name.lower() in _ADDRESSED else value) for name, value in self.items)
+        )
 
 
 @dataclass(frozen=True, slots=True)

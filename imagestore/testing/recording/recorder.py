@@ -197,7 +197,7 @@ class Recorder:
             self._stop(RecordingFailedError(f"recording: {text}; nothing was written", hint=hint))
             self._note_end()
             return error(502, "UNAVAILABLE", text)
-        fields = Fields(self._upstream.logical_headers(response))
+        fields = self._upstream.logical_headers(response)
         self.redactor.addresses.note(request, fields)
         length = fields.get("Content-Length")
         target = parse_path(request.path)
@@ -233,7 +233,7 @@ class Recorder:
         """Redact an exchange and keep it for the tape; a refusal is raised when the tape is written."""
         answer = Answer(
             response.status_code,
-            self._upstream.logical_headers(response),
+            self._upstream.logical_headers(response).items,
             spool,
             digest,
             ending,

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from imagestore.errors import InvalidInputError
+from imagestore.testing.engine.messages import Fields
 from imagestore.testing.engine.urls import parse_path
 from imagestore.util.text import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from imagestore.testing.engine.messages import Fields, Request
+    from imagestore.testing.engine.messages import Request
 
 
 # Fields that belong to one connection (RFC 9110 section 7.6.1), and those that the HTTP library writes itself.
@@ -31,7 +32,6 @@ _HOP_BY_HOP: Final = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
-_ADDRESSED: Final = frozenset({"location", "link", "www-authenticate"})
 _TIMEOUT_SECONDS: Final = 60.0
 _REALM: Final = re.compile(r'(?i)\brealm="?([^"\s,]+)')
 _CONTENT: Final = frozenset({"manifest", "blob"})
@@ -71,16 +71,15 @@ class Upstream:
         self._client.cookies.clear()
         return self._client.send(outgoing, stream=True)
 
-    def logical_headers(self, response: httpx.Response) -> tuple[tuple[str, str], ...]:
+    def logical_headers(self, response: httpx.Response) -> Fields:
         """The answer's headers with real addresses turned back into logical ones."""
-        out = []
-        for raw_name, raw_value in response.headers.raw:
-            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-            if name.lower() in _ADDRESSED:
-                for form, logical in self._back.items():
-                    value = form.sub(logical, value)
-            out.append((name, value))
-        return tuple(out)
+
+        def _logical(value: str) -> str:
+            for form, logical in self._back.items():
+                value = form.sub(logical, value)
+            return value
+
+        return Fields.decode(response.headers.raw).readdressed(_logical)
 
 
 def ascii_host(host: str) -> str:

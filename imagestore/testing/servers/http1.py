@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
-from imagestore.testing.engine.messages import Ending, Fields, Pause, Reply, body_steps, has_body
+from imagestore.testing.engine.messages import Ending, Fields, Pause, Reply, Request, body_steps, has_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,11 @@ class Incoming:
     target: str
     fields: Fields
     body: bytes
+
+    def to_request(self, scheme: str, host: str, target: str = "") -> Request:
+        """The request to a logical host; ``target`` replaces that of the request line, as a proxy needs it."""
+        path, _, query = (target or self.target).partition("?")
+        return Request(self.method, scheme, host, path, query, self.fields, self.body)
 
 
 def read_request(stream: IO[bytes], *, reply_continue: Callable[[], None]) -> Incoming | None:

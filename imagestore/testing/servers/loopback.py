@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.oci.reference import Reference
-from imagestore.testing.engine.messages import Fields, Reply, Request, error
+from imagestore.testing.engine.messages import Request, error
 from imagestore.testing.servers.http1 import Incoming, WireError, read_request, reset, send_reply
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Exchange = Callable[[socket.socket, "Listener", Incoming], bool]
 
 _ADDRESS: Final = re.compile(r"(https?)://([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?)(?=[/\"?;,>#]|$)")
-_REWRITTEN: Final = frozenset({"location", "link", "www-authenticate"})
 _LOOPBACK: Final = "127.0.0.1"
 _HANDSHAKE_SECONDS: Final = 10.0
 
@@ -277,16 +276,17 @@ class LoopbackServer:
         send_reply(connection, refused, "GET", stopping=self._stopping, is_last=True)
 
     def _exchange(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
-        path, _, query = incoming.target.partition("?")
-        request = Request(incoming.method, listener.scheme, listener.host, path, query, incoming.fields, incoming.body)
-        return self._answer(connection, request, is_local=True)
+        return self._answer(connection, incoming.to_request(listener.scheme, listener.host), is_local=True)
 
     def _answer(self, connection: socket.socket, request: Request, *, is_local: bool) -> bool:
         """Answer one request; ``is_local`` rewrites logical addresses. True when the connection can go on."""
         answered = None
         try:
             answered = self.engine.answer(request)
-            reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
+            reply = answered.reply
+            if is_local:
+                fields = reply.fields.readdressed(lambda value: _ADDRESS.sub(self._local_address, value))
+                reply = replace(reply, fields=fields)
         except ImageStoreError as problem:
             # A body is missing, a fault doesn't fit, or no listener can be opened: reported like an unexpected request.
             text = f"no answer to {request.method} {request.scheme}://{request.host}{request.path}: {problem}"
@@ -301,14 +301,6 @@ class LoopbackServer:
         sent = send_reply(connection, reply, request.method, stopping=self._stopping, is_last=is_last)
         answered.end(sent_bytes=sent.body_bytes, ending=sent.ending)
         return sent.is_reusable
-
-    def _localised(self, reply: Reply) -> Fields:
-        return Fields(
-            tuple(
-                (name, _ADDRESS.sub(self._local_address, value) if name.lower() in _REWRITTEN else value)
-                for name, value in reply.fields.items
-            )
-        )
 
     def _local_address(self, found: re.Match[str]) -> str:
         listener = self._open(found[1], found[2].lower())

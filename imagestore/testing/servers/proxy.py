@@ -14,7 +14,6 @@ import tempfile
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.messages import Request
 from imagestore.testing.servers.http1 import Incoming
 from imagestore.testing.servers.loopback import Listener, LoopbackServer
 
@@ -118,7 +117,8 @@ class ProxyServer(LoopbackServer):
         if found is None:
             self._refuse(connection, "this is a proxy: expected CONNECT or an absolute address")
             return False
-        return self._answer(connection, _proxied("http", found[1], found[2] or "/", incoming), is_local=False)
+        request = incoming.to_request("http", found[1].lower().removesuffix(":80"), found[2] or "/")
+        return self._answer(connection, request, is_local=False)
 
     def _tunnel(self, connection: socket.socket, target: str) -> None:
         found = _CONNECT.fullmatch(target)
@@ -135,11 +135,4 @@ class ProxyServer(LoopbackServer):
         self._talk_tls(connection, Listener("https", host, context, address=target), context, self._inside)
 
     def _inside(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
-        request = _proxied("https", listener.host, incoming.target, incoming)
-        return self._answer(connection, request, is_local=False)
-
-
-def _proxied(scheme: str, host: str, target: str, incoming: Incoming) -> Request:
-    path, _, query = target.partition("?")
-    name = host.lower().removesuffix(":80") if scheme == "http" else host.lower()
-    return Request(incoming.method, scheme, name, path, query, incoming.fields, incoming.body)
+        return self._answer(connection, incoming.to_request("https", listener.host), is_local=False)

@@ -193,12 +193,11 @@ class AsyncReplayTransport(httpx.AsyncBaseTransport):
 def to_request(request: httpx.Request, body: bytes) -> Request:
     """The engine's view of an httpx request; the host comes from the address, as on a proxy."""
     path, _, query = request.url.raw_path.decode("ascii").partition("?")
-    fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw)
     port = request.url.port
     host = request.url.raw_host.decode("ascii").lower()
     if port is not None and port != _DEFAULT_PORTS.get(request.url.scheme):
         host = f"{host}:{port}"
-    return Request(request.method, request.url.scheme, host, path, query, Fields(fields), body)
+    return Request(request.method, request.url.scheme, host, path, query, Fields.decode(request.headers.raw), body)
 
 
 def mount(router: respx.Router, engine: RequestHandler, *, hosts: Iterable[str] = ()) -> list[respx.Route]:
