@@ -1,4 +1,4 @@
-"""JSON from strangers: what is refused before a schema is asked."""
+"""Untrusted JSON: what is refused before a schema is asked."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_every_other_member_is_judged_too(
     assert HASH not in problem
 
 
-def test_a_note_beside_a_redirect_is_named(tmp_path: Path) -> None:
+def test_the_body_of_a_redirect_is_reported(tmp_path: Path) -> None:
     blob = f"GET https://registry.example/v2/app/blobs/sha256:{'0' * 64}"
     location = '    "Location: https://s3.example/0?X-Signature=tape-signed-1",\n'
     tape = exchange(blob, headers=location).replace("status = 200", "status = 307")

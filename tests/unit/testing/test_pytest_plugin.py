@@ -1,4 +1,4 @@
-"""The pytest plugin, driven as a stranger's suite would drive it."""
+"""The pytest plugin, run in test suites of other projects."""
 
 from __future__ import annotations
 

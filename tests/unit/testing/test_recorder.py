@@ -339,7 +339,7 @@ def test_a_known_secret_inside_a_blob_stops_the_recording(blobs: BlobFolder) -> 
     assert list(blobs.digests()) == []
 
 
-def test_an_answer_that_nobody_reads_is_recorded_at_once(blobs: BlobFolder) -> None:
+def test_an_unread_answer_is_recorded_at_once(blobs: BlobFolder) -> None:
     layer = IMAGE.layers[0]
     with recording(blobs) as (recorder, client):
         with client.stream("GET", f"{BASE}/v2/app/blobs/{layer.digest}"):

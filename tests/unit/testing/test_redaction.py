@@ -155,7 +155,7 @@ def test_an_upstream_needs_host_and_address(text: str) -> None:
         upstream_map([text])
 
 
-def test_a_wrong_upstream_is_told_without_its_login() -> None:
+def test_a_wrong_upstream_is_reported_without_its_login() -> None:
     with pytest.raises(InvalidInputError, match=r"host=http://\*\*\*@127\.0\.0\.1:99999'"):
         upstream_map(["host=http://ann:word@127.0.0.1:99999"])
 

@@ -131,7 +131,7 @@ def test_the_async_transport_agrees() -> None:
     assert asyncio.run(run()) == expected
 
 
-def test_a_respx_router_serves_sync_and_async_beside_other_routes() -> None:
+def test_a_respx_router_serves_sync_and_async_next_to_other_routes() -> None:
     registry = registry_with()
     with respx.mock() as router:
         router.get("https://other.example/").respond(204)
@@ -205,7 +205,7 @@ def test_tls_listeners_have_a_certificate_for_each_logical_host(authority: Autho
             distrustful.get(f"{server.url}{PATH}")
 
 
-def test_a_downgrade_is_plain_http_beside_tls(authority: Authority) -> None:
+def test_a_downgrade_is_plain_http_next_to_tls(authority: Authority) -> None:
     registry = registry_with(Redirect("downgrade"))
     with (
         LoopbackServer(registry.engine, registry.hosts, authority=authority) as server,

@@ -161,7 +161,7 @@ def test_a_private_authority_is_trusted_as_the_environment_says(tmp_path: Path) 
     assert len(load_tape(tmp_path / "one").exchanges) == 1
 
 
-def test_record_wants_the_variable_it_is_told_to_hide(tmp_path: Path) -> None:
+def test_record_refuses_a_secret_variable_that_is_not_set(tmp_path: Path) -> None:
     arguments = ["--tape", str(tmp_path / "one"), "--secret", "NO_SUCH_VARIABLE_HERE", "--", "true"]
     result = CliRunner().invoke(record, arguments)
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
@@ -246,7 +246,7 @@ def test_a_layout_without_a_blob_that_it_needs_is_refused(path: str, tmp_path: P
 
 
 @pytest.mark.parametrize("command", ["push", "fetch"])
-def test_a_registry_without_tls_is_told_by_name_of_the_option(path: str, command: str) -> None:
+def test_the_error_for_a_registry_without_tls_names_the_option(path: str, command: str) -> None:
     with RegistryServer({"registry.example/app:1": IMAGE}) as server:
         target = f"{server.address}/fixtures/one:1"
         with pytest.raises(RegistryUnavailableError) as caught:

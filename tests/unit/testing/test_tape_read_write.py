@@ -215,7 +215,7 @@ def test_a_missing_tape_and_a_missing_body_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [b"", b"one byte more"])
-def test_a_body_of_another_size_is_told_before_anybody_is_served(tmp_path: Path, change: bytes) -> None:
+def test_a_body_of_another_size_is_refused_before_the_first_request(tmp_path: Path, change: bytes) -> None:
     blobs = BlobFolder(str(tmp_path / "blobs"))
     tape = make_tape({"a.example/app:1": build_index(["linux/amd64"])}, blobs)
     digest = next(iter(tape.contents()))
