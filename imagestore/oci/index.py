@@ -6,14 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, in_turn, parse_with_faults, refuse_case_variants
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, in_turn, parse_with_faults
 from imagestore.oci.descriptor import Descriptor, parse_descriptor
-from imagestore.oci.other_documents import (
-    check_media_type,
-    leave_out_unstated_version,
-    refuse_mislabelled,
-    refuse_others,
-)
+from imagestore.oci.other_documents import check_media_type, decode_index_or_manifest
 from imagestore.oci.typed_members import ENTRY_TYPE, Members
 
 if TYPE_CHECKING:
@@ -63,11 +58,7 @@ class Index:
 
     @classmethod
     def _parse(cls, raw: bytes, media_type: str, what: str, limit_bytes: int) -> Self:
-        document = decode(raw, what, limit_bytes=limit_bytes)
-        refuse_case_variants(document, _MEMBERS, what)
-        refuse_others(document, what)
-        refuse_mislabelled(document, media_type, what)
-        leave_out_unstated_version(document, what)
+        document = decode_index_or_manifest(raw, _MEMBERS, media_type, what, limit_bytes)
         return parse_with_faults(document, "index", what, lambda: cls._typed(raw, document, media_type, what))
 
     @classmethod

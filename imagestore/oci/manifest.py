@@ -6,14 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
-from imagestore.oci.decode import decode, in_turn, parse_with_faults, refuse_case_variants
+from imagestore.oci.decode import in_turn, parse_with_faults
 from imagestore.oci.descriptor import Descriptor, parse_descriptor
-from imagestore.oci.other_documents import (
-    check_media_type,
-    leave_out_unstated_version,
-    refuse_mislabelled,
-    refuse_others,
-)
+from imagestore.oci.other_documents import check_media_type, decode_index_or_manifest
 from imagestore.oci.typed_members import LAYER_TYPE, STATED_TYPE, Members
 
 if TYPE_CHECKING:
@@ -62,11 +57,7 @@ class Manifest:
 
     @classmethod
     def _parse(cls, raw: bytes, media_type: str, what: str) -> Self:
-        document = decode(raw, what)
-        refuse_case_variants(document, _MEMBERS, what)
-        refuse_others(document, what)
-        refuse_mislabelled(document, media_type, what)
-        leave_out_unstated_version(document, what)
+        document = decode_index_or_manifest(raw, _MEMBERS, media_type, what)
         return parse_with_faults(document, "manifest", what, lambda: cls._typed(raw, document, media_type, what))
 
     @classmethod

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,34 @@ _SHOWN: Final = 100
 _INSPECTED: Final = ("is what 'docker inspect' prints", "give the image's reference")
 
 
-def refuse_others(document: Mapping[str, Any], what: str) -> None:
+def decode_index_or_manifest(
+    raw: bytes, known: frozenset[str], announced: str, what: str, limit_bytes: int = MAX_DOCUMENT_BYTES
+) -> dict[str, Any]:
+    """Decode an index or a manifest; refuse any other document, and one of the two that was announced as the other.
+
+    ``known`` are the members that may stand in no other case; ``announced`` is the media type that a descriptor or a
+    server names, empty when none did.
+
+    Raises:
+        DocumentError: says what it is, or which rule of decode() it breaks.
+    """
+    document = decode(raw, what, limit_bytes=limit_bytes)
+    refuse_case_variants(document, known, what)
+    _refuse_others(document, what)
+    said = contradiction(document, announced) if announced else ""
+    if said:
+        raise DocumentError(what, [f"was announced as {announced[:_SHOWN]!r}, but {said}"])
+    # Null and 0 are no version, and peers ask for none; any other than 2 is refused.
+    version = document.get("schemaVersion")
+    if version is None or (type(version) is int and version == 0):
+        document.pop("schemaVersion", None)
+    elif type(version) is float:
+        # An integer to schemas if it has no fraction, but not to JSON readers with types.
+        raise DocumentError(what, [f"$.schemaVersion: expected an integer, found {version!r}"])
+    return document
+
+
+def _refuse_others(document: Mapping[str, Any], what: str) -> None:
     """Refuse a document that is surely neither an index nor a manifest of today, by its name.
 
     Raises:
@@ -81,30 +109,6 @@ def contradiction(document: Mapping[str, Any], announced: str) -> str:
     return "" if media_types.kind(announced) is kinds.MANIFEST else "it is a manifest"
 
 
-def refuse_mislabelled(document: Mapping[str, Any], announced: str, what: str) -> None:
-    """Refuse an index or a manifest that was announced as something else.
-
-    Raises:
-        DocumentError: says both.
-    """
-    found = contradiction(document, announced) if announced else ""
-    if found:
-        raise DocumentError(what, [f"was announced as {announced[:_SHOWN]!r}, but {found}"])
-
-
-def leave_out_unstated_version(document: dict[str, Any], what: str) -> None:
-    """Null and 0 are no version, and peers ask for none; any other than 2 is refused.
-
-    Raises:
-        DocumentError: it is no integer as JSON readers with types know them, though schemas do.
-    """
-    version = document.get("schemaVersion")
-    if version is None or (type(version) is int and version == 0):
-        document.pop("schemaVersion", None)
-    elif type(version) is float:
-        raise DocumentError(what, [f"$.schemaVersion: expected an integer, found {version!r}"])
-
-
 def check_media_type(stated: str, expected: str, kind: media_types.Kind, what: str) -> str:
     """Agree on one media type between the descriptor (or the server's word) and the body's own.
 
@@ -126,10 +130,10 @@ def check_media_type(stated: str, expected: str, kind: media_types.Kind, what: s
 
 
 def refuse_list(value: list[Any], what: str) -> None:
-    """The same of a document that is a list, as no index and no manifest is.
+    """Refuse a document that is a list, if it is known which; no index and no manifest is one.
 
     Raises:
-        DocumentError: says what it is, where that is known.
+        DocumentError: says what it is.
     """
     first = value[0] if value else None
     if isinstance(first, dict):
