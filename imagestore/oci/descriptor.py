@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import IntegrityError
 from imagestore.oci import media_types
-from imagestore.oci.digest import verify
+from imagestore.oci.digest import Digest, verify
 from imagestore.platforms.platform import Platform
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Mapping
 
-    from imagestore.oci.digest import Digest
     from imagestore.oci.typed_members import Members
 
 #: Docker's mark on an index entry that describes another entry instead of being an image.

@@ -34,7 +34,7 @@ from imagestore.oci.selection import (
 )
 from imagestore.oci.selection import Selection as Selection
 from imagestore.oci.selection import Verdict as Verdict
-from imagestore.platforms import Explanation, Rule
+from imagestore.platforms import Explanation, Matcher, Platform, Rule
 from imagestore.platforms.normalize import normalize_features
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.index import Index
-    from imagestore.platforms import Matcher, Platform
 
 #: Indexes inside indexes, the outermost included.
 MAX_DEPTH: Final = 4

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci.media_types import MANIFEST_ACCEPT, Kind
-from imagestore.platforms import Explanation, format_all
+from imagestore.platforms import Explanation, Platform, format_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.index import Index
-    from imagestore.platforms import Platform
 
 #: Verdicts of selection itself; the others are those of :class:`imagestore.platforms.Rule`.
 RULE_ATTESTATION: Final = "attestation"

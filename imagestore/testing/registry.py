@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.auth import BasicAuth, TokenAuth, make_gates
 from imagestore.testing.engine.distribution import DistributionApi, Library, canonical_host
-from imagestore.testing.engine.engine import Engine, FaultInjector
+from imagestore.testing.engine.engine import Engine, FaultInjector, RequestHandler
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.messages import error
 from imagestore.testing.faults.replies import ForeignRealm, redirect_target
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from imagestore.testing.builders.images import Image
-    from imagestore.testing.engine.engine import RequestHandler
     from imagestore.testing.engine.messages import Reply, Request, Responder
 
 

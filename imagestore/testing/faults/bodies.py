@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from imagestore.testing.builders.bodies import BytesBody, FlippedBody, PaddedBody, read_all
 from imagestore.testing.builders.layers import stored_gzip
-from imagestore.testing.engine.messages import Ending, has_body
+from imagestore.testing.engine.messages import Ending, Reply, Request, has_body
 from imagestore.testing.faults.rules import Effect, choice, number
-
-if TYPE_CHECKING:
-    from imagestore.testing.engine.messages import Reply, Request
 
 # Pauses in seconds and paces in bytes per second; a tape takes no other numbers either.
 _FINITE: Final = (0, 10**9)

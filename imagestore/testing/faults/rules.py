@@ -14,13 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.messages import has_body
+from imagestore.testing.engine.messages import Reply, Request, has_body
 from imagestore.testing.engine.urls import check_names, parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.testing.engine.messages import Reply, Request
 
 #: A redirect's target: hops left, and the host and path that it stands for; see imagestore.testing.faults.replies.
 REDIRECT_TARGET: Final = re.compile(r"/-/([0-9]{1,3}|loop)/([a-z0-9.:-]{1,260})(/v2/.*)")

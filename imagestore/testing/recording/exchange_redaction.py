@@ -20,18 +20,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci.digest import Digest
-from imagestore.testing.builders.bodies import BytesBody, read_all
-from imagestore.testing.engine.messages import Ending, Fields, Request
+from imagestore.testing.builders.bodies import Body, BytesBody, read_all
+from imagestore.testing.engine.messages import Ending, Fields, Framing, Request
 from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.recording import secret_guard
-from imagestore.testing.recording.secret_guard import SecretLeakError, random_words, shown_name
+from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSearch, random_words, shown_name
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
-    from imagestore.testing.builders.bodies import Body
-    from imagestore.testing.engine.messages import Framing
     from imagestore.testing.recording.redaction import Redactor
-    from imagestore.testing.recording.secret_guard import SecretSearch
 
 
 # An answer up to this size that is no content is written into the tape.

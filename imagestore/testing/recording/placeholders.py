@@ -12,12 +12,11 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.tapes.tape import exchange_key
+from imagestore.testing.tapes.tape import TapeExchange, exchange_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from imagestore.testing.tapes.tape import TapeExchange
 
 # A placeholder that has no number yet; numbers are given in the tape's order when it is written.
 _UNNUMBERED: Final = re.compile(r"tape-([a-z]+)-(@[0-9]+@)")

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.messages import Fields
+from imagestore.testing.engine.messages import Fields, Request
 from imagestore.testing.engine.urls import parse_path
 from imagestore.util.text import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from imagestore.testing.engine.messages import Request
 
 
 # Fields that belong to one connection (RFC 9110 section 7.6.1), and those that the HTTP library writes itself.

@@ -12,7 +12,7 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.builders.bodies import BytesBody
+from imagestore.testing.builders.bodies import Body, BytesBody
 from imagestore.testing.engine.messages import Fields, Reply, Request, apply_range
 from imagestore.testing.engine.urls import comparable, parse_path, shown
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.builders.bodies import Body
     from imagestore.testing.tapes.tape import TapeExchange
 
 # How many near misses an explanation shows.

@@ -6,10 +6,19 @@ import os
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
-from imagestore.testing.builders.bodies import SyntheticBody
+from imagestore.testing.builders.bodies import Body, SyntheticBody
 from imagestore.testing.engine.distribution import Library
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.tape import SUFFIX, Tape, TapeContent, TapeRepository, TapeSynthetic, format_tape
+from imagestore.testing.tapes.tape import (
+    SUFFIX,
+    Tape,
+    TapeContent,
+    TapeExchange,
+    TapeHost,
+    TapeRepository,
+    TapeSynthetic,
+    format_tape,
+)
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 from imagestore.util.files import write_whole
 
@@ -17,10 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.builders.bodies import Body
     from imagestore.testing.builders.images import Image
     from imagestore.testing.faults.rules import FaultRule
-    from imagestore.testing.tapes.tape import TapeExchange, TapeHost
 
 
 def make_tape(

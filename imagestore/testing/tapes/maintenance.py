@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, ContentNotFoundError, ImageStoreError
 from imagestore.oci.digest import Digest
-from imagestore.testing.builders.bodies import BytesBody, digest_of
+from imagestore.testing.builders.bodies import Body, BytesBody, digest_of
 from imagestore.testing.engine.messages import Ending, Fields, Request
 from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.recording import secret_guard
@@ -21,13 +21,10 @@ from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSea
 from imagestore.testing.recording.upstream import UpstreamAddresses
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import find_tapes, load_tape, save_text, tape_path
-from imagestore.testing.tapes.tape import format_tape
+from imagestore.testing.tapes.tape import Tape, TapeExchange, format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from imagestore.testing.builders.bodies import Body
-    from imagestore.testing.tapes.tape import Tape, TapeExchange
 
 
 _MEMBER: Final = re.compile(rb"([a-z_]{1,20}) = ")

@@ -22,7 +22,7 @@ from imagestore.testing.registry import RecordedRegistry, assemble
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.exchanges import ExchangeResponder
 from imagestore.testing.tapes.files import load_tape, tape_path
-from imagestore.testing.tapes.tape import Tape
+from imagestore.testing.tapes.tape import Tape, TapeContent, TapeHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from imagestore.testing.builders.bodies import Body
     from imagestore.testing.engine.engine import Engine, FaultInjector
     from imagestore.testing.faults.rules import FaultRule
-    from imagestore.testing.tapes.tape import TapeContent, TapeHost
 
 
 # How many lines of one sort a mismatch shows; a large tape played by the wrong client would fill screens.

@@ -31,7 +31,7 @@ from imagestore.testing.registry import RecordedRegistry
 from imagestore.testing.tapes.blob_folder import BlobFolder, check_inside, folder_of
 from imagestore.testing.tapes.files import load_tape, save_tape, tape_path
 from imagestore.testing.tapes.replay import Replay, first_lines, replay
-from imagestore.testing.tapes.tape import SUFFIX
+from imagestore.testing.tapes.tape import SUFFIX, Tape
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from imagestore.testing.engine.engine import FaultInjector, RequestHandler
     from imagestore.testing.engine.ledger import Ledger
     from imagestore.testing.faults.rules import FaultRule
-    from imagestore.testing.tapes.tape import Tape
 
 # How long another process may record the same tape.
 _LOCK_SECONDS: Final = 60.0

@@ -16,7 +16,7 @@ from imagestore.config.toml_lines import KeyLines
 from imagestore.errors import DocumentError, InvalidDigestError, InvalidInputError, InvalidReferenceError
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
-from imagestore.testing.engine.messages import Ending
+from imagestore.testing.engine.messages import Ending, Framing
 from imagestore.testing.faults import EFFECTS
 from imagestore.testing.faults.rules import FaultRule, Where
 from imagestore.testing.tapes.tape import (
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.testing.builders.bodies import SyntheticForm
-    from imagestore.testing.engine.messages import Framing
 
 
 #: A tape's text is never longer; bodies are elsewhere.
