@@ -173,11 +173,13 @@ class Reply:
         """Bytes of the body that a complete delivery sends."""
         return max(0, (self.body.size if self.stop is None else self.stop) - self.start)
 
-    @property
-    def sends_length(self) -> bool:
-        """Whether the true length is announced; a Content-Length among the fields takes its place."""
-        is_counted = self.delivery.framing == "length" and self.status not in (204, 304)
-        return is_counted and not self.fields.has("Content-Length")
+    def framed_fields(self, method: str) -> Fields:
+        """The header fields with the one that marks the body's end; a Content-Length among them stays as it is."""
+        fields, framing = self.fields.without("Transfer-Encoding"), self.delivery.framing
+        if framing == "chunked" and has_body(method, self.status):
+            return fields.put("Transfer-Encoding", "chunked")
+        is_counted = framing == "length" and self.status not in (204, 304) and not fields.has("Content-Length")
+        return fields.put("Content-Length", str(self.length)) if is_counted else fields
 
     def deliver(self, **changes: object) -> Reply:
         """The same reply with members of its delivery changed."""

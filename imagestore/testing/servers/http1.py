@@ -167,13 +167,8 @@ def _head(reply: Reply, method: str, *, is_last: bool) -> bytes:
     except ValueError:
         phrase = "Unknown"
     lines = [f"HTTP/1.1 {reply.status} {phrase}"]
-    lines += [f"{name}: {value}" for name, value in reply.fields.without("Transfer-Encoding").items]
-    framing = reply.delivery.framing
-    if has_body(method, reply.status) and framing == "chunked":
-        lines.append("Transfer-Encoding: chunked")
-    elif reply.sends_length:
-        lines.append(f"Content-Length: {reply.length}")
-    if is_last or framing == "close":
+    lines += [f"{name}: {value}" for name, value in reply.framed_fields(method).items]
+    if is_last or reply.delivery.framing == "close":
         lines.append("Connection: close")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 

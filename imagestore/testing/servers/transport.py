@@ -84,12 +84,8 @@ class _ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
         if any(_BAD_VALUE.search(value) for _, value in reply.fields.items):
             self._finish(Ending.CLOSED)
             raise httpx.RemoteProtocolError("illegal header value", request=request)
-        fields = list(reply.fields.items)
-        if reply.delivery.framing == "chunked":
-            fields.append(("Transfer-Encoding", "chunked"))
-        elif reply.sends_length:
-            fields.append(("Content-Length", str(reply.length)))
-        headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in fields]
+        fields = reply.framed_fields(request.method)
+        headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in fields.items]
         if has_body(request.method, reply.status):
             return httpx.Response(reply.status, headers=headers, stream=self, request=request)
         self._finish(Ending.COMPLETE)
