@@ -10,8 +10,8 @@ import pytest
 from imagestore import ImageStore
 from imagestore.errors import ImageStoreError
 from imagestore.testing import Ledger, RegistryServer, build_index, replay
+from imagestore.testing.builders.invalid_images import InvalidImage, invalid_images
 from imagestore.testing.faults import chaos
-from tests.support.invalid_images import InvalidImage, invalid_images
 
 if TYPE_CHECKING:
     from imagestore import Image

@@ -1,1 +1,1 @@
-"""Images for tests: layers, manifests and indexes in one line."""
+"""Images for tests: layers, manifests and indexes in one line, invalid ones too."""

@@ -37,6 +37,7 @@ from imagestore.testing import (
     build_index,
     layer,
 )
+from imagestore.testing.builders.invalid_images import invalid_images
 from imagestore.testing.faults import (
     Drip,
     DuplicateKeys,
@@ -47,7 +48,6 @@ from imagestore.testing.faults import (
     Refuse,
     Stall,
 )
-from tests.support.invalid_images import invalid_images
 from tests.support.node import HYPERV, PROCESS, PYTHON, node
 from tests.support.streams import drain
 from tests.unit.registry.pitfall_bench import ALWAYS, LOGIN, REFERENCE, Bench, fault
