@@ -40,7 +40,8 @@ class Effect:
     """One way an answer can go wrong. Members are strings, numbers or flags, so that a tape can hold them.
 
     Attributes:
-        name: how tapes and ledgers call it: the class's name in lower case, with dashes.
+        name: how tapes and ledgers call it: the class's name in lower case, with dashes. A class that gets another
+            name changes the tape format.
         statuses: answers that it can change; 200 and 206 carry content.
         is_replacing: another answer comes instead; such effects go first, so that no other one is lost by them.
         is_on_body: nothing of it can be seen in a head, so an answer without a body (to HEAD, say) can't go wrong.

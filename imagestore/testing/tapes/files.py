@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
-from imagestore.testing.builders.bodies import Body, SyntheticBody
+from imagestore.testing.builders.bodies import SyntheticBody
 from imagestore.testing.engine.distribution import Library
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import (
@@ -45,14 +45,15 @@ def make_tape(
     synthetic: dict[Digest, TapeSynthetic] = {}
     repositories = []
     for host, path, repository in library.items():
-        manifests = []
-        for digest, document in repository.documents.items():
-            _keep(digest, document.body, blobs, synthetic)
-            manifests.append(TapeContent(digest, document.body.size, document.media_type))
-        for digest, body in repository.blobs.items():
-            _keep(digest, body, blobs, synthetic)
+        documents = repository.documents
+        for digest, body in ({each: one.body for each, one in documents.items()} | repository.blobs).items():
+            if isinstance(body, SyntheticBody):
+                synthetic[digest] = TapeSynthetic(digest, body.size, body.seed, body.form)
+            else:
+                blobs.put(body, digest)
+        manifests = tuple(TapeContent(digest, one.body.size, one.media_type) for digest, one in documents.items())
         parts = tuple(TapeContent(digest, body.size) for digest, body in repository.blobs.items())
-        repositories.append(TapeRepository(host, path, dict(repository.tags), tuple(manifests), parts))
+        repositories.append(TapeRepository(host, path, dict(repository.tags), manifests, parts))
     return Tape(
         about=about,
         storage_host=storage_host,
@@ -130,10 +131,3 @@ def save_text(path: str | os.PathLike[str], text: bytes) -> str:
     os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
     write_whole(name, text)
     return name
-
-
-def _keep(digest: Digest, body: Body, blobs: BlobFolder, synthetic: dict[Digest, TapeSynthetic]) -> None:
-    if isinstance(body, SyntheticBody):
-        synthetic[digest] = TapeSynthetic(digest, body.size, body.seed, body.form)
-    else:
-        blobs.put(body, digest)
