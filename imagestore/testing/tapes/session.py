@@ -75,6 +75,9 @@ class SessionSettings:
 class TapeSession(RecordedRegistry):
     """A tape in use; a context manager. Call finish() when all went well.
 
+    Attributes:
+        bodies_folder: where the bodies of the tape that finish() wrote are; empty if there are none.
+
     Raises:
         InvalidInputError: unknown mode, or a path without a name.
         ConfigError: mode ``none``, and no tape; or the tape or one of its bodies is outside of the project's folders.
@@ -93,11 +96,10 @@ class TapeSession(RecordedRegistry):
         self._replay: Replay | None = None
         self._recorder: Recorder | None = None
         self._base: Tape | None = None
-        # Where a recording writes bodies, and whether it wrote any: see bodies_folder.
         self._blobs = BlobFolder("")
+        self.bodies_folder = ""
         # How many requests had come by finish(), and how many of them had no answer; None before.
         self._judged: tuple[int, int] | None = None
-        self._bodies = ""
         if mode != "none":
             self._stack.enter_context(_locked(self.path))
         with contextlib.ExitStack() as undo:
@@ -172,11 +174,6 @@ class TapeSession(RecordedRegistry):
         return self.engine.ledger
 
     @property
-    def bodies_folder(self) -> str:
-        """Where the bodies of the tape that finish() wrote are; empty when it wrote none, or the tape needs none."""
-        return self._bodies
-
-    @property
     def problems(self) -> tuple[str, ...]:
         """What went wrong so far: requests without an answer, and what stops a recording."""
         stops = self._recorder.problems if self._recorder is not None else ()
@@ -209,7 +206,7 @@ class TapeSession(RecordedRegistry):
                     hint="does the client go through the recorder? delete the tape if it should be empty",
                 )
             save_tape(self.path, tape)
-            self._bodies = self._blobs.root if tape.contents() else ""
+            self.bodies_folder = self._blobs.root if tape.contents() else ""
         elif self._replay is not None and self._settings.is_strict:
             self._replay.check()
 
