@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.blob_files import LOST
 from imagestore.content.direct_io import Filling
 from imagestore.content.disk import make_directory, translated
-from imagestore.content.ingest_folder import now_text, read_status, remove_ingest
+from imagestore.content.ingests import now_text, read_status, remove_ingest
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,

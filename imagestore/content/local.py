@@ -24,8 +24,7 @@ from imagestore.content.blob_files import LOST, damage_named, entries, is_name, 
 from imagestore.content.delete import Deleter
 from imagestore.content.disk import disk_of, make_directories, translated
 from imagestore.content.ingest import LocalIngestWriter
-from imagestore.content.ingest_folder import ingest_name, read_status
-from imagestore.content.ingests import Ingests
+from imagestore.content.ingests import Ingests, ingest_name, read_status
 from imagestore.content.small_writer import SMALL_BYTES, SmallBlobs, SmallWriter
 from imagestore.errors import (
     AlreadyExistsError,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from imagestore.config.model import BucketSettings
     from imagestore.content.bucket import BucketReader
-    from imagestore.content.object_index import Flight, ObjectIndex, StoredObject
+    from imagestore.content.shared_objects import Flight, ObjectIndex, StoredObject
     from imagestore.oci.digest import Digest
 
 #: Between looks at what another machine brings.

@@ -32,7 +32,7 @@ from imagestore.content.direct_io import (
     write_blocks,
 )
 from imagestore.content.disk import make_directory, translated
-from imagestore.content.ingest_folder import ingest_name, remove_ingest
+from imagestore.content.ingests import ingest_name, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.errors import (
     AlreadyExistsError,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from imagestore.content.object_index import StoredObject
+    from imagestore.content.shared_objects import StoredObject
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from imagestore.errors import DigestMismatchError, DocumentError, InvalidReferenceError
+from imagestore.errors import (
+    DigestMismatchError,
+    DocumentError,
+    IntegrityError,
+    InvalidDigestError,
+    InvalidReferenceError,
+    NotFoundError,
+)
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor
@@ -27,13 +34,20 @@ from imagestore.oci.reference import Reference
 from imagestore.store.archive import layout, tar
 from imagestore.store.archive.compressions import compression_of, decompressed
 from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
+from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.source import read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from imagestore.oci.reference import Reference
+    from imagestore.store.archive.contents import ArchiveImage
+    from imagestore.store.archive.index_survey import Look
     from imagestore.store.archive.source import Source
+    from imagestore.store.pull.choice import Choice
+    from imagestore.store.pull.sources import Documents
     from imagestore.util.cancel import CancelToken
+
 
 #: How Docker shows that an image has no name, and others.
 _NO_TAGS: Final = ("<none>:<none>", "")
@@ -262,3 +276,52 @@ def _resolve(source: Source, name: str) -> str:
 
 def _refuse(what: str, fault: str, *, hint: str = "") -> NoReturn:
     raise DocumentError(what, [fault], hint=hint)
+
+
+class Rival:
+    """What ``manifest.json`` says.
+
+    Args:
+        source: the archive's files.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._configs: Mapping[Reference, list[str]] = {}
+        with contextlib.suppress(DocumentError):  # docker can't load it either
+            self._configs = configs_by_name(source)
+
+    def contradictions(self, image: ArchiveImage, choice: Choice, documents: Documents, look: Look) -> Iterator[str]:
+        """What there is to say if none of the layout's manifests of a name has the config that this one gives it.
+
+        Nothing where that can't be told.
+
+        Args:
+            image: as the layout describes it.
+            choice: what is imported of it.
+            documents: reads what is at hand.
+            look: says what is.
+        """
+        ours = choice.manifest.config.digest
+        for place in self._configs.get(image.name, ()) if image.name is not None else ():
+            try:
+                raw = read(self._source, place, limit_bytes=MAX_DOCUMENT_BYTES)
+                # It describes one platform of those that an index has.
+                is_same = _is_any(raw, [ours]) or _is_any(raw, _configs(image, documents, look))
+            except (DocumentError, IntegrityError, NotFoundError, InvalidDigestError):
+                continue
+            if not is_same:
+                yield (
+                    f"{self._source.what}: {layout.INDEX} and {layout.DOCKER_MANIFEST} describe different images as "
+                    f"{image.name}: the one with config {ours} is imported, by {layout.INDEX}; the other's config is "
+                    f"{Digest.of(raw)}"
+                )
+
+
+def _configs(image: ArchiveImage, documents: Documents, look: Look) -> list[Digest]:
+    found = [each.manifest for entry in image.entries for each in survey(entry, documents, look)]
+    return [manifest.config.digest for manifest in found if manifest is not None]
+
+
+def _is_any(raw: bytes, configs: list[Digest]) -> bool:
+    return any(each.is_verifiable and Digest.of(raw, each.algorithm) == each for each in configs)

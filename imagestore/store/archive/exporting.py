@@ -17,10 +17,9 @@ from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidI
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
 from imagestore.store import leases, record_lookup
-from imagestore.store.archive import docker_export, oci_export
+from imagestore.store.archive.archive_members import docker_members, layout_members, verified
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.store.archive.index_survey import ExportedImage, survey
-from imagestore.store.archive.oci_export import verified
 from imagestore.store.archive.writing import write_folder, write_tar
 from imagestore.store.pull.sources import Documents
 
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.platforms import Matcher, Platform
     from imagestore.registry.events import Observer
+    from imagestore.store.archive.archive_members import Read
     from imagestore.store.archive.index_survey import SurveyedManifest
-    from imagestore.store.archive.oci_export import Read
     from imagestore.store.leases import HeldLease
     from imagestore.util.cancel import CancelToken
 
@@ -143,9 +142,9 @@ def write_archive(
         ImageStoreError: from read().
     """
     if form is ArchiveFormat.DOCKER_ARCHIVE:
-        members = docker_export.members(images, read, cancel=cancel)
+        members = docker_members(images, read, cancel=cancel)
     else:
-        members = oci_export.members(images, read)
+        members = layout_members(images, read)
     write = write_folder if form is ArchiveFormat.OCI_FOLDER else write_tar
     return write(path, members, observer=observer, cancel=cancel)
 

@@ -32,14 +32,14 @@ from imagestore.platforms import format_all
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
 from imagestore.store.archive import import_names
-from imagestore.store.archive.docker_manifest import Rival
+from imagestore.store.archive.docker_archive import Rival
 from imagestore.store.archive.import_content import ImportPlan, Storing
 from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
 from imagestore.store.archive.layout import INDEX as _INDEX
 from imagestore.store.archive.oci_layout import descriptions
 from imagestore.store.image import Image
-from imagestore.store.pull.decision import Decider
+from imagestore.store.pull.choice import Decider
 from imagestore.store.pull.present import confirm, holding, settle
 from imagestore.store.pull.sources import Documents, remove_damaged
 from imagestore.store.pull.undo import undone_on_failure

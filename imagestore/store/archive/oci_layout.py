@@ -6,6 +6,7 @@ found by the digest in their names and believed only when their bytes have it. S
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError, InvalidReferenceError
@@ -18,12 +19,11 @@ from imagestore.oci.reference import Reference
 from imagestore.oci.referrers import fallback_tag, subject_of
 from imagestore.store.archive import docker_archive, layout
 from imagestore.store.archive.contents import NAMELESS, ArchiveContents, ArchiveImage, ArchiveOrigin
-from imagestore.store.archive.other_formats import of_names
 from imagestore.store.archive.source import read, size_of
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from imagestore.store.archive.source import Source
     from imagestore.util.cancel import CancelToken
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 _MAX_MARK_BYTES: Final = 4096
 # The list of a layout's images is no image's index, and no registry has to take it: ten thousand with long names fit.
 _MAX_INDEX_BYTES: Final = 4 * MAX_DOCUMENT_BYTES
+_SYSTEM_FOLDERS: Final = frozenset({"bin", "dev", "etc", "lib", "proc", "root", "sbin", "sys", "usr", "var"})
+#: Folders at the top that make a file system of it.
+_ENOUGH: Final = 2
+_LAYER_OF_OLD: Final = re.compile(r"[a-f0-9]{64}/layer\.tar")
+_SHOWN: Final = 100
 _IMAGES: Final = (Kind.INDEX, Kind.MANIFEST)
 
 
@@ -55,8 +60,37 @@ def descriptions(source: Source) -> list[Callable[[Source, CancelToken], Archive
         if name in source.links or name in source.others:
             size_of(source, name)  # says what stands there instead
     fault = f"is no image archive: it has neither {layout.MARK!r} nor {layout.DOCKER_MANIFEST!r}"
-    known = of_names(names)
+    known = _recognized_by_names(names)
     raise DocumentError(source.what, [f"{fault}; {known}" if known else fault])
+
+
+def _recognized_by_names(names: Collection[str]) -> str:
+    """What an archive with these files is, that is no image archive; empty when that isn't known.
+
+    >>> _recognized_by_names(["image/oci-layout", "image/index.json"])
+    "it has an OCI layout in its folder 'image': import that one"
+    """
+    if not names:
+        return "it has no files"
+    for name in names:
+        above, _, last = name.rpartition("/")
+        if above and last in (layout.MARK, layout.DOCKER_MANIFEST):
+            form = "an OCI layout" if last == layout.MARK else "a docker-archive"
+            return f"it has {form} in its folder {above[:_SHOWN]!r}: import that one"
+    if any(_LAYER_OF_OLD.fullmatch(name) for name in names):
+        return "it is what Docker before 1.10 saved, a form without digests: save the image again with today's tools"
+    if layout.INDEX in names:
+        return f"it is like an OCI layout, but for the missing {layout.MARK!r}"
+    if any(name.startswith(f"{layout.BLOBS}/") for name in names):
+        return f"it has blobs, and no {layout.INDEX!r} that says which images they are"
+    tops = {name.partition("/")[0] for name in names}
+    if "config.json" in names and "rootfs" in tops:
+        return "it is a runtime's bundle, with a file system and no image"
+    if any(name == "Chart.yaml" or name.endswith("/Chart.yaml") for name in names):
+        return "it is a Helm chart"
+    if len(tops & _SYSTEM_FOLDERS) >= _ENOUGH:
+        return "it is a file system, as 'docker export' and layers are, and no image: use 'docker save'"
+    return ""
 
 
 def _layout(source: Source, cancel: CancelToken) -> ArchiveContents:

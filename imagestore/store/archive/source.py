@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
 from imagestore.store.archive import tar
-from imagestore.store.archive.compressions import HEAD_BYTES, compression_of
-from imagestore.store.archive.other_formats import of_head
+from imagestore.store.archive.compressions import HEAD_BYTES, compression_of, unreadable_format
 from imagestore.store.archive.spool import spool
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ class TarSource:
         try:
             self._table = tar.scan(read, what, cancel)
         except DocumentError as error:
-            known = of_head(read(0, HEAD_BYTES))
+            known = unreadable_format(read(0, HEAD_BYTES))
             if known:
                 raise DocumentError(what, [f"is {known}"]) from error
             raise

@@ -14,8 +14,7 @@ from imagestore.store.archive import exporting, importing, source
 from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.import_names import picked
 from imagestore.store.archive.oci_layout import descriptions
-from imagestore.store.copy.locations import ImageLocation, LocationKind
-from imagestore.store.copy.options import CopiedBlob, CopyReport
+from imagestore.store.copy.options import CopiedBlob, CopyReport, ImageLocation, LocationKind
 from imagestore.store.copy.referrers import no_referrers, referrers_of
 from imagestore.store.copy.registry_target import RegistryTarget
 from imagestore.store.copy.sources import Chooser, CopySource, StoreOrigin

@@ -10,9 +10,9 @@ from imagestore.registry.events import Noticed
 from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.importing import ImportOptions
 from imagestore.store.archive.oci_layout import descriptions
-from imagestore.store.copy.layout_referrers import LayoutReferrers
-from imagestore.store.copy.locations import LocationKind
+from imagestore.store.copy.options import LocationKind
 from imagestore.store.copy.referrers import find_referrers, no_referrers
+from imagestore.store.copy.sources import LayoutReferrers
 from imagestore.store.copy.stored_referrers import keep_referrers
 from imagestore.store.pull.sources import Documents, remove_damaged
 
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.events import Observer
     from imagestore.store.archive.source import Source
-    from imagestore.store.copy.locations import ImageLocation
-    from imagestore.store.copy.options import CopyOptions
+    from imagestore.store.copy.options import CopyOptions, ImageLocation
     from imagestore.store.copy.sources import ReferrerList
-    from imagestore.store.pull.origin import Origin
     from imagestore.store.pull.pull_work import PullWork
+    from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 
 

@@ -17,8 +17,8 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
 from imagestore.registry.events import Noticed
 from imagestore.store.archive import layout
+from imagestore.store.archive.archive_members import blob_member
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest
-from imagestore.store.archive.oci_export import blob_member
 from imagestore.store.archive.writing import Member, write_folder
 from imagestore.store.copy.sources import CopySource
 from imagestore.store.pull.sources import Documents

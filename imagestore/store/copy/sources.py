@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import DocumentError, InvalidInputError, NoMatchingManifestError, SizeMismatchError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Verifier
+from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
+from imagestore.oci.referrers import fallback_tag, subject_of
 from imagestore.platforms import format_all
 from imagestore.registry.events import Noticed, Resolved
+from imagestore.store.archive import layout
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest, survey
-from imagestore.store.copy.layout_referrers import LayoutReferrers
-from imagestore.store.pull.decision import Decider
+from imagestore.store.pull.choice import Decider
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
@@ -33,10 +35,10 @@ if TYPE_CHECKING:
     from imagestore.registry.blobs import Transfer
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.events import Observer
-    from imagestore.store.archive.contents import ArchiveContents
+    from imagestore.store.archive.contents import ArchiveContents, ArchiveOrigin
     from imagestore.store.copy.options import CopyOptions
     from imagestore.store.pull.choice import Choice
-    from imagestore.store.pull.origin import Origin
+    from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 
     #: Lists what refers to a document.
@@ -244,3 +246,56 @@ def _labels(target: Descriptor, documents: Documents, chosen: Collection[object]
     for entry in documents.index(target).manifests:
         if entry.digest not in chosen and not entry.is_attestation:
             yield format_all(entry.platform) if entry.platform is not None else str(entry.digest)
+
+
+class LayoutReferrers:
+    """Lists what refers to a document of a layout; ``index.json`` is searched once, when first asked.
+
+    Args:
+        listed: the entries of ``index.json``.
+        origin: gives the documents.
+        reference: names the image in messages.
+        cancel: ends the search.
+    """
+
+    def __init__(
+        self, listed: Sequence[Descriptor], origin: ArchiveOrigin, reference: Reference, cancel: CancelToken
+    ) -> None:
+        self._listed = listed
+        self._origin = origin
+        self._reference = reference
+        self._cancel = cancel
+        self._found: dict[Digest, list[Descriptor]] | None = None
+
+    def __call__(self, subject: Digest) -> Sequence[Descriptor]:
+        """Referrers of a document; a list by tag may name what does not refer to it.
+
+        Args:
+            subject: digest of the document.
+
+        Raises:
+            ContentNotFoundError, IntegrityError, DocumentError: the layout is damaged or partial.
+        """
+        if self._found is None:
+            self._found = self._by_subject()
+        return [*self._found.get(subject, ()), *self._by_tag(subject)]
+
+    def _by_subject(self) -> dict[Digest, list[Descriptor]]:
+        found: dict[Digest, list[Descriptor]] = {}
+        for entry in self._listed:
+            if entry.kind is Kind.MANIFEST:
+                subject = subject_of(self._raw(entry), f"manifest {entry.digest}")
+                if subject is not None:
+                    found.setdefault(subject, []).append(entry)
+        return found
+
+    def _by_tag(self, subject: Digest) -> Sequence[Descriptor]:
+        tag = fallback_tag(subject)
+        for entry in self._listed:
+            if entry.kind is Kind.INDEX and entry.annotations.get(layout.REF_KEY) == tag:
+                what = f"referrers of {subject}"
+                return Index.parse(self._raw(entry), media_type=entry.media_type, what=what).manifests
+        return ()
+
+    def _raw(self, entry: Descriptor) -> bytes:
+        return self._origin.document(self._reference, entry, cancel=self._cancel)

@@ -19,7 +19,7 @@ from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.oci.referrers import fallback_tag
 from imagestore.store import leases
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_order import fetch_order
+from imagestore.store.pull.fetch_flow import fetch_order
 from imagestore.store.pull.present import confirm, settle
 from imagestore.store.pull.undo import undone_on_failure
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from imagestore.oci.reference import Reference
     from imagestore.registry.events import Observer
     from imagestore.store.copy.referrers import Referrer
-    from imagestore.store.pull.origin import Origin
+    from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 
 _REFERRER: Final = f"{REFERENCE}.referrer."

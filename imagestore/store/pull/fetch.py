@@ -28,8 +28,7 @@ from imagestore.errors import (
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
 from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
-from imagestore.store.pull.fetch_flow import Flow
-from imagestore.store.pull.fetch_order import PARALLEL_BLOBS, fetch_order, ingest_ref
+from imagestore.store.pull.fetch_flow import PARALLEL_BLOBS, Flow, fetch_order, ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.reference import Reference
     from imagestore.registry.events import Observer
-    from imagestore.store.pull.origin import Origin
+    from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from imagestore.errors import (
 from imagestore.oci.media_types import Kind
 from imagestore.platforms import format_all
 from imagestore.registry.events import ignore
-from imagestore.store.pull.decision import Decider
+from imagestore.store.pull.choice import Decider
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:

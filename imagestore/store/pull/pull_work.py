@@ -29,9 +29,9 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
-from imagestore.store.pull.decision import Decider
+from imagestore.store.pull.choice import Decider
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_order import fetch_order, order_with, parallel_blobs
+from imagestore.store.pull.fetch_flow import fetch_order, order_with, parallel_blobs
 from imagestore.store.pull.plan import PullPlan, plan
 from imagestore.store.pull.present import confirm, known_targets, settle
 from imagestore.store.pull.sources import Documents, remove_damaged

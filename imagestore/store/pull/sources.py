@@ -1,9 +1,9 @@
-"""Documents of one reference: from memory, from the store, or from the registry, always verified."""
+"""Where a pull's bytes come from: a registry, or an archive that is imported. Both answer the same two questions."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
@@ -21,8 +21,36 @@ if TYPE_CHECKING:
     from imagestore.oci.image_config import ImageConfig
     from imagestore.oci.reference import Reference
     from imagestore.platforms import Platform
-    from imagestore.store.pull.origin import Origin
+    from imagestore.registry.blobs import Transfer
     from imagestore.util.cancel import CancelToken
+
+
+class Origin(Protocol):
+    """Gives documents and blobs of a reference."""
+
+    def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
+        """An index, a manifest or a config whole, verified against size and digest.
+
+        Raises:
+            RegistryError, ContentNotFoundError: it can't be had.
+            IntegrityError: it isn't what the descriptor says.
+        """
+
+    def blob(
+        self,
+        reference: Reference,
+        descriptor: Descriptor,
+        *,
+        offset: int,
+        avoid: Collection[str],
+        cancel: CancelToken,
+    ) -> Transfer:
+        """A blob from ``offset`` on, not from ``avoid`` if there is a choice; the caller verifies the bytes.
+
+        Raises:
+            RegistryError, ContentNotFoundError: it can't be had.
+        """
+
 
 #: Documents of one reference that are in memory together: the most that selecting may open, with something to spare.
 MAX_HELD_BYTES: Final = 384 * 1024 * 1024

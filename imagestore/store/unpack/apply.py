@@ -9,8 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.entry import BLOCK_DEVICE, CHARACTER_DEVICE, DEVICES, FIFO, FILE, FOLDER, HARD_LINK, LINK
-from imagestore.store.unpack.judge import WHITEOUT, shown
+from imagestore.store.unpack.entry import (
+    BLOCK_DEVICE,
+    CHARACTER_DEVICE,
+    DEVICES,
+    FIFO,
+    FILE,
+    FOLDER,
+    HARD_LINK,
+    LINK,
+    WHITEOUT,
+    shown,
+)
 from imagestore.store.unpack.metadata import FileMetadata, clear_xattrs, set_on_name, set_on_open, set_xattrs
 from imagestore.store.unpack.paths import PathNode, parts_of
 from imagestore.store.unpack.reader import entries

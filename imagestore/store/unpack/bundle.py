@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.judge import MOST_ID
+from imagestore.store.unpack.entry import MOST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

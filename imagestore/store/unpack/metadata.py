@@ -8,7 +8,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from imagestore.store.unpack.judge import XATTR
+from imagestore.store.unpack.entry import XATTR
 
 if TYPE_CHECKING:
     from collections.abc import Callable

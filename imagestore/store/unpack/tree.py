@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.judge import shown
+from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.paths import parts_of
 
 if TYPE_CHECKING:

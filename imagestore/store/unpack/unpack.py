@@ -23,7 +23,7 @@ from imagestore.store.archive.compressions import plain
 from imagestore.store.partial_names import lock, partial_name
 from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
 from imagestore.store.unpack.bundle import runtime_config
-from imagestore.store.unpack.judge import shown
+from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.layer import LayerStream
 from imagestore.store.unpack.metadata import set_mode
 from imagestore.store.unpack.tree import Tree

@@ -13,7 +13,7 @@ import pytest
 
 from imagestore import CancelToken, Digest
 from imagestore.content.disk import translated
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
 from imagestore.errors import (

@@ -22,7 +22,7 @@ from imagestore.errors import (
 )
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_flow import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.judge import MOST_ID
+from imagestore.store.unpack.entry import MOST_ID
 from tests.unit.store.archive.making import BLOCK, END, header, member, pax
 from tests.unit.store.unpack.making import archive, entry, folder, link, with_numbers, with_records
 from tests.unit.store.unpack.reading import ours, theirs
