@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import BinaryIO, Self
 
     from imagestore.oci.digest import Digest
@@ -122,9 +121,7 @@ class BlobWriter(Protocol):
     def __enter__(self) -> Self:
         """Close at the end of the block."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
 
 
@@ -211,9 +208,7 @@ class Deleter(Protocol):
     def __enter__(self) -> Self:
         """See the class."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give everything back."""
 
 
@@ -260,9 +255,7 @@ class SmallBlobs(Protocol):
     def __enter__(self) -> Self:
         """See the class."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give everything back."""
 
 

@@ -23,7 +23,6 @@ from imagestore.util.failpoint import reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
 _THREADS: Final = 4
@@ -120,9 +119,7 @@ class Deleter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._threads.shutdown()
         self.let_go()
         while self._folders:

@@ -109,7 +109,7 @@ class _Piece:
     offset: int
 
 
-class Filling:
+class IngestFiller:
     """Appends to one file what a source gives.
 
     Args:

@@ -13,7 +13,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.blob_files import LOST
-from imagestore.content.direct_io import Filling
+from imagestore.content.direct_io import IngestFiller
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingests import now_text, read_status, remove_ingest
 from imagestore.errors import (
@@ -31,7 +31,6 @@ from imagestore.util.files import replace, sync_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from types import TracebackType
     from typing import BinaryIO, Self
 
     from imagestore.content.direct_io import ReadInto
@@ -142,7 +141,7 @@ class LocalIngestWriter:
         """Append what a source gives until its end; what came before it fails is kept."""
         self._check_open()
         with translated(f"write ingest {self._ref}", self._data):
-            filling = Filling(
+            filling = IngestFiller(
                 self._data, self._descriptor, self._offset, digester=self._hash, check_room=self._check_room
             )
             try:
@@ -244,9 +243,7 @@ class LocalIngestWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _let_go(self) -> None:

@@ -19,7 +19,6 @@ from imagestore.util.files import open_regular
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from imagestore.util.cancel import CancelToken
@@ -87,9 +86,7 @@ class FileLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

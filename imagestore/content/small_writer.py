@@ -50,7 +50,6 @@ from imagestore.util.files import sync_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from imagestore.content.api import SmallBlob
@@ -216,9 +215,7 @@ class SmallBlobs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._threads.shutdown()
             if self._is_made:
@@ -337,9 +334,7 @@ class SmallWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _too_long(self, size: int) -> SizeMismatchError:

@@ -20,7 +20,6 @@ from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
     from typing import Self
 
     from imagestore.oci.descriptor import Descriptor
@@ -156,9 +155,7 @@ class ArchiveTransfer(StreamReader):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if hasattr(self._source, "close"):
             self._source.close()
 

@@ -72,7 +72,7 @@ class SavedImage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _AlreadyRead:
     """What was read for the images before: layers by file and diff id, configs with their diff ids by file."""
 
     layers: dict[tuple[str, Digest], Descriptor] = field(default_factory=dict)
@@ -92,10 +92,10 @@ def look_into(source: Source, cancel: CancelToken) -> ArchiveContents:
     packed: dict[Digest, str] = {}
     found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
     # Images share layers and configs, and each is read once.
-    known = _Known()
+    done = _AlreadyRead()
     for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
         cancel.check()
-        manifest = _manifest(source, saved, places, packed, known, cancel)
+        manifest = _manifest(source, saved, places, packed, done, cancel)
         target = Descriptor(media_types.DOCKER_MANIFEST, Digest.of(manifest), len(manifest))
         made[target.digest] = manifest
         for name in _names(saved.tags):
@@ -186,17 +186,17 @@ def _manifest(
     saved: SavedImage,
     places: dict[Digest, str],
     packed: dict[Digest, str],
-    known: _Known,
+    done: _AlreadyRead,
     cancel: CancelToken,
 ) -> bytes:
     """The manifest of an image; in ``places`` where its contents are, in ``packed`` how those that aren't kept so."""
-    config, diff_ids = _config(source, saved, known)
+    config, diff_ids = _config(source, saved, done)
     places[config.digest] = _resolve(source, saved.config)
     layers = []
     for name, diff_id in zip(saved.layers, diff_ids, strict=True):
         place = _resolve(source, name)
-        layer = known.layers.get((place, diff_id)) or _layer(source, place, diff_id, cancel)
-        known.layers[place, diff_id] = layer
+        layer = done.layers.get((place, diff_id)) or _layer(source, place, diff_id, cancel)
+        done.layers[place, diff_id] = layer
         places[layer.digest] = place
         if layer.digest == diff_id and (kind := _compression(source, place)):
             packed[diff_id] = kind
@@ -212,10 +212,10 @@ def _manifest(
     )
 
 
-def _config(source: Source, saved: SavedImage, known: _Known) -> tuple[Descriptor, tuple[Digest, ...]]:
+def _config(source: Source, saved: SavedImage, done: _AlreadyRead) -> tuple[Descriptor, tuple[Digest, ...]]:
     """The config of an image, and its diff ids, which are as many as the image's layers."""
     place = _resolve(source, saved.config)
-    found = known.configs.get(place)
+    found = done.configs.get(place)
     raw = b"" if found is not None else read(source, place, limit_bytes=MAX_DOCUMENT_BYTES)
     digest = Digest.of(raw) if found is None else found[0].digest
     stated = _HEX.fullmatch(saved.config)
@@ -226,7 +226,7 @@ def _config(source: Source, saved: SavedImage, known: _Known) -> tuple[Descripto
     if found is None:
         # Of all that it says no more is kept: there may be a thousand large ones.
         diff_ids = ImageConfig.parse(raw, what=what).diff_ids
-        found = known.configs[place] = Descriptor(media_types.DOCKER_CONFIG, digest, len(raw)), diff_ids
+        found = done.configs[place] = Descriptor(media_types.DOCKER_CONFIG, digest, len(raw)), diff_ids
     if len(found[1]) != len(saved.layers):
         _refuse(what, f"$.rootfs.diff_ids: {len(found[1])} diff ids for {len(saved.layers)} layers")
     return found
@@ -278,7 +278,7 @@ def _refuse(what: str, fault: str, *, hint: str = "") -> NoReturn:
     raise DocumentError(what, [fault], hint=hint)
 
 
-class Rival:
+class DockerManifestComparison:
     """What ``manifest.json`` says.
 
     Args:
@@ -291,7 +291,7 @@ class Rival:
         with contextlib.suppress(DocumentError):  # docker can't load it either
             self._configs = configs_by_name(source)
 
-    def contradictions(self, image: ArchiveImage, choice: Choice, documents: Documents, look: Look) -> Iterator[str]:
+    def differences(self, image: ArchiveImage, choice: Choice, documents: Documents, look: Look) -> Iterator[str]:
         """What there is to say if none of the layout's manifests of a name has the config that this one gives it.
 
         Nothing where that can't be told.

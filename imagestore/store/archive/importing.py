@@ -32,15 +32,15 @@ from imagestore.platforms import format_all
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
 from imagestore.store.archive import import_names
-from imagestore.store.archive.docker_archive import Rival
-from imagestore.store.archive.import_content import ImportPlan, Storing
+from imagestore.store.archive.docker_archive import DockerManifestComparison
+from imagestore.store.archive.import_content import ContentImporter, ImportPlan
 from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
 from imagestore.store.archive.layout import INDEX as _INDEX
 from imagestore.store.archive.oci_layout import descriptions
 from imagestore.store.image import Image
-from imagestore.store.pull.choice import Decider
-from imagestore.store.pull.present import confirm, holding, settle
+from imagestore.store.pull.choice import ManifestChooser
+from imagestore.store.pull.present import check_present, holding, make_names_durable
 from imagestore.store.pull.sources import Documents, remove_damaged
 from imagestore.store.pull.undo import undone_on_failure
 from imagestore.util.failpoint import reach
@@ -172,7 +172,7 @@ class ImportWork:
         try:
             contents = first(self.source, self.cancel)
             if contents.images and (self.options.name or any(image.name for image in contents.images)):
-                return self._import(contents, Rival(self.source))
+                return self._import(contents, DockerManifestComparison(self.source))
             self.observer(Noticed(f"{self.source.what}: {_MANIFEST} counts, since {_INDEX} names no image"))
         except (DocumentError, IntegrityError, NotFoundError, NoMatchingManifestError) as error:
             if isinstance(error, NoMatchingManifestError) and error.offered:
@@ -191,7 +191,7 @@ class ImportWork:
         self.observer(Noticed(f"imported by {_MANIFEST}, since its layout is broken: {fault}"))
         return report
 
-    def _import(self, contents: ArchiveContents, rival: Rival | None = None) -> ImportReport:
+    def _import(self, contents: ArchiveContents, docker: DockerManifestComparison | None = None) -> ImportReport:
         named, notes = import_names.assign(
             contents.images,
             only=self.options.images,
@@ -206,9 +206,9 @@ class ImportWork:
         held_bytes = 0
         for reference, image in named:
             plans += self._plans(reference, image, contents.origin)
-            if rival is not None:
+            if docker is not None:
                 look = functools.partial(self._at_hand, origin=contents.origin)
-                for note in rival.contradictions(image, plans[-1].choice, plans[-1].reader, look):
+                for note in docker.differences(image, plans[-1].choice, plans[-1].reader, look):
                     self.observer(Noticed(note))
             held_bytes += plans[-1].reader.held_bytes
             if held_bytes > MAX_DOCUMENTS_BYTES:
@@ -225,9 +225,9 @@ class ImportWork:
         plans: list[ImportPlan] = []
         refusals: list[NoMatchingManifestError | ContentNotFoundError] = []
         for handler, wanted in self.handlers.items():
-            decider = Decider(str(reference), handler, wanted, self.observer)
+            chooser = ManifestChooser(str(reference), handler, wanted, self.observer)
             try:
-                plans.append(self._plan(reference, image, decider, documents, origin))
+                plans.append(self._plan(reference, image, chooser, documents, origin))
             except (NoMatchingManifestError, ContentNotFoundError) as error:
                 if not self.options.has_all_handlers:
                     raise
@@ -237,19 +237,21 @@ class ImportWork:
             raise refusals[0]
         return plans
 
-    def _target(self, reference: Reference, image: ArchiveImage, decider: Decider, documents: Documents) -> Descriptor:
+    def _target(
+        self, reference: Reference, image: ArchiveImage, chooser: ManifestChooser, documents: Documents
+    ) -> Descriptor:
         """The index or manifest that the name leads to; of several the one that has something for the handler."""
         entry = image.entries[0]
         if len(image.entries) > 1:
             whole = Index(b"", OCI_INDEX, image.entries)
-            selection = select(whole, decider.wanted.matcher, documents, wanted=decider.wanted_text)
+            selection = select(whole, chooser.wanted.matcher, documents, wanted=chooser.wanted_text)
             if selection.chosen is None:
                 raise NoMatchingManifestError(
                     str(reference),
-                    decider.wanted_text,
+                    chooser.wanted_text,
                     selection.offered,
                     explanation=selection,
-                    hint=decider.wanted.advise(selection),
+                    hint=chooser.wanted.advise(selection),
                 )
             entry = image.entries[selection.chosen.position[0]]
         # As a registry would answer: what index.json says of an entry is not part of the image.
@@ -262,17 +264,17 @@ class ImportWork:
         self,
         reference: Reference,
         image: ArchiveImage,
-        decider: Decider,
+        chooser: ManifestChooser,
         documents: Documents,
         origin: ArchiveOrigin,
     ) -> ImportPlan:
-        target = self._target(reference, image, decider, documents)
-        choice = decider.complete(decider.choose(target, documents), documents)
-        record = choice.record(str(reference), decider.handler, decider.wanted_text)
+        target = self._target(reference, image, chooser, documents)
+        choice = chooser.complete(chooser.choose(target, documents), documents)
+        record = choice.record(str(reference), chooser.handler, chooser.wanted_text)
         is_strict = self.is_strict or self.options.has_all_handlers
-        if is_strict and not decider.wanted.matcher.match(record.platform):
+        if is_strict and not chooser.wanted.matcher.match(record.platform):
             # A single manifest, taken with a warning by a handler that was asked for; this one was not.
-            raise NoMatchingManifestError(str(reference), decider.wanted_text, [format_all(record.platform)])
+            raise NoMatchingManifestError(str(reference), chooser.wanted_text, [format_all(record.platform)])
         others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
         plan = ImportPlan.of(reference, choice, record, others, documents)
         self._check_content(plan, origin)
@@ -303,15 +305,15 @@ class ImportWork:
             leases.held(self.metadata, purpose="import") as held,
             undone_on_failure(self.metadata, self.content, held, tuple(everything.values())),
         ):
-            storing = Storing(self.content, origin, self.observer, held, self.cancel)
-            storing.lease(everything)
+            importer = ContentImporter(self.content, origin, self.observer, held, self.cancel)
+            importer.lease(everything)
             for plan in plans:
                 remove_damaged(self.content, plan.reader.take_damaged())
-            storing.store(each for plan in plans for each in plan.wanted)
-            settle(self.content, everything.values())
+            importer.store(each for plan in plans for each in plan.wanted)
+            make_names_durable(self.content, everything.values())
             reach("import-record")
             with self.metadata.recording([plan.key for plan in plans]):
-                confirm(self.content, everything.values(), what=self.source.what)
+                check_present(self.content, everything.values(), what=self.source.what)
                 # A pull may have taken the name since.
                 here = self._check_free(plans, origin)
                 return self.metadata.put_images(

@@ -17,7 +17,7 @@ from imagestore.store.archive.oci_layout import descriptions
 from imagestore.store.copy.options import CopiedBlob, CopyReport, ImageLocation, LocationKind
 from imagestore.store.copy.referrers import no_referrers, referrers_of
 from imagestore.store.copy.registry_target import RegistryTarget
-from imagestore.store.copy.sources import Chooser, CopySource, StoreOrigin
+from imagestore.store.copy.sources import CopySource, ImageChooser, StoreOrigin
 from imagestore.store.copy.stored_referrers import StoredReferrers
 from imagestore.store.pull.sources import Documents
 
@@ -121,10 +121,10 @@ class CopyWork:
             return self._of_archive(origin)
         return contextlib.nullcontext(self._chooser().from_registry(self.client, Reference.parse(origin.name)))
 
-    def _chooser(self) -> Chooser:
+    def _chooser(self) -> ImageChooser:
         wanted = importing.ImportOptions(self.options.runtime_handlers, self.options.has_all_handlers)
         handlers = importing.handlers_for(self.config, wanted, host=self.host, platform=self.platform)
-        return Chooser(handlers, self.options, self.observer, self.cancel)
+        return ImageChooser(handlers, self.options, self.observer, self.cancel)
 
     @contextlib.contextmanager
     def _of_store(self, name: str) -> Iterator[CopySource]:

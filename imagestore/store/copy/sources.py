@@ -19,12 +19,11 @@ from imagestore.platforms import format_all
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store.archive import layout
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest, survey
-from imagestore.store.pull.choice import Decider
+from imagestore.store.pull.choice import ManifestChooser
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-    from types import TracebackType
     from typing import BinaryIO, Self
 
     from imagestore.config import HandlerPlatform
@@ -136,14 +135,12 @@ class _StoredBlob:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
-class Chooser:
+class ImageChooser:
     """Chooses what is copied from a registry or an archive.
 
     Attributes:
@@ -222,9 +219,9 @@ class Chooser:
         refusals: list[NoMatchingManifestError] = []
         is_served = False
         for handler, wanted in self.handlers.items():
-            decider = Decider(str(reference), handler, wanted, self.observer)
+            chooser = ManifestChooser(str(reference), handler, wanted, self.observer)
             try:
-                choice = decider.complete(decider.choose(target, documents), documents)
+                choice = chooser.complete(chooser.choose(target, documents), documents)
             except NoMatchingManifestError as error:
                 if not self.options.has_all_handlers:
                     raise

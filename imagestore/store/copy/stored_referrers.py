@@ -19,8 +19,8 @@ from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.oci.referrers import fallback_tag
 from imagestore.store import leases
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_flow import fetch_order
-from imagestore.store.pull.present import confirm, settle
+from imagestore.store.pull.fetch_pipeline import fetch_order
+from imagestore.store.pull.present import check_present, make_names_durable
 from imagestore.store.pull.undo import undone_on_failure
 
 if TYPE_CHECKING:
@@ -121,13 +121,13 @@ def keep_referrers(
     ):
         fetcher = Fetcher(content, origin, reference, observer, held.renew, small_blobs)
         fetcher.check(everything)
-        with fetcher.flow(cancel) as flow:
+        with fetcher.pipeline(cancel) as pipeline:
             for each in found:
-                fetcher.keep(each.bare, each.raw, cancel=flow.cancel, flow=flow)
-            flow.bring(fetch_order(blobs.values()))
-        settle(content, everything)
+                fetcher.keep(each.bare, each.raw, cancel=pipeline.cancel, pipeline=pipeline)
+            pipeline.receive(fetch_order(blobs.values()))
+        make_names_durable(content, everything)
         with metadata.exclusive():
-            confirm(content, everything, what=str(reference))
+            check_present(content, everything, what=str(reference))
             for digest, labels in _labels(subjects, found).items():
                 metadata.label_content(digest, {**metadata.content_labels(digest), **labels})
 

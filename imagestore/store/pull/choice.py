@@ -174,7 +174,7 @@ def match_handlers(
 
 
 @dataclass(frozen=True, slots=True)
-class Decider:
+class ManifestChooser:
     """Chooses what one handler gets.
 
     Attributes:

@@ -16,7 +16,7 @@ from imagestore.errors import (
 from imagestore.oci.media_types import Kind
 from imagestore.platforms import format_all
 from imagestore.registry.events import ignore
-from imagestore.store.pull.choice import Decider
+from imagestore.store.pull.choice import ManifestChooser
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class PresentImage:
             StoreBusyError: some of the content was collected since then.
         """
         needed = self.choice.descriptors
-        confirm(content, needed, what=self.record.reference)
+        check_present(content, needed, what=self.record.reference)
         record = holding(self.record, self.others, {each.digest for each in needed}, content, metadata)
         edges = {self.choice.chosen.digest: [child.digest for child in self.choice.manifest.children]}
         return metadata.put_image(
@@ -143,16 +143,16 @@ class PresentWork:
         if target.kind not in (Kind.INDEX, Kind.MANIFEST):
             raise DocumentError(name, [f"leads to {target.media_type!r}, neither an index nor a manifest"])
         documents = Documents(self.content, None, None, self.cancel)
-        decider = Decider(name, self.handler, self.wanted, ignore)
-        choice = decider.complete(decider.choose(target, documents), documents)
-        record = choice.record(name, self.handler, decider.wanted_text)
+        chooser = ManifestChooser(name, self.handler, self.wanted, ignore)
+        choice = chooser.complete(chooser.choose(target, documents), documents)
+        record = choice.record(name, self.handler, chooser.wanted_text)
         if not self.wanted.matcher.match(record.platform):
-            raise NoMatchingManifestError(name, decider.wanted_text, [format_all(record.platform)])
+            raise NoMatchingManifestError(name, chooser.wanted_text, [format_all(record.platform)])
         for each in choice.descriptors:
             if self.content.info(each.digest).size != each.size:
                 raise DocumentError(name, [f"{each.digest} has another size than the {each.size} bytes it promises"])
         self.verifier.verify(name, target, cancel=self.cancel)
-        settle(self.content, choice.descriptors)
+        make_names_durable(self.content, choice.descriptors)
         return PresentImage(choice, record, tuple(_listed(choice, also, documents)))
 
 
@@ -179,7 +179,7 @@ def known_targets(metadata: MetadataStore, content: ContentStore, reference: Ref
     return [target for target in found if content.exists(target.digest)]
 
 
-def settle(content: ContentStore, descriptors: Collection[Descriptor]) -> None:
+def make_names_durable(content: ContentStore, descriptors: Collection[Descriptor]) -> None:
     """Make names durable that another process gave, and perhaps died over; before the database is held.
 
     Raises:
@@ -188,7 +188,7 @@ def settle(content: ContentStore, descriptors: Collection[Descriptor]) -> None:
     content.make_durable({descriptor.digest.algorithm for descriptor in descriptors})
 
 
-def confirm(content: ContentStore, descriptors: Collection[Descriptor], *, what: str) -> None:
+def check_present(content: ContentStore, descriptors: Collection[Descriptor], *, what: str) -> None:
     """While the database is held: everything is here.
 
     Only a lease that ended early makes that untrue, or a repair that found damage the pull took for good.

@@ -29,11 +29,11 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
-from imagestore.store.pull.choice import Decider
+from imagestore.store.pull.choice import ManifestChooser
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_flow import fetch_order, order_with, parallel_blobs
+from imagestore.store.pull.fetch_pipeline import fetch_order, order_with, parallel_blobs
 from imagestore.store.pull.plan import PullPlan, plan
-from imagestore.store.pull.present import confirm, known_targets, settle
+from imagestore.store.pull.present import check_present, known_targets, make_names_durable
 from imagestore.store.pull.sources import Documents, remove_damaged
 from imagestore.store.pull.undo import undone_on_failure
 from imagestore.store.pull.verify import NO_VERIFIER
@@ -215,12 +215,12 @@ class ResolvedPull:
         self._documents = Documents(work.content, work.client, work.reference, work.cancel)
         if raw is not None:
             self._documents.remember(target, raw)
-        self._decider = Decider(str(work.reference), work.handler, work.wanted, work.observer)
+        self._chooser = ManifestChooser(str(work.reference), work.handler, work.wanted, work.observer)
 
     def run(self) -> ImageRecord:
         """Select, fetch and record; see PullWork.run()."""
         work, documents = self._work, self._documents
-        choice = self._decider.choose(self._target, self._documents)
+        choice = self._chooser.choose(self._target, self._documents)
         needed = [descriptor.digest for descriptor in choice.descriptors]
         work.content.check_room()
         with (
@@ -240,9 +240,9 @@ class ResolvedPull:
             fetcher.check(choice.manifest.children)
             remove_damaged(work.content, documents.take_damaged())
             choice = self._bring(choice, fetcher)
-            settle(work.content, choice.descriptors)
+            make_names_durable(work.content, choice.descriptors)
             with work.metadata.recording([(work.name, work.handler)]):
-                confirm(work.content, choice.descriptors, what=str(work.reference))
+                check_present(work.content, choice.descriptors, what=str(work.reference))
                 # Another process may have taken the name since it was looked at.
                 work.check_free(self._target)
                 record = choice.record(work.name, work.handler, work.wanted_text)
@@ -261,27 +261,27 @@ class ResolvedPull:
             nonlocal choice
             if raw is not None:
                 documents.remember(config, raw)
-            choice = self._decider.complete(choice, documents)
+            choice = self._chooser.complete(choice, documents)
             if config.digest in documents.take_damaged():
                 remove_damaged(self._work.content, [config.digest])
-                fetcher.keep(config, documents.raw(config), cancel=flow.cancel, flow=flow)
+                fetcher.keep(config, documents.raw(config), cancel=pipeline.cancel, pipeline=pipeline)
 
-        with fetcher.flow(self._work.cancel, document=config, hear=_complete) as flow:
+        with fetcher.pipeline(self._work.cancel, document=config, on_document=_complete) as pipeline:
             for descriptor in (*choice.documents, config):
                 known = documents.remembered(descriptor)
                 if known is not None:
-                    fetcher.keep(descriptor, known, cancel=flow.cancel, flow=flow)
+                    fetcher.keep(descriptor, known, cancel=pipeline.cancel, pipeline=pipeline)
             if documents.remembered(config) is not None:
                 _complete(None)
-                flow.bring(fetch_order(layers))
+                pipeline.receive(fetch_order(layers))
             else:
-                flow.bring(order_with(config, layers, parallel=fetcher.parallel))
+                pipeline.receive(order_with(config, layers, parallel=fetcher.parallel))
         return choice
 
     def plan(self, planned: AbstractSet[Digest]) -> PullPlan:
         """Say what run() would fetch; see PullWork.plan()."""
         work, documents = self._work, self._documents
-        choice = self._decider.complete(self._decider.choose(self._target, documents), documents)
+        choice = self._chooser.complete(self._chooser.choose(self._target, documents), documents)
         is_current = work.current(self._target) is not None
         return plan(
             choice,

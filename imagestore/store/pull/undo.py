@@ -15,7 +15,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
     StoreError,
 )
-from imagestore.store.pull.fetch_flow import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

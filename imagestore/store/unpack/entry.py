@@ -93,7 +93,7 @@ def shown(name: str) -> str:
     return repr(name) if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]!r}…"
 
 
-def judge(entry: Entry, *, what: str) -> None:
+def check_entry(entry: Entry, *, what: str) -> None:
     """Refuse an entry that can't be; its records are judged before (see record_faults()).
 
     Args:

@@ -24,7 +24,7 @@ from imagestore.store.unpack.entry import (
     LINK,
     WITHOUT_DATA,
     Entry,
-    judge,
+    check_entry,
     record_faults,
     shown,
 )
@@ -167,7 +167,7 @@ def entries(stream: LayerStream, *, what: str) -> Iterator[Entry]:
     """The entries of a layer; each one's data, if wanted, is read from the stream before the next entry is asked for.
 
     Raises:
-        DocumentError: a header is damaged or takes too much, or an entry can't be (see ``judge``).
+        DocumentError: a header is damaged or takes too much, or an entry can't be (see ``check_entry``).
     """
     reader = _Reader(stream, what)
     while (entry := reader.next()) is not None:
@@ -254,7 +254,7 @@ class _Reader:
             self._apply_sparse(block, entry, extension)
         if entry.kind in WITHOUT_DATA:
             entry.stored = 0
-        judge(entry, what=self._what)
+        check_entry(entry, what=self._what)
         return entry
 
     def _apply(self, extension: _Extension, entry: Entry) -> None:

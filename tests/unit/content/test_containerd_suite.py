@@ -38,7 +38,7 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci import media_types
 from imagestore.registry.events import ignore
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_flow import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 NEVER = CancelToken()
 SIZES = (500, 5000, 50000)

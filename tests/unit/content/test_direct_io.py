@@ -1,4 +1,4 @@
-"""Filling an ingest: the bytes, their hash and their number agree, however they come and whatever breaks."""
+"""IngestFiller an ingest: the bytes, their hash and their number agree, however they come and whatever breaks."""
 
 from __future__ import annotations
 

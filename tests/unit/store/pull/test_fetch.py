@@ -22,7 +22,7 @@ from imagestore.errors import (
 )
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_flow import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,8 +59,8 @@ def test_damaged_bytes_at_hand_are_not_fetched_again(
             keep_alive=lambda: None,
             small_blobs=small_blobs,
         )
-        with pytest.raises(failure), fetcher.flow(cancel) as flow:
-            fetcher.keep(descriptor, raw, cancel=cancel, flow=flow if is_beside else None)
+        with pytest.raises(failure), fetcher.pipeline(cancel) as pipeline:
+            fetcher.keep(descriptor, raw, cancel=cancel, pipeline=pipeline if is_beside else None)
         assert os.listdir(tmp_path / "locks") == []
     assert not store.exists(descriptor.digest)
 

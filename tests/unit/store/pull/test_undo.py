@@ -9,7 +9,7 @@ import pytest
 from imagestore import CancelToken
 from imagestore.errors import DocumentError, StoreBusyError, StoreFullError
 from imagestore.store import leases
-from imagestore.store.pull.fetch_flow import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.store.pull.undo import undone_on_failure
 from tests.support.node import node, python_image
 

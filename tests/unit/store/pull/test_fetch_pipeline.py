@@ -1,4 +1,4 @@
-"""A flow brings everything once, in two steps at a time, and ends all of them before it tells of a failure."""
+"""A pipeline brings everything once, in two steps at a time, and ends all of them before it tells of a failure."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from hypothesis import strategies as st
 
 from imagestore import CancelToken
 from imagestore.errors import OperationCancelledError
-from imagestore.store.pull.fetch_flow import Flow
+from imagestore.store.pull.fetch_pipeline import FetchPipeline
 from tests.support.collector import without_collector
 from tests.support.patience import until
-from tests.unit.store.pull.flows import Gauge, flow_of
+from tests.unit.store.pull.pipelines import Gauge, pipeline_of
 
 
 @settings(max_examples=20, deadline=None)
 @given(count=st.integers(0, 20), parallel=st.integers(1, 6), given_before=st.integers(0, 5))
-def test_each_thing_is_received_and_settled_once(count: int, parallel: int, given_before: int) -> None:
-    receive, settle = Gauge(), Gauge()
+def test_each_thing_is_received_and_committed_once(count: int, parallel: int, given_before: int) -> None:
+    receive, commit = Gauge(), Gauge()
     before = range(100, 100 + given_before)
-    with flow_of(receive, settle, parallel=parallel) as flow:
+    with pipeline_of(receive, commit, parallel=parallel) as pipeline:
         for thing in before:
-            flow.settle(thing)
-        flow.bring(range(count))
+            pipeline.commit(thing)
+        pipeline.receive(range(count))
     assert receive.seen == Counter(range(count))
-    assert settle.seen == Counter([*range(count), *before])
+    assert commit.seen == Counter([*range(count), *before])
     assert receive.most <= parallel
-    assert settle.most <= 2
+    assert commit.most <= 2
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 3])
@@ -43,105 +43,105 @@ def test_as_many_as_were_asked_for_are_received_at_a_time(parallel: int) -> None
         all_here.wait(60)
         gauge(thing)
 
-    with flow_of(receive, lambda _: 0, parallel=parallel) as flow:
-        flow.bring(range(12))
+    with pipeline_of(receive, lambda _: 0, parallel=parallel) as pipeline:
+        pipeline.receive(range(12))
     assert gauge.seen == Counter(range(12))
     assert gauge.most <= parallel
 
 
 def test_a_failure_in_the_block_ends_what_is_under_way() -> None:
-    flow = flow_of(lambda thing: thing, lambda _: 0)
-    with pytest.raises(KeyError), flow:
+    pipeline = pipeline_of(lambda thing: thing, lambda _: 0)
+    with pytest.raises(KeyError), pipeline:
         raise KeyError
-    assert flow.cancel.is_cancelled
+    assert pipeline.cancel.is_cancelled
 
 
 def test_things_are_begun_in_their_order() -> None:
     begun: list[int] = []
-    with flow_of(lambda thing: begun.append(thing), lambda _: 0, parallel=1) as flow:
-        flow.bring(range(20))
+    with pipeline_of(lambda thing: begun.append(thing), lambda _: 0, parallel=1) as pipeline:
+        pipeline.receive(range(20))
     assert begun == list(range(20))
 
 
-def test_what_is_here_already_is_not_settled() -> None:
-    settle = Gauge()
-    with flow_of(lambda thing: thing if thing % 2 else None, settle) as flow:
-        flow.bring(range(10))
-    assert settle.seen == Counter([1, 3, 5, 7, 9])
+def test_what_is_here_already_is_not_committed() -> None:
+    commit = Gauge()
+    with pipeline_of(lambda thing: thing if thing % 2 else None, commit) as pipeline:
+        pipeline.receive(range(10))
+    assert commit.seen == Counter([1, 3, 5, 7, 9])
 
 
-def test_receiving_goes_on_while_something_is_settled_but_not_for_ever() -> None:
-    allowed, received, settled = threading.Event(), Gauge(), Gauge()
+def test_receiving_goes_on_while_something_is_committed_but_not_for_ever() -> None:
+    allowed, received, committed = threading.Event(), Gauge(), Gauge()
 
-    def settle(thing: int) -> int:
+    def commit(thing: int) -> int:
         assert allowed.wait(60)
-        return settled(thing)
+        return committed(thing)
 
-    with flow_of(received, settle, parallel=2) as flow:
-        thread = threading.Thread(target=flow.bring, args=(range(20),))
+    with pipeline_of(received, commit, parallel=2) as pipeline:
+        thread = threading.Thread(target=pipeline.receive, args=(range(20),))
         thread.start()
-        # Three are settled or wait for it, and each receiver has one in hand.
+        # Three are committed or wait for it, and each receiver has one in hand.
         until(lambda: sum(received.seen.values()) >= 5, "as many as may come have come")
         time.sleep(0.05)
         assert sum(received.seen.values()) == 5
         allowed.set()
         thread.join(60)
-    assert settled.seen == Counter(range(20))
+    assert committed.seen == Counter(range(20))
 
 
-@pytest.mark.parametrize("step", ["receive", "settle"])
+@pytest.mark.parametrize("step", ["receive", "commit"])
 def test_the_first_failure_stops_the_others_and_is_told(step: str) -> None:
-    settled: list[int] = []
-    flow: Flow[int, int]
+    committed: list[int] = []
+    pipeline: FetchPipeline[int, int]
 
     def act(thing: int, name: str) -> int:
-        flow.cancel.check()
+        pipeline.cancel.check()
         if thing == 3 and name == step:
             raise KeyError("the third")
         return thing
 
-    def settle(thing: int) -> int:
+    def commit(thing: int) -> int:
         # What was received is kept, whatever failed elsewhere.
-        settled.append(thing)
-        return act(thing, "settle") if step == "settle" else thing
+        committed.append(thing)
+        return act(thing, "commit") if step == "commit" else thing
 
-    flow = flow_of(lambda thing: act(thing, "receive"), settle)
-    with pytest.raises(KeyError, match="the third"), flow:
-        flow.bring(range(1000))
-    assert flow.cancel.is_cancelled
-    assert len(settled) < 1000
+    pipeline = pipeline_of(lambda thing: act(thing, "receive"), commit)
+    with pytest.raises(KeyError, match="the third"), pipeline:
+        pipeline.receive(range(1000))
+    assert pipeline.cancel.is_cancelled
+    assert len(committed) < 1000
     assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
 
 
 def test_a_failure_beside_ends_the_block_in_its_own_words() -> None:
-    def settle(_: int) -> int:
+    def commit(_: int) -> int:
         raise KeyError("beside")
 
     def run() -> None:
-        with flow_of(lambda thing: thing, settle) as flow:
-            flow.settle(1)
-            flow.cancel.wait(60)
+        with pipeline_of(lambda thing: thing, commit) as pipeline:
+            pipeline.commit(1)
+            pipeline.cancel.wait(60)
             raise AssertionError("not reached")
 
     with pytest.raises(KeyError, match="beside"):
         run()
 
 
-def test_a_block_that_fails_settles_what_was_received() -> None:
-    settle = Gauge()
+def test_a_block_that_fails_commits_what_was_received() -> None:
+    commit = Gauge()
 
     def run() -> None:
-        with flow_of(lambda thing: thing, settle) as flow:
-            flow.settle(1)
-            flow.settle(2)
+        with pipeline_of(lambda thing: thing, commit) as pipeline:
+            pipeline.commit(1)
+            pipeline.commit(2)
             raise OperationCancelledError("enough")
 
     with pytest.raises(OperationCancelledError, match="enough"):
         run()
-    assert settle.seen == Counter([1, 2])
+    assert commit.seen == Counter([1, 2])
 
 
-@pytest.mark.parametrize("name", ["settle", "fetch", ""])
+@pytest.mark.parametrize("name", ["commit", "fetch", ""])
 @pytest.mark.parametrize("count", [1, 8])
 def test_threads_that_cannot_be_started_lose_nothing(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real_start = threading.Thread.start
@@ -152,11 +152,11 @@ def test_threads_that_cannot_be_started_lose_nothing(name: str, count: int, monk
         real_start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    settle = Gauge()
-    with flow_of(lambda thing: thing, settle) as flow:
-        flow.settle(100)
-        flow.bring(range(count))
-    assert settle.seen == Counter([100, *range(count)])
+    commit = Gauge()
+    with pipeline_of(lambda thing: thing, commit) as pipeline:
+        pipeline.commit(100)
+        pipeline.receive(range(count))
+    assert commit.seen == Counter([100, *range(count)])
 
 
 def test_receivers_go_on_when_no_more_of_them_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,10 +172,10 @@ def test_receivers_go_on_when_no_more_of_them_can_be_started(monkeypatch: pytest
         real_start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    settle = Gauge()
-    with flow_of(lambda thing: thing, settle) as flow:
-        flow.bring(range(10))
-    assert settle.seen == Counter(range(10))
+    commit = Gauge()
+    with pipeline_of(lambda thing: thing, commit) as pipeline:
+        pipeline.receive(range(10))
+    assert commit.seen == Counter(range(10))
     assert not started[0].is_alive()
 
 
@@ -186,12 +186,12 @@ def test_a_failure_that_was_told_keeps_nothing_alive() -> None:
     held = Held()
     watched = weakref.ref(held)
 
-    def settle(_: Held) -> int:
+    def commit(_: Held) -> int:
         raise KeyError("beside")
 
     def run(things: list[Held]) -> None:
-        with Flow(receive=lambda thing: thing, settle=settle, parallel=1, cancel=CancelToken()) as flow:
-            flow.settle(things.pop())
+        with FetchPipeline(receive=lambda thing: thing, commit=commit, parallel=1, cancel=CancelToken()) as pipeline:
+            pipeline.commit(things.pop())
 
     things = [held]
     del held

@@ -1,4 +1,8 @@
-"""How many blobs of a pull come at a time, in which order, and under which names their ingests are kept."""
+"""Fetching several blobs at once: how many, in which order, and the threads that do it.
+
+Receiving and committing (verify, sync, name) have threads of their own, so that a connection never idles during fsync.
+A fixed number of blobs is received at a time, and few may wait for the commit, which bounds the memory that they hold.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,10 @@ PARALLEL_BLOBS: Final = 6
 _WORTH_A_CONNECTION: Final = 1024 * 1024
 #: However many the configuration allows.
 MOST_PARALLEL_BLOBS: Final = 64
+_COMMITTERS: Final = 2
+# Being committed, or waiting for it.
+_MOST_UNCOMMITTED: Final = 3
+_LOOK_SECONDS: Final = 0.001
 _INGEST_PREFIX: Final = {
     Kind.INDEX: "index",
     Kind.MANIFEST: "manifest",
@@ -33,6 +41,9 @@ _INGEST_PREFIX: Final = {
     Kind.LAYER: "layer",
     Kind.FOREIGN_LAYER: "layer",
 }
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def parallel_blobs(configured: int | None, layers: Sequence[Descriptor]) -> int:
@@ -68,23 +79,14 @@ def ingest_ref(descriptor: Descriptor) -> str:
     return f"{_INGEST_PREFIX.get(descriptor.kind, 'unknown')}-{descriptor.digest}"
 
 
-_SETTLERS: Final = 2
-# Being settled, or waiting for it.
-_MOST_UNSETTLED: Final = 3
-_LOOK_SECONDS: Final = 0.001
-
-T = TypeVar("T")
-A = TypeVar("A")
-
-
-class Flow(Generic[T, A]):
-    """Brings things in two steps while the block runs; at its end all of them are settled.
+class FetchPipeline(Generic[T, R]):
+    """Brings items in two steps while the block runs; at its end all of them are committed.
 
     Leaving the block raises the first failure of any step, once the other steps under way have ended.
 
     Args:
-        receive: the first step; None where there is nothing to settle.
-        settle: the second step; it is taken for everything that was received.
+        receive: the first step; None where there is nothing to commit.
+        commit: the second step; it is taken for everything that was received.
         parallel: how many are received at once.
         cancel: ended by the first failure.
     """
@@ -92,41 +94,41 @@ class Flow(Generic[T, A]):
     def __init__(
         self,
         *,
-        receive: Callable[[T], A | None],
-        settle: Callable[[A], object],
+        receive: Callable[[T], R | None],
+        commit: Callable[[R], object],
         parallel: int,
         cancel: CancelToken,
     ) -> None:
         self._receive = receive
-        self._settle = settle
+        self._commit = commit
         self._parallel = parallel
         #: Ended by the first failure.
         self.cancel = cancel
         self._todo: deque[T] = deque()
-        self._arrived: deque[A] = deque()
-        self._room = threading.Semaphore(_MOST_UNSETTLED)
+        self._received: deque[R] = deque()
+        self._room = threading.Semaphore(_MOST_UNCOMMITTED)
         self._receivers = ThreadPoolExecutor(parallel, "imagestore-fetch")
-        self._settlers = ThreadPoolExecutor(_SETTLERS, "imagestore-settle")
+        self._committers = ThreadPoolExecutor(_COMMITTERS, "imagestore-commit")
         self._steps: deque[Future[None]] = deque()
         self._failures: deque[BaseException] = deque()
         # Threads that are at a step, from before they take it. An executor that was interrupted while it started a
         # thread doesn't know that one.
         self._busy: deque[int] = deque()
 
-    def settle(self, arrival: A) -> None:
-        """Let something be settled that was received otherwise."""
+    def commit(self, item: R) -> None:
+        """Let something be committed that was received otherwise."""
         # First of all: whatever happens now, the end of the block finds it.
-        self._arrived.append(arrival)
-        self._begin(self._settlers, self._settle_one)
+        self._received.append(item)
+        self._begin(self._committers, self._commit_one)
         self._room.acquire()
 
-    def bring(self, things: Sequence[T]) -> None:
-        """Receive and settle things, begun in this order; settling may go on afterwards."""
-        self._todo.extend(things)
-        if len(things) == 1:
+    def receive(self, items: Sequence[T]) -> None:
+        """Receive and commit items, begun in this order; committing may go on afterwards."""
+        self._todo.extend(items)
+        if len(items) == 1:
             self._receive_all()
             return
-        count = min(self._parallel, len(things))
+        count = min(self._parallel, len(items))
         wait([self._begin(self._receivers, self._receive_all) for _ in range(count)])
 
     def _begin(self, executor: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
@@ -144,7 +146,7 @@ class Flow(Generic[T, A]):
             self._fail(error)
         while not self._has_ended():
             pass
-        told = self._told(error)
+        told = self._error_to_raise(error)
         # A failure knows the frames it passed, and they know what was received: it must not be known from there too.
         self._failures.clear()
         try:
@@ -160,9 +162,9 @@ class Flow(Generic[T, A]):
                 wait([self._steps[0]])
                 self._steps.popleft()
             self._receivers.shutdown()
-            self._settlers.shutdown()
-            while self._arrived or self._others_are_busy():
-                self._settle_one()
+            self._committers.shutdown()
+            while self._received or self._others_are_busy():
+                self._commit_one()
                 time.sleep(_LOOK_SECONDS)
         except BaseException as error:  # noqa: BLE001 - raised at the end of the block, when no step is under way
             self._fail(error)
@@ -172,7 +174,7 @@ class Flow(Generic[T, A]):
     def _others_are_busy(self) -> bool:
         return any(each != threading.get_ident() for each in tuple(self._busy))
 
-    def _told(self, error: BaseException | None) -> BaseException | None:
+    def _error_to_raise(self, error: BaseException | None) -> BaseException | None:
         """What the end of the block raises in place of its error; an interrupt goes before any failure."""
         if not self._failures or not isinstance(error, Exception | None):
             return None
@@ -188,27 +190,27 @@ class Flow(Generic[T, A]):
             self._busy.remove(threading.get_ident())
 
     def _receive_each(self) -> None:
-        while (thing := take(self._todo)) is not None:
+        while (item := take(self._todo)) is not None:
             try:
-                arrival = self._receive(thing)
+                received = self._receive(item)
             except BaseException as error:  # noqa: BLE001 - raised at the end of the block
                 self._fail(error)
                 return
-            if arrival is not None:
-                self.settle(arrival)
+            if received is not None:
+                self.commit(received)
 
-    def _settle_one(self) -> None:
+    def _commit_one(self) -> None:
         self._busy.append(threading.get_ident())
         try:
-            arrival = take(self._arrived)
-            if arrival is not None:
-                self._settle_arrival(arrival)
+            item = take(self._received)
+            if item is not None:
+                self._commit_item(item)
         finally:
             self._busy.remove(threading.get_ident())
 
-    def _settle_arrival(self, arrival: A) -> None:
+    def _commit_item(self, item: R) -> None:
         try:
-            self._settle(arrival)
+            self._commit(item)
         except BaseException as error:  # noqa: BLE001 - raised at the end of the block
             self._fail(error)
         finally:
