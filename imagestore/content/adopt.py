@@ -45,14 +45,6 @@ def adopt(
 ) -> Adoption | None:
     """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then).
 
-    Args:
-        sources: folders that hold ``blobs``.
-        digest: which blob.
-        size: its size in bytes.
-        blob: its name with us.
-        open_writer: opens the ingest for it.
-        cancel: ends the work.
-
     Raises:
         StoreError: the store can't be written.
         OperationCancelledError: cancelled.
@@ -114,13 +106,7 @@ def name_in(source: Path, digest: Digest) -> Path:
 
 @contextlib.contextmanager
 def opened(source: Path, digest: Digest, size: int) -> Iterator[int | None]:
-    """The source's file of a blob, open for reading; None when there is none of that size.
-
-    Args:
-        source: a folder that holds ``blobs``.
-        digest: which blob.
-        size: its size in bytes.
-    """
+    """The source's file of a blob, open for reading; None when there is none of that size."""
     try:
         descriptor = os.open(name_in(source, digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -173,9 +159,6 @@ def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool
     """Give an open, verified file that no user may write a second name in our folder; say whether that was possible.
 
     Args:
-        descriptor: the open file.
-        named: its name at the source.
-        target: the blob's name.
         waiting: a name in the ingest's folder, for the moment between.
     """
     status = os.fstat(descriptor)

@@ -40,8 +40,6 @@ class IngestStatus:
     """An unfinished write.
 
     Attributes:
-        ref: its name.
-        offset: bytes written so far.
         total: bytes expected, 0 when unknown.
         started_at: seconds since 1970.
         updated_at: seconds since 1970.
@@ -102,9 +100,6 @@ class BlobWriter(Protocol):
             has_durable_name: sync the folder too. Without, make_durable() is called before anything refers to the blob,
                 once for many.
 
-        Returns:
-            The digest that names the blob.
-
         Raises:
             SizeMismatchError, DigestMismatchError: the ingest stays, and the writer stays open, as in containerd.
             AlreadyExistsError: the blob is there already; the ingest is gone. Callers take it as success.
@@ -153,7 +148,6 @@ class Disk:
     """The file system that content is on; both 0 where it counts none.
 
     Attributes:
-        total_bytes: its size.
         free_bytes: what an unprivileged writer has of it.
     """
 
@@ -217,10 +211,7 @@ class SmallBlob:
     """A blob to store in a batch.
 
     Attributes:
-        digest: what its bytes must hash to.
-        size: how many there must be.
         read: gives them; may be called in another thread.
-        what: names the blob in errors.
     """
 
     digest: Digest
@@ -327,11 +318,7 @@ class ContentStore(Protocol):
         """Open an ingest, waiting while another writer (thread or process) holds it.
 
         Args:
-            ref: name of the ingest.
-            expected: digest the content will have.
             total: its size in bytes, 0 when unknown.
-            cancel: ends the wait.
-            on_wait: called before a wait.
 
         Raises:
             AlreadyExistsError: the blob is here, perhaps because the other writer finished it.

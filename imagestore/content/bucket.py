@@ -61,9 +61,6 @@ class Readable(Protocol):
 class Bucket:
     """A bucket's blobs; thread-safe, for one process.
 
-    Args:
-        settings: where it is.
-
     Raises:
         ConfigError: the URL, or a file of a key, can't be used; or the library isn't installed.
     """
@@ -239,10 +236,7 @@ class Bucket:
         """A blob's bytes from an offset on.
 
         Args:
-            digest: of the blob.
             size: what it must have in bytes; None for whatever it has.
-            offset: of the first byte.
-            cancel: looked at before each piece.
             key: of its object; empty for ``blob_key()``.
 
         Raises:
@@ -264,9 +258,6 @@ class Bucket:
         """Bring a blob there; it appears only if its bytes are right.
 
         Args:
-            digest: of the blob.
-            size: in bytes.
-            file: gives its bytes.
             cancel: ends it; nothing stays.
             key: of its object; empty for ``blob_key()``.
 

@@ -99,9 +99,7 @@ def s3_store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str, 
     """A connection to a bucket.
 
     Args:
-        bucket: its name.
         prefix: of all keys; empty for none.
-        settings: region and credentials.
         endpoint: URL of the service; empty for AWS.
         is_quick: for questions about objects, which fail soon.
 

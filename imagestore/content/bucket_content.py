@@ -76,7 +76,6 @@ class BucketContent(WithoutDisk, abc.ABC):
     """What the content stores over a bucket share; thread-safe.
 
     Args:
-        settings: where the bucket is.
         folder: for ingests; made when missing.
 
     Raises:

@@ -57,9 +57,6 @@ class BucketIngestWriter:
     """Appends to a file, which goes to the bucket when it is committed.
 
     Args:
-        inner: writes the file.
-        send: brings it to the bucket.
-        cancel: ends that.
         ended: called when the writer has let go, perhaps more than once.
     """
 
@@ -143,13 +140,7 @@ class BucketIngestWriter:
 
 
 class BlobReader(io.RawIOBase):
-    """A blob as a file; each jump is a request of its own.
-
-    Args:
-        digest: of the blob.
-        opened: at its first byte.
-        reopen: opens it again at an offset.
-    """
+    """A blob as a file; each jump is a request of its own."""
 
     def __init__(self, digest: Digest, opened: BucketReader, reopen: Callable[[int], BucketReader]) -> None:
         super().__init__()
@@ -204,13 +195,7 @@ class BlobReader(io.RawIOBase):
 
 
 class BucketSmallBlobs:
-    """Small blobs of one pull or import, several at once; each is sent by a thread that takes part in no transaction.
-
-    Args:
-        writer: the store's.
-        send: brings a blob to the bucket.
-        cancel: ends it.
-    """
+    """Small blobs of one pull or import, several at once; each is sent by a thread outside of any transaction."""
 
     def __init__(self, writer: OpenWriter, send: Send, cancel: CancelToken) -> None:
         self.writer = writer

@@ -36,11 +36,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Deleter:
-    """Deletes blobs, as a context manager entered before the lock is taken; their space is free when the block ends.
-
-    Args:
-        blobs: the folder of all blobs.
-    """
+    """Deletes blobs, as a context manager entered before the lock is taken; their space is free when the block ends."""
 
     def __init__(self, blobs: Path) -> None:
         self._blobs = os.fspath(blobs)

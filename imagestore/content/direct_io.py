@@ -69,7 +69,6 @@ def write_blocks(descriptor: int, data: memoryview, offset: int, *, failpoint: s
         descriptor: of a file opened with O_DIRECT.
         data: begins where the buffer does.
         offset: in the file; a multiple of BLOCK_BYTES.
-        failpoint: reached before each write.
     """
     whole, written = len(data) - len(data) % BLOCK_BYTES, 0
     try:
@@ -142,7 +141,6 @@ class IngestFiller:
         """Append until the source ends.
 
         Args:
-            readinto: the source.
             advanced: called with the new offset before bytes are written; may refuse them by raising.
             expected: how many bytes will come, as far as that is known.
         """

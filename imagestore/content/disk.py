@@ -31,7 +31,6 @@ class translated:  # noqa: N801 - reads as the statement that it makes
 
     Args:
         what: completes "can't".
-        path: where.
 
     Raises:
         StoreFullError, StoreReadOnlyError, StoreError: by errno.
@@ -105,7 +104,6 @@ def clear(root: Path, *, before: float) -> None:
     """Remove what wasn't changed for long.
 
     Args:
-        root: the store's folder.
         before: seconds since 1970; younger files may still be in use.
 
     Raises:

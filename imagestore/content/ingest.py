@@ -47,9 +47,6 @@ class LocalIngestWriter:
 
     Args:
         directory: the ingest's folder; made, or resumed when it holds the same name and total.
-        blobs: the folder of all blobs.
-        ref: name of the ingest.
-        algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
         check_room: called before and after bytes are written; may refuse them by raising OSError.

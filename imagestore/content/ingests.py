@@ -130,12 +130,7 @@ _INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
 
 
 class Ingests:
-    """What a content store does with its ingests as a whole.
-
-    Args:
-        ingests: the folder.
-        locks: folder of lock files.
-    """
+    """What a content store does with its ingests as a whole."""
 
     def __init__(self, ingests: Path, locks: Path) -> None:
         self._ingests = ingests

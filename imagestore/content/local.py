@@ -231,13 +231,6 @@ class LocalContentStore(Ingests):
     ) -> LocalIngestWriter:
         """Open an ingest, waiting while another writer (thread or process) holds it.
 
-        Args:
-            ref: name of the ingest.
-            expected: digest the content will have.
-            total: its size in bytes, 0 when unknown.
-            cancel: ends the wait.
-            on_wait: called before a wait.
-
         Raises:
             AlreadyExistsError: the blob is here, perhaps because the other writer finished it.
             OperationCancelledError: cancelled while waiting.
@@ -251,11 +244,7 @@ class LocalContentStore(Ingests):
             raise
 
     def small_blobs(self, cancel: CancelToken) -> SmallBlobs:
-        """For storing the small blobs of one pull or import, as a context manager; a lease must hold each already.
-
-        Args:
-            cancel: ends the work.
-        """
+        """For storing the small blobs of one pull or import, as a context manager; a lease must hold each already."""
         return SmallBlobs(
             self._ingests,
             self._blobs,
@@ -320,11 +309,6 @@ class LocalContentStore(Ingests):
     def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
         """Open an ingest whose digest isn't known yet, unless another writer holds it.
 
-        Args:
-            ref: name of the ingest.
-            algorithm: used for hashing on the way.
-            total: its size in bytes, 0 when unknown.
-
         Raises:
             IngestLockedError: another writer holds it.
             InvalidInputError: no name, or an algorithm that can't be verified.
@@ -349,11 +333,6 @@ class LocalContentStore(Ingests):
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
         """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then).
-
-        Args:
-            digest: which blob; a lease must hold it already.
-            size: its size in bytes.
-            cancel: ends the work.
 
         Raises:
             StoreError: the store can't be written.

@@ -90,7 +90,6 @@ class ObjectIndex(Protocol):
 
         Args:
             digest: verified by the caller.
-            size: in bytes.
             key: of the object, as begin_upload() was told.
 
         Returns:
@@ -144,8 +143,6 @@ class SharedObjects:
     """Brings objects to a bucket and deletes them; thread-safe.
 
     Args:
-        bucket: the bucket.
-        index: says which object is which content.
         clock: seconds; for renewing uploads.
     """
 

@@ -43,7 +43,6 @@ class SharedContentStore(BucketContent):
     """A ContentStore over a bucket and an index, shared by any number of machines; thread-safe.
 
     Args:
-        settings: where the bucket is.
         folder: for ingests of this machine; made when missing.
         index: which object is which blob.
         owner: the name of the store whose index it is, the same on all machines; at most 200 bytes.

@@ -67,9 +67,6 @@ class SmallBlobs:
     """Writes the small blobs of one pull or import, as a context manager; thread-safe but for put().
 
     Args:
-        ingests: the folder of all ingests.
-        blobs: the folder of all blobs.
-        locks: the folder of lock files.
         check_room: called before and after bytes are written; may refuse them by raising OSError.
         open_writer: see writer(); gets this object too.
         cancel: ends the work between two batches, and the wait for a collection that looks through the lock files.
@@ -137,7 +134,6 @@ class SmallBlobs:
         """Write bytes to a file of this work's folder that is read-only and synced; return its path.
 
         Args:
-            data: the bytes.
             is_aligned: they begin where an aligned buffer does.
 
         Raises:
@@ -229,10 +225,7 @@ class SmallWriter:
 
     Args:
         ref: name of the ingest whose lock it holds.
-        expected: what the bytes will hash to.
-        size: of the blob in bytes.
         lock: of that ingest, held already; released when closed.
-        blobs: writes the blob.
         as_ingest: opens that ingest.
         on_end: called once when closed.
     """

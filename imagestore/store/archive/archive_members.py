@@ -43,7 +43,6 @@ def layout_members(images: Sequence[ExportedImage], read: Read) -> list[Member]:
     """Everything that the archive has, each blob once.
 
     Args:
-        images: what was chosen.
         read: gives a blob's bytes, verified by their end.
     """
     blobs: dict[Digest, Descriptor] = {}

@@ -160,9 +160,7 @@ def decompressed(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[b
     """Decompress, in pieces of at most 1 MiB.
 
     Args:
-        pieces: the compressed bytes.
         kind: see compression_of().
-        what: names the stream in errors.
 
     Raises:
         DocumentError: the data is damaged, cut off, or followed by something else.

@@ -65,7 +65,6 @@ class ArchiveOrigin:
     """Documents and blobs of an archive, asked for as a pull asks a registry.
 
     Attributes:
-        source: the files.
         places: file name by digest.
         made: documents that the archive's format implies, by digest.
         packed: compression of files whose content is the blob without it, by digest; their sizes were judged before.
@@ -165,8 +164,6 @@ class ArchiveContents:
     """An archive that was looked into.
 
     Attributes:
-        images: in the order of the archive.
-        origin: gives the bytes.
         notes: what was left out, for people.
         listed: the entries of a layout's ``index.json``, referrers included; None for a docker-archive.
     """

@@ -279,11 +279,7 @@ def _refuse(what: str, fault: str, *, hint: str = "") -> NoReturn:
 
 
 class DockerManifestComparison:
-    """What ``manifest.json`` says.
-
-    Args:
-        source: the archive's files.
-    """
+    """What ``manifest.json`` says."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -295,12 +291,6 @@ class DockerManifestComparison:
         """What there is to say if none of the layout's manifests of a name has the config that this one gives it.
 
         Nothing where that can't be told.
-
-        Args:
-            image: as the layout describes it.
-            choice: what is imported of it.
-            documents: reads what is at hand.
-            look: says what is.
         """
         ours = choice.manifest.config.digest
         for place in self._configs.get(image.name, ()) if image.name is not None else ():

@@ -81,7 +81,6 @@ def find_records(
     """The records to export, by reference.
 
     Args:
-        metadata: the records.
         names: references, image ids, beginnings of ids.
         options: says whose.
         default_handler: used if the options name none; with all handlers, its record comes first.
@@ -128,14 +127,6 @@ def write_archive(
 
     Args:
         path: the destination; ``-`` for standard output.
-        form: of the archive.
-        images: what is in it.
-        read: gives the bytes of blobs and documents.
-        observer: hears of progress.
-        cancel: ends the writing.
-
-    Returns:
-        Bytes written.
 
     Raises:
         InvalidInputError, PreconditionError, AlreadyExistsError: the place can't be written; nothing stays.
@@ -155,13 +146,7 @@ class ExportWork:
 
     Attributes:
         records: the images' records by reference, the preferred handler's first.
-        path: where the archive goes.
-        options: what to export, and in which form.
         platform: the one wanted and its matcher, or None.
-        content: where blobs are.
-        metadata: where the lease is.
-        observer: hears of progress.
-        cancel: ends the work.
     """
 
     records: dict[str, list[ImageRecord]]

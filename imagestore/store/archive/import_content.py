@@ -36,7 +36,6 @@ class NeededContent:
 
     Attributes:
         reference: names the image in messages.
-        descriptor: of the content.
         raw: its verified bytes, when it is a document that was read already.
     """
 
@@ -99,15 +98,7 @@ class ImportPlan:
 
 @dataclass(frozen=True, slots=True)
 class ContentImporter:
-    """Stores what an archive has and the store lacks.
-
-    Attributes:
-        content: where it goes.
-        origin: the archive.
-        observer: hears of blobs.
-        held: the lease that keeps it.
-        cancel: ends the work.
-    """
+    """Stores what an archive has and the store lacks."""
 
     content: ContentStore
     origin: ArchiveOrigin

@@ -114,9 +114,6 @@ def handlers_for(
     """The handlers whose matchers choose, with their platforms.
 
     Args:
-        config: where handlers come from.
-        options: says which.
-        host: the node's platform.
         platform: instead of the handlers' own, or None.
 
     Raises:
@@ -132,14 +129,7 @@ class ImportWork:
     """One import.
 
     Attributes:
-        source: the archive's files.
         handlers: platforms by resolved handler name.
-        options: what to import, and how it is called.
-        content: where blobs go.
-        metadata: where records go.
-        observer: hears of progress.
-        cancel: ends the work.
-        verifier: asked about every image, as in a pull.
         is_strict: whether an image of another platform than wanted is never taken.
     """
 

@@ -116,7 +116,6 @@ def opened(path: str, *, scratch: Path, limit_bytes: int, cancel: CancelToken) -
         path: a folder, a file or a pipe; ``-`` is standard input.
         scratch: folder of the nameless temporary file for what can't be read at any place.
         limit_bytes: the most that file may take.
-        cancel: ends the reading.
 
     Raises:
         InvalidInputError: the path can't be opened.
@@ -162,8 +161,6 @@ class TarSource:
 
     Args:
         read: gives so many bytes (second argument) at an offset (first), fewer at the end.
-        what: names the archive in errors.
-        cancel: ends the reading of the headers.
 
     Raises:
         DocumentError: as tar.scan().
@@ -215,7 +212,6 @@ class FolderSource:
 
     Args:
         descriptor: the open folder; stays the caller's.
-        what: names the archive in errors.
         stack: ends what is opened for the whole time.
 
     Raises:

@@ -73,7 +73,6 @@ def read_gnu(header: bytes, read: Read, start: int, stored: int, *, is_aligned: 
     """A member of type ``S``; None when its map can't be read.
 
     Args:
-        header: its block.
         read: gives so many bytes (second argument) at an offset (first).
         start: where the first block after the header is.
         stored: the size that the header states: of what is stored.

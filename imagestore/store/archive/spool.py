@@ -35,12 +35,8 @@ class Spool:
     """Bytes that come one after the other, readable at any place.
 
     Args:
-        pieces: the plain bytes.
-        file: keeps them.
         folder: where the file is, for errors.
         limit_bytes: the most that the file may hold.
-        what: names the archive in errors.
-        cancel: ends the reading.
     """
 
     def __init__(
@@ -116,11 +112,8 @@ def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel:
     """What a descriptor gives, without compression, for a block of work.
 
     Args:
-        descriptor: where to read.
         folder: on whose disk the nameless temporary file is.
         limit_bytes: the most it may hold.
-        what: names the archive in errors.
-        cancel: ends the reading.
 
     Raises:
         StoreFullError, StoreError: the file can't be made.

@@ -72,8 +72,6 @@ def scan(read: Callable[[int, int], bytes], what: str, cancel: CancelToken) -> T
 
     Args:
         read: gives so many bytes (second argument) at an offset (first), fewer at the end of the archive.
-        what: names the archive in errors.
-        cancel: ends the scan.
 
     Raises:
         DocumentError: it is no tar archive, is cut off, or has a member that is refused.

@@ -73,11 +73,6 @@ def write_tar(path: str, members: Iterable[Member], *, observer: Observer, cance
     Args:
         path: a file, replaced when it is there; a pipe or device; ``-`` for standard output.
         members: in any order.
-        observer: hears of progress.
-        cancel: ends the writing.
-
-    Returns:
-        Bytes written.
 
     Raises:
         InvalidInputError, PreconditionError: the file can't be written; an older one stays as it was.
@@ -94,11 +89,6 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
     Args:
         path: the folder; it must be empty or not there yet.
         members: in any order.
-        observer: hears of progress.
-        cancel: ends the writing.
-
-    Returns:
-        Bytes written.
 
     Raises:
         AlreadyExistsError: there is something at that path.
@@ -141,11 +131,7 @@ class _Tar:
         self._written = 0
 
     def run(self, members: list[Member]) -> int:
-        """Write the members in the given order, each folder before its first member, and the end of the archive.
-
-        Returns:
-            Bytes written.
-        """
+        """Write the members in the given order, each folder before its first member, and the end of the archive."""
         folders: set[str] = set()
         for member in members:
             for at, character in enumerate(member.name):

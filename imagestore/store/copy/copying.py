@@ -44,10 +44,7 @@ def find_stored(
     """The reference and the records of the store's image that a copy means.
 
     Args:
-        metadata: of the store.
         name: reference, image id, or the beginning of one.
-        options: says whose.
-        default_handler: meant when nothing is said.
 
     Raises:
         ImageNotFoundError: the store has no such image, or a handler has none of it.
@@ -76,16 +73,9 @@ class CopyWork:
     """One copy; its destination is a registry, a layout or an archive.
 
     Attributes:
-        options: what to copy.
         config: whose handlers' platforms count.
-        host: the node's platform.
         platform: instead of the handlers' own, or None.
-        content: of the store.
-        metadata: of the store.
-        client: of registries.
         scratch: folder of a temporary file for archives that can't be read at any place.
-        observer: hears of progress.
-        cancel: ends the work.
     """
 
     options: CopyOptions

@@ -74,9 +74,7 @@ def pull_each(works: Iterable[PullWork], *, is_lenient: bool, observer: Observer
     """Pull for several handlers, one after the other.
 
     Args:
-        works: one for each handler.
         is_lenient: report handlers for which the image has nothing, instead of failing, unless it has nothing for any.
-        observer: receives these reports.
 
     Raises:
         NoMatchingManifestError: it has nothing for a handler; if lenient, for any.
@@ -103,8 +101,6 @@ class ReferrerSource:
 
     Attributes:
         listed: lists what refers to a document.
-        origin: gives manifests and blobs.
-        reference: names the image there.
     """
 
     listed: ReferrerList
@@ -143,13 +139,6 @@ class ReferrerSource:
         cancel: CancelToken,
     ) -> int:
         """Bring what refers to images into the store.
-
-        Args:
-            records: of the images.
-            content: where it goes.
-            metadata: where its labels go.
-            observer: hears of progress, and what is left out.
-            cancel: ends the work.
 
         Returns:
             How many referrers there are.

@@ -43,8 +43,6 @@ class Referrer:
 
     Attributes:
         descriptor: of it, with artifact type and annotations, as lists have it.
-        raw: its bytes.
-        manifest: what is in it.
         subject: digest of what it refers to.
     """
 
@@ -67,10 +65,6 @@ class Referrer:
 def referrers_of(source: CopySource, *, observer: Observer) -> tuple[Referrer, ...]:
     """What refers to an image that is about to be copied: to its target, and to each of its manifests.
 
-    Args:
-        source: the image.
-        observer: hears what is left out.
-
     Raises:
         InvalidInputError: it comes from a docker-archive, or from the store, which doesn't have them.
         ImageStoreError: as find_referrers().
@@ -84,11 +78,7 @@ def referrers_of(source: CopySource, *, observer: Observer) -> tuple[Referrer, .
 
 
 def no_referrers(what: str) -> InvalidInputError:
-    """The error for a docker-archive on either side of a copy.
-
-    Args:
-        what: names the image or the archive.
-    """
+    """The error for a docker-archive on either side of a copy."""
     return InvalidInputError(
         f"{what}: a docker-archive can't carry referrers, since it has no manifests that they could refer to",
         hint="use an OCI layout (oci:) or an OCI archive (oci-archive:), or leave out --referrers",
@@ -107,10 +97,7 @@ def find_referrers(
 
     Args:
         listed: lists what refers to one document.
-        what: names the image in errors.
         subjects: digests of the documents.
-        documents: reads manifests.
-        observer: hears what is left out.
 
     Raises:
         InvalidInputError: the store doesn't have them.
@@ -153,11 +140,8 @@ def fetch_referrers(
     """Write referrers as an OCI layout, each an entry of its index, verified.
 
     Args:
-        client: of registries.
-        reference: names the repository.
         entries: the referrers, as a registry lists them.
         folder: new, or empty.
-        observer: hears of progress, and what is left out.
         cancel: ends it; nothing is left then.
 
     Returns:

@@ -41,11 +41,7 @@ class RegistryTarget:
     """A copy into a registry.
 
     Attributes:
-        client: of registries.
         reference: the name that the image gets.
-        options: what to copy.
-        observer: hears of progress.
-        cancel: ends the work.
     """
 
     client: RegistryClient

@@ -52,8 +52,6 @@ class CopySource:
 
     Attributes:
         image: what was chosen of it.
-        documents: reads its indexes, manifests and configs.
-        origin: gives their bytes.
         registry: where it comes from; None where that is no registry.
         referrers: lists what refers to a document; None for a docker-archive, which can't have any.
     """
@@ -88,11 +86,7 @@ class CopySource:
 
 
 class StoreOrigin:
-    """The store's content, asked as a registry is.
-
-    Args:
-        content: where blobs are.
-    """
+    """The store's content, asked as a registry is."""
 
     def __init__(self, content: ContentStore) -> None:
         self._content = content
@@ -145,9 +139,6 @@ class ImageChooser:
 
     Attributes:
         handlers: platforms by resolved handler name.
-        options: what to copy.
-        observer: hears what was chosen, and doubts.
-        cancel: ends the work.
     """
 
     handlers: Mapping[str, HandlerPlatform]
@@ -250,9 +241,6 @@ class LayoutReferrers:
 
     Args:
         listed: the entries of ``index.json``.
-        origin: gives the documents.
-        reference: names the image in messages.
-        cancel: ends the search.
     """
 
     def __init__(
@@ -266,9 +254,6 @@ class LayoutReferrers:
 
     def __call__(self, subject: Digest) -> Sequence[Descriptor]:
         """Referrers of a document; a list by tag may name what does not refer to it.
-
-        Args:
-            subject: digest of the document.
 
         Raises:
             ContentNotFoundError, IntegrityError, DocumentError: the layout is damaged or partial.

@@ -40,13 +40,7 @@ _LOOKED_FOR: Final = "imagestore/referrers"
 
 
 class StoredReferrers:
-    """Lists what refers to a document of the store.
-
-    Args:
-        metadata: has the labels.
-        content: has the documents.
-        reference: names the image in messages.
-    """
+    """Lists what refers to a document of the store."""
 
     def __init__(self, metadata: MetadataStore, content: ContentStore, reference: Reference) -> None:
         self._metadata = metadata
@@ -55,9 +49,6 @@ class StoredReferrers:
 
     def __call__(self, subject: Digest) -> Sequence[Descriptor]:
         """Referrers of a document.
-
-        Args:
-            subject: digest of the document.
 
         Raises:
             InvalidInputError: they were never copied into the store.
@@ -100,12 +91,6 @@ def keep_referrers(
     Args:
         subjects: digests of the image's documents, for all of which referrers were looked for.
         found: the referrers; those that the store has besides stay.
-        origin: gives their blobs.
-        reference: names the image's repository.
-        content: where they go.
-        metadata: where the labels go.
-        observer: hears of progress.
-        cancel: ends the work.
 
     Raises:
         RegistryError, IntegrityError, NotFoundError, StoreError, OperationCancelledError: the image stays as it is,

@@ -39,7 +39,6 @@ class Choice:
         target: what the reference resolved to.
         chain: the indexes from the target down to the one that lists ``chosen``; empty for a single manifest.
         chosen: the manifest's descriptor.
-        manifest: the manifest.
         config: its image config; None for an artifact, and while it hasn't been read.
         warnings: what was accepted although it is doubtful.
     """
@@ -147,9 +146,7 @@ def wanted_platforms(config: Config, names: Iterable[str] | None, *, host: Platf
     """The platforms of several handlers by resolved name.
 
     Args:
-        config: where handlers come from.
         names: which; an empty name is the default handler, None means all of them.
-        host: the node's platform.
 
     Raises:
         UnknownRuntimeHandlerError: one of them isn't configured.
@@ -178,10 +175,8 @@ class ManifestChooser:
     """Chooses what one handler gets.
 
     Attributes:
-        reference: names the image in messages.
         handler: resolved name of the runtime handler.
         wanted: the platform its matcher works for.
-        observer: hears what was chosen, and doubts.
     """
 
     reference: str

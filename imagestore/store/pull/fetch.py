@@ -53,10 +53,7 @@ class _ReceivedBlob:
     """A received blob that is not verified yet.
 
     Attributes:
-        descriptor: of the blob.
-        writer: holds its bytes.
         received: number of bytes received over the network.
-        hosts: the hosts that sent them.
         is_at_hand: the caller gave the bytes, so they can't be fetched again.
     """
 
@@ -76,12 +73,7 @@ class Fetcher:
     """Fetches blobs of one reference into the store; a lease must hold them already.
 
     Attributes:
-        content: the destination.
-        client: the source.
-        reference: names the repository.
-        observer: receives progress events.
         keep_alive: called regularly while bytes arrive; renews the lease.
-        small_blobs: for small blobs.
         parallel: blobs in flight at once.
     """
 
@@ -149,7 +141,6 @@ class Fetcher:
         """A pipeline that fetches several blobs in parallel, until the end of the block.
 
         Args:
-            cancel: ends the work.
             document: a blob that is needed as soon as it has arrived, while others are still fetched.
             on_document: called for it; may raise.
         """

@@ -87,7 +87,6 @@ class FetchPipeline(Generic[T, R]):
     Args:
         receive: the first step; None where there is nothing to commit.
         commit: the second step; it is taken for everything that was received.
-        parallel: how many are received at once.
         cancel: ended by the first failure.
     """
 

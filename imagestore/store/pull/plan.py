@@ -32,7 +32,6 @@ class PlannedBlob:
     """One blob of a plan.
 
     Attributes:
-        descriptor: of the blob.
         presence: ``PLANNED`` means that another pull of the same plan brings it, ``SOURCE`` that it would be adopted
             from elsewhere on the machine.
         missing_bytes: bytes that would be fetched.
@@ -94,14 +93,8 @@ def plan(
     """Compare a choice with the store.
 
     Args:
-        choice: what would be pulled.
-        content: what is here.
         planned: what other planned pulls bring.
         damaged: what was read and isn't what its digest says.
-        reference: canonical text.
-        handler: runtime handler.
-        wanted: text form of the platform that decides.
-        is_current: whether the record is up to date.
     """
     offsets = {status.ref: status.offset for status in content.statuses()}
 

@@ -62,9 +62,6 @@ class PresentImage:
 
         Args:
             content: looked at once more: perhaps nothing kept it in that time.
-            metadata: where the record goes.
-            labels: the record's.
-            is_pinned: whether policies spare it.
             created_at: seconds since 1970, for a reference and handler that had no record.
 
         Raises:
@@ -89,11 +86,8 @@ def holding(
     """A record that holds more of its target, if all of that is here.
 
     Args:
-        record: as it is without.
         roots: indexes and manifests below its target, each index before what it lists; their edges are known.
         counted: what its size has already.
-        content: the blobs.
-        metadata: the edges.
     """
     more = [digest for digest in roots if digest not in record.roots]
     needed = {each for digest in more for each in (digest, *metadata.own_children(digest))} - counted
@@ -108,12 +102,8 @@ class PresentWork:
     """Finds out whether a target's content is here.
 
     Attributes:
-        reference: what the target goes by.
         handler: resolved name of the runtime handler, never empty.
-        wanted: the platform its matcher works for.
-        content: where everything must be.
         verifier: asked as before a pull.
-        cancel: ends the work.
     """
 
     reference: Reference
@@ -192,11 +182,6 @@ def check_present(content: ContentStore, descriptors: Collection[Descriptor], *,
     """While the database is held: everything is here.
 
     Only a lease that ended early makes that untrue, or a repair that found damage the pull took for good.
-
-    Args:
-        content: the blobs.
-        descriptors: what the record needs.
-        what: names the record in errors.
 
     Raises:
         StoreBusyError: something was collected since then.

@@ -59,14 +59,8 @@ class PullWork:
     """One pull.
 
     Attributes:
-        reference: what to pull.
         handler: resolved name of the runtime handler, never empty.
         wanted: the platform its matcher works for.
-        content: where blobs go.
-        metadata: where the record goes.
-        client: where everything comes from.
-        observer: hears of progress.
-        cancel: ends the work.
         parallel: blobs in flight at once, as in containerd's max_concurrent_downloads; None for the default.
         verifier: asked about the target before anything else is fetched, and before anything is stored.
         recorded_as: the name that the record gets; by default the reference.
@@ -204,8 +198,6 @@ class ResolvedPull:
     """A pull whose target is known.
 
     Args:
-        work: what to pull, and for whom.
-        target: what the reference leads to.
         raw: the target's bytes, where they came along.
     """
 

@@ -69,7 +69,6 @@ class Documents:
         content: looked at first; None when there is no store.
         client: the registry (or archive) asked for what the store doesn't have; None to stay offline.
         reference: names the repository; None to stay offline.
-        cancel: ends the work.
 
     Attributes:
         held_bytes: about what the documents take that were read, with what is known of them.

@@ -43,8 +43,6 @@ def undone_on_failure(
     """After a failure that another try can't help, delete what the block brought and nothing else needs.
 
     Args:
-        metadata: says what others need.
-        content: where the block puts the bytes.
         held: the block's lease; given up before deleting.
         descriptors: everything the block may bring.
     """

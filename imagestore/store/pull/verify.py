@@ -52,10 +52,6 @@ class ProgramVerifiers:
     """Runs the programs of a folder, in the order of their names.
 
     A folder that doesn't exist has no verifiers, as in containerd, whose default configuration names one.
-
-    Attributes:
-        settings: folder and limits.
-        environment: variables the programs get.
     """
 
     settings: VerifierSettings

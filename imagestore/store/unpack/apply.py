@@ -120,8 +120,6 @@ class LayerApplier:
     """Applies layers, the lowest first.
 
     Args:
-        tree: gets the files.
-        limits: what all layers may take.
         is_rootless: this user can neither give files away nor make devices.
     """
 

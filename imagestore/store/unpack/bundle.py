@@ -65,10 +65,7 @@ def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, wh
     """The document ``config.json``.
 
     Args:
-        image: says what is started.
         tree: the unpacked image, where names of users are looked up.
-        options: come before what the image says.
-        what: names the image in errors.
 
     Raises:
         DocumentError: the image starts nothing, or names a user that it doesn't have.

@@ -34,15 +34,9 @@ class Entry:
     Attributes:
         name: its path, as the archive has it; bytes that are no UTF-8 are surrogates (``surrogateescape``).
         kind: its type flag; ``FILE`` for all forms of regular files, ``FOLDER`` for all forms of folders.
-        link: the target of a link.
-        size: of the file, in bytes.
         stored: bytes of its data that are in the archive, without what fills the last block.
         mode: permission bits, and whatever else the header has there.
-        uid: owner.
-        gid: group.
         mtime: last modification, in seconds since 1970; a PAX record may have it more precisely.
-        major: of a device.
-        minor: of a device.
         records: PAX records of this entry by keyword; None when it has no extended header.
         pieces: of a sparse file, place and length of each piece that is stored, in order.
     """
@@ -95,10 +89,6 @@ def shown(name: str) -> str:
 
 def check_entry(entry: Entry, *, what: str) -> None:
     """Refuse an entry that can't be; its records are judged before (see record_faults()).
-
-    Args:
-        entry: as its headers say.
-        what: names the layer in errors.
 
     Raises:
         DocumentError: names the entry, and what is wrong with it.

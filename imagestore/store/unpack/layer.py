@@ -37,8 +37,6 @@ class LayerStream:
     Args:
         pieces: the bytes; read in a thread of its own, some pieces ahead.
         algorithm: of the diff id.
-        what: names the layer in errors.
-        cancel: ends the reading.
     """
 
     def __init__(self, pieces: Iterator[bytes], algorithm: str, *, what: str, cancel: CancelToken) -> None:

@@ -30,11 +30,8 @@ class FileMetadata(NamedTuple):
     """What a file gets besides its content.
 
     Attributes:
-        uid: owner.
-        gid: group.
         mode: permission bits with set-id and sticky bits.
         times_ns: last access and last modification, nanoseconds since 1970.
-        xattrs: extended attributes.
     """
 
     uid: int
@@ -79,8 +76,6 @@ def set_on_open(descriptor: int, metadata: FileMetadata, *, has_owner: bool, mod
     """Give an open file or folder its owner and mode; attributes and times come later, by the caller.
 
     Args:
-        descriptor: of the file.
-        metadata: what it gets.
         has_owner: whether it gets its owner, which this user then may give it.
         mode: instead of the one in the metadata.
     """
@@ -95,10 +90,7 @@ def set_on_name(above: int, name: str, metadata: FileMetadata, *, has_owner: boo
 
     Args:
         above: the open folder that has the name.
-        name: of the file.
-        metadata: what it gets.
         has_owner: whether this user may give files away.
-        is_link: links have no mode.
 
     Returns:
         The attributes that couldn't be set.

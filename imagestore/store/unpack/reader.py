@@ -153,8 +153,6 @@ class _Extension:
     Attributes:
         records: of the extended header by keyword.
         sparse: those that describe a sparse file, in order, without what their keywords begin with.
-        name: GNU's long name.
-        link: GNU's long target of a link.
     """
 
     records: dict[str, bytes] = field(default_factory=dict)

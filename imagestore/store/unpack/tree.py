@@ -253,10 +253,7 @@ class Tree:
         """A device or a FIFO in the place of anything else.
 
         Args:
-            folder: gets it.
-            name: in the folder.
             kind: ``stat.S_IFCHR``, ``S_IFBLK`` or ``S_IFIFO``.
-            device: its number.
 
         Returns:
             The descriptor of the folder that has it.

@@ -73,11 +73,8 @@ class UnpackWork:
 
     Attributes:
         image: what to unpack; a lease holds its content.
-        content: where the layers are.
         limits: what all layers together may take.
         is_rootless: files belong to this user, and there are no devices.
-        observer: hears of progress.
-        cancel: ends the work.
     """
 
     image: Image
