@@ -40,7 +40,7 @@ def adopt(
     digest: Digest,
     size: int,
     blob: Path,
-    open_writer: Callable[[Digest, int, CancelToken], LocalIngestWriter],
+    open_writer: Callable[[], LocalIngestWriter],
     cancel: CancelToken,
 ) -> Adoption | None:
     """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then).
@@ -50,12 +50,13 @@ def adopt(
         OperationCancelledError: cancelled.
     """
     for source in sources:
-        with opened(source, digest, size) as descriptor:
-            if descriptor is None or not is_right(descriptor, digest, size, cancel):
+        named = _name_in(source, digest)
+        with _opened(named, size) as descriptor:
+            if descriptor is None or not _is_right(descriptor, digest, size, cancel):
                 continue
             try:
-                with open_writer(digest, size, cancel) as writer:
-                    return _adopt_into(writer, descriptor, name_in(source, digest), digest, size, blob, cancel)
+                with open_writer() as writer:
+                    return _adopt_into(writer, descriptor, named, digest, size, blob, cancel)
             except AlreadyExistsError:
                 return None
             except IntegrityError:  # changed, or became unreadable, since it was hashed
@@ -82,7 +83,8 @@ def _adopt_into(
                 writer.abort()
                 return Adoption.HARD_LINK
             how = Adoption.COPY
-            copy(descriptor, writer, size, cancel)
+            for chunk in _chunks(descriptor, size, cancel):
+                writer.write(chunk)
         writer.commit(digest, size)
     except IntegrityError:
         writer.abort()
@@ -93,22 +95,21 @@ def _adopt_into(
 def is_at(sources: Sequence[Path], digest: Digest, size: int) -> bool:
     """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
     for source in sources:
-        with opened(source, digest, size) as descriptor:
+        with _opened(_name_in(source, digest), size) as descriptor:
             if descriptor is not None:
                 return True
     return False
 
 
-def name_in(source: Path, digest: Digest) -> Path:
-    """Where a source has a blob, if it has it."""
+def _name_in(source: Path, digest: Digest) -> Path:
     return source / "blobs" / digest.algorithm / digest.encoded
 
 
 @contextlib.contextmanager
-def opened(source: Path, digest: Digest, size: int) -> Iterator[int | None]:
-    """The source's file of a blob, open for reading; None when there is none of that size."""
+def _opened(path: Path, size: int) -> Iterator[int | None]:
+    """A source's file of a blob, open for reading; None when there is none of that size."""
     try:
-        descriptor = os.open(name_in(source, digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         yield None
         return
@@ -119,7 +120,7 @@ def opened(source: Path, digest: Digest, size: int) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) -> bool:
+def _is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) -> bool:
     """Whether an open file has the bytes of a digest; what can't be read has not.
 
     Raises:
@@ -183,18 +184,6 @@ def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool
     os.rename(waiting, target)
     sync_directory(target.parent)
     return True
-
-
-def copy(descriptor: int, writer: LocalIngestWriter, size: int, cancel: CancelToken) -> None:
-    """Copy an open file of that size into an ingest; its commit judges the bytes.
-
-    Raises:
-        StoreError: the ingest can't be written.
-        IntegrityError: the file can't be read.
-        OperationCancelledError: cancelled.
-    """
-    for chunk in _chunks(descriptor, size, cancel):
-        writer.write(chunk)
 
 
 def reflink(target: int, source: int) -> bool:

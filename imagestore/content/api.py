@@ -52,8 +52,21 @@ class IngestStatus:
     updated_at: float
 
 
-class BlobWriter(Protocol):
-    """Appends to one ingest, which may be in memory until closed; holds its lock. Not for several threads at once."""
+class Closing(Protocol):
+    """A context manager that gives back what it holds at the end of its block."""
+
+    def __enter__(self) -> Self:
+        """Begin the block."""
+
+    def __exit__(self, *_: object) -> None:
+        """Give everything back."""
+
+
+class BlobWriter(Closing, Protocol):
+    """Appends to one ingest, which may be in memory until closed; holds its lock. Not for several threads at once.
+
+    Once it was committed, aborted or closed, every method but abort() and close() raises WriterClosedError.
+    """
 
     @property
     def offset(self) -> int:
@@ -66,7 +79,6 @@ class BlobWriter(Protocol):
         """Append bytes.
 
         Raises:
-            WriterClosedError: it was committed, aborted or closed.
             StoreFullError: no space is left; the ingest stays as long as it got.
         """
 
@@ -82,11 +94,7 @@ class BlobWriter(Protocol):
         """
 
     def truncate(self) -> None:
-        """Start again from nothing.
-
-        Raises:
-            WriterClosedError: it was committed, aborted or closed.
-        """
+        """Start again from nothing."""
 
     def commit(
         self, expected: Digest | None = None, size: int | None = None, *, has_durable_name: bool = True
@@ -104,7 +112,6 @@ class BlobWriter(Protocol):
             SizeMismatchError, DigestMismatchError: the ingest stays, and the writer stays open, as in containerd.
             AlreadyExistsError: the blob is there already; the ingest is gone. Callers take it as success.
             StoreError: the disk failed. Bytes that it didn't take are gone, the others can be resumed.
-            WriterClosedError: it was committed, aborted or closed.
         """
 
     def abort(self) -> None:
@@ -112,12 +119,6 @@ class BlobWriter(Protocol):
 
     def close(self) -> None:
         """Let go; what is written stays and can be resumed."""
-
-    def __enter__(self) -> Self:
-        """Close at the end of the block."""
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
 
 
 class IngestWriter(BlobWriter, Protocol):
@@ -131,16 +132,11 @@ class IngestWriter(BlobWriter, Protocol):
         """Hash with another algorithm from now on; what is there is read again.
 
         Raises:
-            WriterClosedError: it was committed, aborted or closed.
             InvalidDigestError: the algorithm can't be verified here.
         """
 
     def open_written(self) -> BinaryIO:
-        """What is written, opened for reading along; it stays readable when the ingest is committed or goes.
-
-        Raises:
-            WriterClosedError: it was committed, aborted or closed.
-        """
+        """What is written, opened for reading along; it stays readable when the ingest is committed or goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +179,7 @@ class Adoption(enum.Enum):
     COPY = "copy"
 
 
-class Deleter(Protocol):
+class Deleter(Closing, Protocol):
     """Deletes blobs while a lock is held, as a context manager that is entered before."""
 
     def delete(self, text: str) -> int | None:
@@ -198,12 +194,6 @@ class Deleter(Protocol):
 
     def let_go(self) -> None:
         """Give their space back; after the lock."""
-
-    def __enter__(self) -> Self:
-        """See the class."""
-
-    def __exit__(self, *_: object) -> None:
-        """Give everything back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +210,7 @@ class SmallBlob:
     what: str
 
 
-class SmallBlobs(Protocol):
+class SmallBlobs(Closing, Protocol):
     """What the small blobs of one pull or import share, as a context manager."""
 
     def writer(
@@ -243,15 +233,12 @@ class SmallBlobs(Protocol):
             OperationCancelledError: cancelled.
         """
 
-    def __enter__(self) -> Self:
-        """See the class."""
-
-    def __exit__(self, *_: object) -> None:
-        """Give everything back."""
-
 
 class ContentStore(Protocol):
-    """Bytes by digest, shared by any number of processes."""
+    """Bytes by digest, shared by any number of processes.
+
+    Where the disk, the bucket or its index fails, every method raises StoreError.
+    """
 
     @property
     def name(self) -> str:
@@ -343,32 +330,19 @@ class ContentStore(Protocol):
         """Every unfinished ingest."""
 
     def abort(self, ref: str) -> bool:
-        """Throw an ingest away unless a writer holds it; say whether it is gone.
-
-        Raises:
-            StoreError: it can't be removed.
-        """
+        """Throw an ingest away unless a writer holds it; say whether it is gone."""
 
     def stale_ingests(self, before: float, *, beyond: float = ...) -> Iterator[IngestStatus]:
         """Ingests that weren't touched since ``before``, or only ``beyond``, in seconds since 1970."""
 
     def abort_stale(self, ingest: IngestStatus) -> bool:
-        """Throw a stale ingest away unless a writer holds it; say whether it is gone.
-
-        Raises:
-            StoreError: it can't be removed.
-        """
+        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
 
     def clear_locks(self) -> None:
         """Remove what killed processes left of their locks."""
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
-        """Take a blob from another store, hashed first; None when none has it whole.
-
-        Raises:
-            StoreError: the store can't be written.
-            OperationCancelledError: cancelled.
-        """
+        """Take a blob from another store, hashed first; None when none has it whole."""
 
     def is_at_source(self, digest: Digest, size: int) -> bool:
         """Whether another store has something of this name and size; adopt() hashes it before it counts."""
@@ -377,18 +351,10 @@ class ContentStore(Protocol):
         """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
 
     def delete(self, digest: Digest) -> int:
-        """Remove a blob and return the bytes freed; 0 when it wasn't there.
-
-        Raises:
-            StoreError: it can't be deleted.
-        """
+        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
 
     def delete_damaged(self, digest: Digest) -> bool:
-        """Hash a blob and remove it where it is damaged; say whether a whole one was found.
-
-        Raises:
-            StoreError: it can't be read for want of permission, or not be removed.
-        """
+        """Hash a blob and remove it where it is damaged; say whether a whole one was found."""
 
     def make_durable(self, algorithms: Iterable[str]) -> None:
         """See that every blob's name outlasts a loss of power, those that others gave a moment ago too."""
@@ -397,11 +363,7 @@ class ContentStore(Protocol):
         """Space for content, of what an unprivileged writer has; without end where none is counted."""
 
     def disk(self) -> Disk:
-        """The file system that content is on.
-
-        Raises:
-            StoreError: it can't be looked at.
-        """
+        """The file system that content is on."""
 
     def check_room(self) -> None:
         """Before a pull or an import begins: its lease, and what is unpacked to be read, need space too.

@@ -1,4 +1,4 @@
-"""The folder of an ingest, in containerd's form.
+"""Ingests on disk, in containerd's form: their folders, which process holds each, and how stale ones are removed.
 
 ingest/<sha256 of the ref>/ref         the ingest's name
                           /data        the bytes so far; its size is the offset
@@ -129,32 +129,29 @@ def _read_time(path: Path, default: float) -> float:
 _INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
 
 
-class Ingests:
-    """What a content store does with its ingests as a whole."""
+class IngestFolder:
+    """The folder of all ingests and the locks that their writers hold; the methods are those of ContentStore."""
 
-    def __init__(self, ingests: Path, locks: Path) -> None:
-        self._ingests = ingests
-        self._locks = locks
-        self._ingests_text, self._locks_text = os.fspath(ingests), os.fspath(locks)
+    def __init__(self, path: Path, locks: Path) -> None:
+        self.path = path
+        self.locks = locks
+        # Joined as text: a path object costs more than the look it is made for.
+        self._text, self._locks_text = os.fspath(path), os.fspath(locks)
 
     def status(self, ref: str) -> IngestStatus | None:
         """One unfinished ingest, or None."""
-        return read_status(self._ingests / ingest_name(ref))
+        return read_status(self.path / ingest_name(ref))
 
     def statuses(self) -> Iterator[IngestStatus]:
         """Every unfinished ingest."""
-        with translated("list", self._ingests), os.scandir(self._ingests) as entries:
+        with translated("list", self.path), os.scandir(self.path) as entries:
             for entry in entries:
                 status = read_status(Path(entry.path))
                 if status is not None:
                     yield status
 
     def abort(self, ref: str) -> bool:
-        """Throw an ingest away unless a writer holds it; say whether it is gone.
-
-        Raises:
-            StoreError: its folder can't be removed.
-        """
+        """Throw an ingest away unless a writer holds it; say whether it is gone."""
         return self._abort_folder(ingest_name(ref))
 
     def stale_ingests(self, before: float, *, beyond: float = float("inf")) -> Iterator[IngestStatus]:
@@ -164,7 +161,7 @@ class Ingests:
 
         What a process left that died while it made or removed an ingest counts too; its name is that of its folder.
         """
-        with translated("list", self._ingests), os.scandir(self._ingests) as entries:
+        with translated("list", self.path), os.scandir(self.path) as entries:
             for entry in entries:
                 if _INGEST_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                     path = Path(entry.path)
@@ -173,17 +170,13 @@ class Ingests:
                         yield status
 
     def abort_stale(self, ingest: IngestStatus) -> bool:
-        """Throw a stale ingest away unless a writer holds it; say whether it is gone.
-
-        Raises:
-            StoreError: its folder can't be removed.
-        """
-        is_remains = bool(_INGEST_NAME.fullmatch(ingest.ref)) and (self._ingests / ingest.ref).is_dir()
+        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
+        is_remains = bool(_INGEST_NAME.fullmatch(ingest.ref)) and (self.path / ingest.ref).is_dir()
         return self._abort_folder(ingest.ref if is_remains else ingest_name(ingest.ref))
 
     def clear_locks(self) -> None:
         """Remove lock files that killed processes left behind."""
-        with translated("list", self._locks), os.scandir(self._locks) as entries:
+        with translated("list", self.locks), os.scandir(self.locks) as entries:
             for entry in entries:
                 # One that stays only stops a writer that wants this lock, which then reports it.
                 if entry.is_file(follow_symlinks=False):
@@ -194,14 +187,14 @@ class Ingests:
         with self._lock(name) as lock:
             if not lock.try_acquire():
                 return False
-            folder = self._ingests / name
+            folder = self.path / name
             with translated("remove ingest", folder):
                 remove_ingest(folder)
-                if self._is_begun(name):
+                if self.is_begun(name):
                     shutil.rmtree(folder)  # says why it can't
             return True
 
-    def _busy(self, ref: str) -> IngestLockedError:
+    def _locked_error(self, ref: str) -> IngestLockedError:
         """As containerd says it: which, since when, and for how long."""
         message = f"ingest {ref!r} is locked by another writer"
         status = self.status(ref)
@@ -210,19 +203,41 @@ class Ingests:
             message = f"{message}; begun {max(0.0, time.time() - status.started_at):.1f} s ago, at {since}"
         return IngestLockedError(message, hint="try again when it ended")
 
-    def _locked(self, ref: str, cancel: CancelToken, on_wait: Callable[[], None] | None) -> tuple[str, FileLock]:
-        if not ref:
-            raise InvalidInputError("an ingest needs a name")
-        name = ingest_name(ref)
-        lock = self._lock(name)
+    def lock(self, ref: str, cancel: CancelToken, on_wait: Callable[[], None] | None) -> tuple[str, FileLock]:
+        """Take an ingest's lock, waiting if another writer holds it; returns the name of its folder, too.
+
+        Raises:
+            InvalidInputError: no name.
+            OperationCancelledError: cancelled while waiting.
+        """
+        name, lock = self._unlocked(ref)
         if not lock.try_acquire():
             if on_wait is not None:
                 on_wait()
             lock.acquire(cancel)
         return name, lock
 
-    def _is_begun(self, name: str) -> bool:
-        return os.path.lexists(f"{self._ingests_text}/{name}")
+    def try_lock(self, ref: str) -> tuple[str, FileLock]:
+        """As lock(), but without waiting.
+
+        Raises:
+            IngestLockedError: another writer holds it.
+            InvalidInputError: no name.
+        """
+        name, lock = self._unlocked(ref)
+        if not lock.try_acquire():
+            raise self._locked_error(ref)
+        return name, lock
+
+    def is_begun(self, name: str) -> bool:
+        """Whether an ingest has a folder; ``name`` is the folder's."""
+        return os.path.lexists(f"{self._text}/{name}")
+
+    def _unlocked(self, ref: str) -> tuple[str, FileLock]:
+        if not ref:
+            raise InvalidInputError("an ingest needs a name")
+        name = ingest_name(ref)
+        return name, self._lock(name)
 
     def _lock(self, name: str) -> FileLock:
         return FileLock(f"{self._locks_text}/ingest-{name}")

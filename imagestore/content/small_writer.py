@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from imagestore.content.api import SmallBlob
     from imagestore.content.direct_io import ReadInto
     from imagestore.content.ingest import LocalIngestWriter
+    from imagestore.content.ingests import IngestFolder
     from imagestore.util.cancel import CancelToken
 
 #: Larger blobs have an ingest from the start.
@@ -74,17 +75,16 @@ class SmallBlobs:
 
     def __init__(
         self,
-        ingests: Path,
+        ingests: IngestFolder,
         blobs: Path,
-        locks: Path,
         *,
         check_room: Callable[[], None],
         open_writer: Callable[..., LocalIngestWriter | SmallWriter],
         cancel: CancelToken,
     ) -> None:
         name = ingest_name(f"batch-{os.urandom(16).hex()}")
-        self._folder = ingests / name
-        self._file_lock = FileLock(locks / f"ingest-{name}")
+        self._folder = ingests.path / name
+        self._file_lock = FileLock(ingests.locks / f"ingest-{name}")
         self._blobs = blobs
         self._check_room = check_room
         self._open_writer = open_writer
