@@ -28,7 +28,7 @@ from imagestore.metadata.namespace_api import HOME
 from imagestore.oci.gc_labels import checked
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
-from imagestore.store.pull.present import PresentWork
+from imagestore.store.pull.present import find_present
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,9 +146,17 @@ class RecordUpdate:
             return ContentFinding(None)
         wanted = config.handler_platform(config.default_handler, host=self.store.host)
         try:
-            parts = self.store.content, self.store.verifier, self.cancel
-            work = PresentWork(reference, config.default_handler, wanted, *parts)
-            return ContentFinding(work.find(image.target, held_with(self.store, image)))
+            present = find_present(
+                image.target,
+                held_with(self.store, image),
+                reference=reference,
+                handler=config.default_handler,
+                wanted=wanted,
+                content=self.store.content,
+                verifier=self.store.verifier,
+                cancel=self.cancel,
+            )
+            return ContentFinding(present)
         except _NOT_OURS as error:
             level = logging.WARNING if isinstance(error, ConfigError) else logging.INFO
             _log.log(level, "an image is no record", extra={"image": image.name, "reason": str(error)})

@@ -43,12 +43,7 @@ def adopt(
     open_writer: Callable[[], LocalIngestWriter],
     cancel: CancelToken,
 ) -> Adoption | None:
-    """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then).
-
-    Raises:
-        StoreError: the store can't be written.
-        OperationCancelledError: cancelled.
-    """
+    """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then)."""
     for source in sources:
         named = _name_in(source, digest)
         with _opened(named, size) as descriptor:
@@ -121,11 +116,7 @@ def _opened(path: Path, size: int) -> Iterator[int | None]:
 
 
 def _is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) -> bool:
-    """Whether an open file has the bytes of a digest; what can't be read has not.
-
-    Raises:
-        OperationCancelledError: cancelled.
-    """
+    """Whether an open file has the bytes of a digest; what can't be read has not."""
     verifier = Verifier(digest, size)
     try:
         for chunk in _chunks(descriptor, size + 1, cancel):
@@ -141,7 +132,6 @@ def _chunks(descriptor: int, most_bytes: int, cancel: CancelToken) -> Iterator[b
 
     Raises:
         IntegrityError: they can't be read. A source's bad disk is no reason to fail: the bytes are elsewhere too.
-        OperationCancelledError: cancelled.
     """
     offset = 0
     while offset < most_bytes:

@@ -210,10 +210,10 @@ class SmallBlob:
     what: str
 
 
-class SmallBlobs(Closing, Protocol):
-    """What the small blobs of one pull or import share, as a context manager."""
+class OpenWriter(Protocol):
+    """Opens an ingest."""
 
-    def writer(
+    def __call__(
         self,
         ref: str,
         *,
@@ -222,6 +222,14 @@ class SmallBlobs(Closing, Protocol):
         cancel: CancelToken,
         on_wait: Callable[[], None] | None = None,
     ) -> BlobWriter:
+        """See ``ContentStore.writer``."""
+
+
+class SmallBlobs(Closing, Protocol):
+    """What the small blobs of one pull or import share, as a context manager."""
+
+    @property
+    def writer(self) -> OpenWriter:
         """As the store's writer(), but a small blob of which nothing is here may be in memory until it is whole."""
 
     def put(self, blobs: Sequence[SmallBlob]) -> None:

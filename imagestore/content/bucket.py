@@ -160,7 +160,6 @@ class Bucket:
         """Remove objects by their keys, at most 1,000, in one request; those that aren't there don't matter.
 
         Raises:
-            PreconditionError: the credentials are refused.
             StoreError: the bucket can't be asked; some may be gone.
         """
         with self._asking(f"{keys[0]} and others" if len(keys) > 1 else "".join(keys)):
@@ -227,7 +226,6 @@ class Bucket:
         Raises:
             IntegrityError: the file has other bytes.
             StoreError: the bucket doesn't take it.
-            OperationCancelledError: cancelled.
         """
         pieces = _verified(digest, size, file, cancel)
         try:
@@ -283,12 +281,7 @@ class BucketReader:
         self.hosts: tuple[str, ...] = ()
 
     def readinto(self, buffer: memoryview) -> int:
-        """Put the next bytes into a buffer; 0 only at the end.
-
-        Raises:
-            StoreError: the bucket breaks off.
-            OperationCancelledError: cancelled.
-        """
+        """Put the next bytes into a buffer; 0 only at the end."""
         self._cancel.check()
         self._check_process()
         if not self._rest:

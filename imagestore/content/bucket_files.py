@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import BinaryIO, Self
 
-    from imagestore.content.api import IngestWriter, SmallBlob
+    from imagestore.content.api import OpenWriter, SmallBlob
     from imagestore.content.bucket import BucketReader
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.oci.digest import Digest
@@ -33,24 +33,7 @@ class Send(Protocol):
 
         Raises:
             AlreadyExistsError: it is.
-            StoreError: the bucket doesn't take it.
-            OperationCancelledError: cancelled.
         """
-
-
-class OpenWriter(Protocol):
-    """A content store's writer()."""
-
-    def __call__(
-        self,
-        ref: str,
-        *,
-        expected: Digest,
-        total: int,
-        cancel: CancelToken,
-        on_wait: Callable[[], None] | None = None,
-    ) -> IngestWriter:
-        """See ``ContentStore.writer``."""
 
 
 class BucketIngestWriter:

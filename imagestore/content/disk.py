@@ -105,9 +105,6 @@ def clear(root: Path, *, before: float) -> None:
 
     Args:
         before: seconds since 1970; younger files may still be in use.
-
-    Raises:
-        StoreError: the folder can't be read, or a file not removed.
     """
     with translated("clear", root), os.scandir(root) as entries:
         for entry in entries:
@@ -121,11 +118,7 @@ def clear(root: Path, *, before: float) -> None:
 
 
 def disk_of(path: Path) -> Disk:
-    """The file system a folder is on.
-
-    Raises:
-        StoreError: the folder can't be read.
-    """
+    """The file system a folder is on."""
     with translated("look at the free space", path):
         status = os.statvfs(path)
     return Disk(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import stat
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.blob_files import LOST
+from imagestore.content.blob_files import LOST, check_name_free
 from imagestore.content.direct_io import IngestFiller
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingests import now_text, read_status, remove_ingest
@@ -20,7 +19,6 @@ from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
     SizeMismatchError,
-    StoreCorruptError,
     StoreError,
     WriterClosedError,
 )
@@ -95,12 +93,7 @@ class LocalIngestWriter:
         return Digest(self._algorithm, self._hash.hexdigest())
 
     def hash_with(self, algorithm: str) -> None:
-        """Hash with another algorithm from now on; what is there is read again.
-
-        Raises:
-            WriterClosedError: it was committed, aborted or closed.
-            InvalidDigestError: the algorithm can't be verified here.
-        """
+        """Hash with another algorithm from now on; what is there is read again."""
         self._check_open()
         if algorithm == self._algorithm:
             return
@@ -182,12 +175,11 @@ class LocalIngestWriter:
             folder = self._blobs / actual.algorithm
             make_directory(folder)
             target = folder / actual.encoded
-            found = _kind(target)
-            if found is not None:
-                if not stat.S_ISREG(found):
-                    raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")
+            try:
+                check_name_free(target, actual)
+            except AlreadyExistsError:
                 self.abort()
-                raise AlreadyExistsError(f"content {actual} is in the store already")
+                raise
             reach("commit-protect")
             os.fchmod(self._descriptor, 0o444)
             reach("commit-rename")
@@ -318,11 +310,3 @@ class LocalIngestWriter:
     def _check_open(self) -> None:
         if self._descriptor < 0:
             raise WriterClosedError(f"ingest {self._ref}: the writer is closed", hint="open another for the same ref")
-
-
-def _kind(path: Path) -> int | None:
-    """The mode of whatever has this name, in one look, since a collection may take it between two; None: nothing."""
-    try:
-        return os.lstat(path).st_mode
-    except FileNotFoundError:
-        return None

@@ -204,12 +204,7 @@ class IngestFolder:
         return IngestLockedError(message, hint="try again when it ended")
 
     def lock(self, ref: str, cancel: CancelToken, on_wait: Callable[[], None] | None) -> tuple[str, FileLock]:
-        """Take an ingest's lock, waiting if another writer holds it; returns the name of its folder, too.
-
-        Raises:
-            InvalidInputError: no name.
-            OperationCancelledError: cancelled while waiting.
-        """
+        """Take an ingest's lock, waiting if another writer holds it; returns the name of its folder, too."""
         name, lock = self._unlocked(ref)
         if not lock.try_acquire():
             if on_wait is not None:
@@ -222,7 +217,6 @@ class IngestFolder:
 
         Raises:
             IngestLockedError: another writer holds it.
-            InvalidInputError: no name.
         """
         name, lock = self._unlocked(ref)
         if not lock.try_acquire():

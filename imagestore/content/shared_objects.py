@@ -156,9 +156,7 @@ class SharedObjects:
 
         Raises:
             AlreadyExistsError: the blob is there, or was brought by another one meanwhile.
-            IntegrityError: the file has other bytes.
             StoreError: the bucket doesn't take it, or the index can't be changed; what was sent is to be deleted.
-            OperationCancelledError: cancelled.
         """
         if self._index.find(digest) is not None:
             raise AlreadyExistsError(f"content {digest} is in the store already")

@@ -82,7 +82,6 @@ class SharedContentStore(BucketContent):
 
         Raises:
             ContentNotFoundError: the blob isn't there.
-            StoreError: the index can't be asked.
         """
         stored = self._stored(digest)
         if stored is None:
@@ -90,12 +89,7 @@ class SharedContentStore(BucketContent):
         return self._bucket.signed(digest, seconds, key=stored.key)
 
     def has_object(self, digest: Digest) -> bool:
-        """Whether the bucket has what the index says of a blob.
-
-        Raises:
-            PreconditionError: the bucket refuses the credentials.
-            StoreError: the bucket or the index can't be asked.
-        """
+        """Whether the bucket has what the index says of a blob."""
         stored = self._stored(digest)
         return stored is not None and self._bucket.has_object(stored.key)
 
@@ -113,10 +107,6 @@ class SharedContentStore(BucketContent):
 
         Returns:
             How many there were.
-
-        Raises:
-            PreconditionError: the bucket refuses the credentials.
-            StoreError: the bucket or the index can't be asked.
         """
         named = {stored.key for stored in self._index.walk()}
         strays = [key for key, info in self._bucket.objects() if info.modified_at < before and key not in named]

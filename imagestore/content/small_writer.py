@@ -16,13 +16,13 @@ import contextlib
 import functools
 import itertools
 import os
-import stat
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import BATCH
+from imagestore.content.blob_files import check_name_free
 from imagestore.content.direct_io import (
     DIRECT,
     LEAST_DIRECT_BYTES,
@@ -38,7 +38,6 @@ from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
     SizeMismatchError,
-    StoreCorruptError,
     StoreError,
     WriterClosedError,
 )
@@ -108,13 +107,7 @@ class SmallBlobs:
         return self._open_writer(self, ref, expected=expected, total=total, cancel=cancel, on_wait=on_wait)
 
     def put(self, blobs: Sequence[SmallBlob]) -> None:
-        """Store blobs, each digest once, batch by batch; durable when this returns. A lease must hold them already.
-
-        Raises:
-            IntegrityError: the bytes aren't what they should be; batches before that one stay.
-            StoreError: the store can't be written.
-            OperationCancelledError: cancelled.
-        """
+        """Store blobs, each digest once, batch by batch; durable when this returns. A lease must hold them already."""
         for start in range(0, len(blobs), BATCH):
             self._cancel.check()
             batch = blobs[start : start + BATCH]
@@ -138,7 +131,6 @@ class SmallBlobs:
 
         Raises:
             StoreError: the disk failed; nothing is left.
-            OperationCancelledError: cancelled.
         """
         path = self._path()
         is_direct = bool(DIRECT) and is_aligned and len(data) >= LEAST_DIRECT_BYTES
@@ -174,7 +166,7 @@ class SmallBlobs:
         with translated("commit", target):
             try:
                 make_directory(target.parent)
-                _refuse_taken(target, digest)
+                check_name_free(target, digest)
                 reach("small-rename")
                 os.rename(path, target)
             except BaseException:
@@ -352,19 +344,3 @@ def _create(path: str, *, is_direct: bool) -> tuple[int, bool]:
 def _remove(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
-
-
-def _refuse_taken(target: Path, digest: Digest) -> None:
-    """Whether a blob has this name already: in one look, since a collection may take it between two.
-
-    Raises:
-        AlreadyExistsError: it has.
-        StoreCorruptError: something that is no file has it.
-    """
-    try:
-        mode = os.lstat(target).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")
-    raise AlreadyExistsError(f"content {digest} is in the store already")

@@ -83,8 +83,6 @@ class ArchiveOrigin:
         """An index, a manifest or a config whole, verified against size and digest.
 
         Raises:
-            ContentNotFoundError: the archive doesn't have it.
-            IntegrityError: it isn't what the descriptor says.
             DocumentError: it is too long for a document.
         """
         cancel.check()
@@ -103,12 +101,7 @@ class ArchiveOrigin:
         avoid: Collection[str],
         cancel: CancelToken,
     ) -> ArchiveTransfer:
-        """A blob from ``offset`` on.
-
-        Raises:
-            ContentNotFoundError: the archive doesn't have it.
-            SizeMismatchError: it has another size than the descriptor says.
-        """
+        """A blob from ``offset`` on."""
         self.check(descriptor)
         place, kind = self._place(descriptor), self.packed.get(descriptor.digest)
         if kind is None:

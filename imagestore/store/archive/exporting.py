@@ -10,6 +10,7 @@ Content is leased before the export checks whether it exists, and hashed again w
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from imagestore.store.archive.writing import write_folder, write_tar
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
@@ -130,7 +131,6 @@ def write_archive(
 
     Raises:
         InvalidInputError, PreconditionError, AlreadyExistsError: the place can't be written; nothing stays.
-        ImageStoreError: from read().
     """
     if form is ArchiveFormat.DOCKER_ARCHIVE:
         members = docker_members(images, read, cancel=cancel)
@@ -165,25 +165,17 @@ class ExportWork:
             InvalidInputError: one name has different content under several handlers.
             NoMatchingManifestError: the store has nothing for the wanted platform.
             ContentNotFoundError, IntegrityError: the store was damaged from outside.
-            StoreError, OperationCancelledError.
         """
         with leases.held_to_read(self.metadata, purpose="export") as held:
             images = self.images(held)
-
-            def _read(descriptor: Descriptor) -> Generator[bytes]:
-                return verified(descriptor, self.content)
-
+            read = functools.partial(verified, content=self.content)
             size = write_archive(
-                self.path, self.options.format, images, _read, observer=self.observer, cancel=self.cancel
+                self.path, self.options.format, images, read, observer=self.observer, cancel=self.cancel
             )
         return ExportReport(images, size)
 
     def images(self, held: HeldLease) -> tuple[ExportedImage, ...]:
-        """What is exported, put under a lease.
-
-        Raises:
-            ImageStoreError: as run().
-        """
+        """What is exported, put under a lease."""
         return tuple(self._image(Reference.parse(name), found, held) for name, found in self.records.items())
 
     def _image(self, reference: Reference, records: Sequence[ImageRecord], held: HeldLease) -> ExportedImage:

@@ -117,7 +117,6 @@ class ContentImporter:
 
         Raises:
             IntegrityError: the archive's bytes aren't what they should be.
-            StoreError, OperationCancelledError.
         """
         once = list({each.descriptor.digest: each for each in wanted}.values())
         small: list[NeededContent] = []

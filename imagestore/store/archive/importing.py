@@ -39,7 +39,7 @@ from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
 from imagestore.store.archive.layout import INDEX as _INDEX
 from imagestore.store.archive.oci_layout import descriptions
 from imagestore.store.image import Image
-from imagestore.store.pull.choice import ManifestChooser
+from imagestore.store.pull.choice import ManifestChooser, for_each_handler
 from imagestore.store.pull.present import check_present, holding, make_names_durable
 from imagestore.store.pull.sources import Documents, remove_damaged
 from imagestore.store.pull.undo import undone_on_failure
@@ -154,7 +154,6 @@ class ImportWork:
             NoMatchingManifestError: an image has nothing for a handler's platform; carries the explanation.
             AlreadyExistsError: a name leads to other content, and may not be moved.
             DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
-            InvalidInputError, StoreError, OperationCancelledError.
         """
         first, *others = descriptions(self.source)
         if not others:
@@ -212,20 +211,18 @@ class ImportWork:
     def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[ImportPlan]:
         """What each handler gets; of all handlers, those for which there is nothing are only noted."""
         documents = Documents(self.content, origin, reference, self.cancel)
-        plans: list[ImportPlan] = []
-        refusals: list[NoMatchingManifestError | ContentNotFoundError] = []
-        for handler, wanted in self.handlers.items():
-            chooser = ManifestChooser(str(reference), handler, wanted, self.observer)
-            try:
-                plans.append(self._plan(reference, image, chooser, documents, origin))
-            except (NoMatchingManifestError, ContentNotFoundError) as error:
-                if not self.options.has_all_handlers:
-                    raise
-                refusals.append(error)
-                self.observer(Noticed(f"left out for {handler}: {error}"))
-        if not plans:
-            raise refusals[0]
-        return plans
+
+        def _plan(handler: str) -> ImportPlan:
+            chooser = ManifestChooser(str(reference), handler, self.handlers[handler], self.observer)
+            return self._plan(reference, image, chooser, documents, origin)
+
+        return for_each_handler(
+            self.handlers,
+            _plan,
+            is_lenient=self.options.has_all_handlers,
+            observer=self.observer,
+            nothing_for_it=(NoMatchingManifestError, ContentNotFoundError),
+        )
 
     def _target(
         self, reference: Reference, image: ArchiveImage, chooser: ManifestChooser, documents: Documents

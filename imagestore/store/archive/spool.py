@@ -114,9 +114,6 @@ def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel:
     Args:
         folder: on whose disk the nameless temporary file is.
         limit_bytes: the most it may hold.
-
-    Raises:
-        StoreFullError, StoreError: the file can't be made.
     """
     with contextlib.ExitStack() as stack:
         with translated("write a temporary file", folder):

@@ -75,7 +75,6 @@ def scan(read: Callable[[int, int], bytes], what: str, cancel: CancelToken) -> T
 
     Raises:
         DocumentError: it is no tar archive, is cut off, or has a member that is refused.
-        OperationCancelledError: cancelled.
     """
     return _Scan(read, what, cancel).run()
 

@@ -76,7 +76,6 @@ def write_tar(path: str, members: Iterable[Member], *, observer: Observer, cance
 
     Raises:
         InvalidInputError, PreconditionError: the file can't be written; an older one stays as it was.
-        IntegrityError, ContentNotFoundError: from the members.
     """
     ordered = sorted(members, key=lambda member: member.name)
     with _whole_file(path, cancel) as write:
@@ -93,7 +92,6 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
     Raises:
         AlreadyExistsError: there is something at that path.
         InvalidInputError, PreconditionError: the folder can't be written; nothing stays.
-        IntegrityError, ContentNotFoundError: from the members.
     """
     # A link stays a link, as for files: what it points at is filled.
     with _translated(path):

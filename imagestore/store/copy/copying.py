@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from imagestore.store.copy.stored_referrers import StoredReferrers
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -172,12 +173,9 @@ class CopyWork:
         written = (*image.manifests, *image.referrers)
         wanted = {child.digest: child for each in written for child in each.descriptors[1:]}
         if not self.options.is_dry_run:
-
-            def _read(descriptor: Descriptor) -> Generator[bytes]:
-                return opened.pieces(descriptor, cancel=self.cancel)
-
+            read = functools.partial(opened.pieces, cancel=self.cancel)
             form = destination.archive_format
-            exporting.write_archive(destination.name, form, (image,), _read, observer=self.observer, cancel=self.cancel)
+            exporting.write_archive(destination.name, form, (image,), read, observer=self.observer, cancel=self.cancel)
         return CopyReport(
             str(destination),
             image.target,

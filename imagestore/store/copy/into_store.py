@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.errors import InvalidInputError, NoMatchingManifestError
-from imagestore.registry.events import Noticed
+from imagestore.errors import InvalidInputError
 from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.importing import ImportOptions
 from imagestore.store.archive.oci_layout import descriptions
@@ -14,6 +13,7 @@ from imagestore.store.copy.options import LocationKind
 from imagestore.store.copy.referrers import find_referrers, no_referrers
 from imagestore.store.copy.sources import LayoutReferrers
 from imagestore.store.copy.stored_referrers import keep_referrers
+from imagestore.store.pull.choice import for_each_handler
 from imagestore.store.pull.sources import Documents, remove_damaged
 
 if TYPE_CHECKING:
@@ -71,28 +71,11 @@ def import_options(options: CopyOptions, name: str) -> ImportOptions:
 
 
 def pull_each(works: Iterable[PullWork], *, is_lenient: bool, observer: Observer) -> list[ImageRecord]:
-    """Pull for several handlers, one after the other.
-
-    Args:
-        is_lenient: report handlers for which the image has nothing, instead of failing, unless it has nothing for any.
-
-    Raises:
-        NoMatchingManifestError: it has nothing for a handler; if lenient, for any.
-        ImageStoreError: as PullWork.run(); what came for the handlers before stays.
-    """
-    records: list[ImageRecord] = []
-    refusals: list[NoMatchingManifestError] = []
-    for work in works:
-        try:
-            records.append(work.run())
-        except NoMatchingManifestError as error:
-            if not is_lenient:
-                raise
-            refusals.append(error)
-            observer(Noticed(f"left out for {work.handler}: {error}"))
-    if not records:
-        raise refusals[0]
-    return records
+    """Pull for several handlers, one after the other; see for_each_handler(). After an error the earlier ones stay."""
+    by_handler = {work.handler: work for work in works}
+    return for_each_handler(
+        by_handler, lambda handler: by_handler[handler].run(), is_lenient=is_lenient, observer=observer
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ a layout, ``stored_referrers`` those of the store.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -24,7 +25,7 @@ from imagestore.store.copy.sources import CopySource
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
@@ -157,12 +158,9 @@ def fetch_referrers(
             observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
     manifests = [(bare, documents.manifest(bare)) for bare in map(_bare, entries) if bare.kind is Kind.MANIFEST]
     source = CopySource(ExportedImage(reference, entries[0], (), (), ()), documents, client)
-
-    def _read(descriptor: Descriptor) -> Generator[bytes]:
-        return source.pieces(descriptor, cancel=cancel)
-
+    read = functools.partial(source.pieces, cancel=cancel)
     blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
-    files = [blob_member(layout.blob_name(each.digest), each, _read) for each in blobs.values()]
+    files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
     index = layout.render_index(_described(bare, manifest) for bare, manifest in manifests)
     files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, index)]
     return write_folder(folder, files, observer=observer, cancel=cancel)

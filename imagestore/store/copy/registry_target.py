@@ -56,7 +56,6 @@ class RegistryTarget:
         Raises:
             PreconditionError: no host of the registry may be pushed to.
             InvalidInputError: the registry doesn't take an index without all its manifests.
-            RegistryError, IntegrityError, DocumentError, OperationCancelledError.
         """
         image = source.image
         wanted = self.reference.digest

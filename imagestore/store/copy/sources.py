@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DocumentError, InvalidInputError, NoMatchingManifestError, SizeMismatchError
+from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Verifier
 from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import fallback_tag, subject_of
 from imagestore.platforms import format_all
-from imagestore.registry.events import Noticed, Resolved
+from imagestore.registry.events import Resolved
 from imagestore.store.archive import layout
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest, survey
-from imagestore.store.pull.choice import ManifestChooser
+from imagestore.store.pull.choice import ManifestChooser, for_each_handler
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ class CopySource:
         """A blob's or a document's bytes in pieces of at most 1 MiB.
 
         Raises:
-            ImageStoreError: they can't be had.
             IntegrityError: at the end, if they aren't what the descriptor says.
         """
         if descriptor.kind in {Kind.INDEX, Kind.MANIFEST}:
@@ -206,23 +205,14 @@ class ImageChooser:
             target = found[0].descriptor
         return ExportedImage(reference, target, tuple(found), tuple(each.label for each in found), left_out)
 
-    def _choices(self, reference: Reference, target: Descriptor, documents: Documents) -> Iterator[Choice]:
-        refusals: list[NoMatchingManifestError] = []
-        is_served = False
-        for handler, wanted in self.handlers.items():
-            chooser = ManifestChooser(str(reference), handler, wanted, self.observer)
-            try:
-                choice = chooser.complete(chooser.choose(target, documents), documents)
-            except NoMatchingManifestError as error:
-                if not self.options.has_all_handlers:
-                    raise
-                refusals.append(error)
-                self.observer(Noticed(f"left out for {handler}: {error}"))
-            else:
-                is_served = True
-                yield choice
-        if not is_served:
-            raise refusals[0]
+    def _choices(self, reference: Reference, target: Descriptor, documents: Documents) -> list[Choice]:
+        def _choose(handler: str) -> Choice:
+            chooser = ManifestChooser(str(reference), handler, self.handlers[handler], self.observer)
+            return chooser.complete(chooser.choose(target, documents), documents)
+
+        return for_each_handler(
+            self.handlers, _choose, is_lenient=self.options.has_all_handlers, observer=self.observer
+        )
 
 
 def _found(choice: Choice) -> SurveyedManifest:

@@ -53,7 +53,6 @@ class StoredReferrers:
         Raises:
             InvalidInputError: they were never copied into the store.
             ContentNotFoundError, IntegrityError: one was damaged from outside.
-            StoreError: the labels can't be read.
         """
         labels = self._metadata.content_labels(subject)
         if _LOOKED_FOR not in labels:

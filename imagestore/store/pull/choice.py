@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import imagestore.platforms as platforms
 from imagestore.errors import DocumentError, NoMatchingManifestError
@@ -21,14 +21,17 @@ from imagestore.platforms import Platform, format_all, normalize
 from imagestore.registry.events import Noticed, Selected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from imagestore.config import Config, HandlerPlatform
+    from imagestore.errors import ImageStoreError
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.image_config import ImageConfig
     from imagestore.oci.select import Selection
     from imagestore.registry.events import Observer
     from imagestore.store.pull.sources import Documents
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +161,42 @@ def wanted_platforms(config: Config, names: Iterable[str] | None, *, host: Platf
 def match_handlers(
     target: Descriptor, documents: Documents, handlers: Mapping[str, HandlerPlatform]
 ) -> dict[str, Selection]:
-    """What each handler would get from a target, by handler name.
-
-    Raises:
-        DocumentError, RegistryError, ContentNotFoundError: as select_target.
-    """
+    """What each handler would get from a target, by handler name."""
     if target.kind is not Kind.INDEX:
         return {name: select_target(target, documents, each) for name, each in handlers.items()}
     wanted = {name: (each.matcher, format_all(each.platform)) for name, each in handlers.items()}
     declared = {name for name, each in handlers.items() if each.is_declared}
     return select_each(documents.index(target), wanted, documents, judging_versions=declared)
+
+
+def for_each_handler(
+    handlers: Iterable[str],
+    work: Callable[[str], T],
+    *,
+    is_lenient: bool,
+    observer: Observer,
+    nothing_for_it: tuple[type[ImageStoreError], ...] = (NoMatchingManifestError,),
+) -> list[T]:
+    """What each handler gets of an image.
+
+    Args:
+        is_lenient: leave out handlers for which the image has nothing, and report them, instead of failing; if it has
+            nothing for any of them, the first error is raised.
+        nothing_for_it: errors that mean that the image has nothing for a handler.
+    """
+    found: list[T] = []
+    refusals: list[ImageStoreError] = []
+    for handler in handlers:
+        try:
+            found.append(work(handler))
+        except nothing_for_it as error:
+            if not is_lenient:
+                raise
+            refusals.append(error)
+            observer(Noticed(f"left out for {handler}: {error}"))
+    if not found:
+        raise refusals[0]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,9 +103,6 @@ class Fetcher:
 
         Args:
             missing: descriptors of blobs that aren't in the store, each digest once.
-
-        Raises:
-            StoreFullError: there is less space than they need.
         """
         offsets = {status.ref: status.offset for status in self.content.statuses()}
         needed = sum(
@@ -122,11 +119,7 @@ class Fetcher:
             )
 
     def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> None:
-        """Fetch what is missing, several at once; the first failure stops the others.
-
-        Raises:
-            RegistryError, IntegrityError, StoreError, OperationCancelledError: as each blob.
-        """
+        """Fetch what is missing, several at once; the first failure stops the others."""
         with self.pipeline(cancel) as pipeline:
             pipeline.receive(fetch_order(descriptors))
 

@@ -97,53 +97,47 @@ def holding(
     return replace(record, roots=(*record.roots, *more), content_size=record.content_size + size)
 
 
-@dataclass(frozen=True, slots=True)
-class PresentWork:
-    """Finds out whether a target's content is here.
+def find_present(
+    target: Descriptor,
+    also: Collection[Digest],
+    *,
+    reference: Reference,
+    handler: str,
+    wanted: HandlerPlatform,
+    content: ContentStore,
+    verifier: ImageVerifier,
+    cancel: CancelToken,
+) -> PresentImage:
+    """What a handler gets from a target, all of it here and durable.
 
-    Attributes:
+    A single manifest must fit the platform: it wasn't asked for on the handler's behalf.
+
+    Args:
+        target: an index or a manifest.
+        also: other indexes and manifests, to be held if the target lists them and they are whole.
         handler: resolved name of the runtime handler, never empty.
-        verifier: asked as before a pull.
+
+    Raises:
+        ContentNotFoundError: something isn't here.
+        NoMatchingManifestError: there is nothing for the wanted platform; carries the explanation.
+        ImageDeniedError: the verifier refuses the image.
+        DocumentError, IntegrityError, InvalidDigestError: the image breaks its format, or is damaged.
     """
-
-    reference: Reference
-    handler: str
-    wanted: HandlerPlatform
-    content: ContentStore
-    verifier: ImageVerifier
-    cancel: CancelToken
-
-    def find(self, target: Descriptor, also: Collection[Digest]) -> PresentImage:
-        """What the handler gets from this target, all of it here and durable.
-
-        A single manifest must fit the platform: it wasn't asked for on the handler's behalf.
-
-        Args:
-            target: an index or a manifest.
-            also: other indexes and manifests, to be held if the target lists them and they are whole.
-
-        Raises:
-            ContentNotFoundError: something isn't here.
-            NoMatchingManifestError: there is nothing for the wanted platform; carries the explanation.
-            ImageDeniedError: the verifier refuses the image.
-            DocumentError, IntegrityError: the image breaks its format, or is damaged.
-            InvalidDigestError, StoreError, OperationCancelledError.
-        """
-        name = str(self.reference)
-        if target.kind not in (Kind.INDEX, Kind.MANIFEST):
-            raise DocumentError(name, [f"leads to {target.media_type!r}, neither an index nor a manifest"])
-        documents = Documents(self.content, None, None, self.cancel)
-        chooser = ManifestChooser(name, self.handler, self.wanted, ignore)
-        choice = chooser.complete(chooser.choose(target, documents), documents)
-        record = choice.record(name, self.handler, chooser.wanted_text)
-        if not self.wanted.matcher.match(record.platform):
-            raise NoMatchingManifestError(name, chooser.wanted_text, [format_all(record.platform)])
-        for each in choice.descriptors:
-            if self.content.info(each.digest).size != each.size:
-                raise DocumentError(name, [f"{each.digest} has another size than the {each.size} bytes it promises"])
-        self.verifier.verify(name, target, cancel=self.cancel)
-        make_names_durable(self.content, choice.descriptors)
-        return PresentImage(choice, record, tuple(_listed(choice, also, documents)))
+    name = str(reference)
+    if target.kind not in (Kind.INDEX, Kind.MANIFEST):
+        raise DocumentError(name, [f"leads to {target.media_type!r}, neither an index nor a manifest"])
+    documents = Documents(content, None, None, cancel)
+    chooser = ManifestChooser(name, handler, wanted, ignore)
+    choice = chooser.complete(chooser.choose(target, documents), documents)
+    record = choice.record(name, handler, chooser.wanted_text)
+    if not wanted.matcher.match(record.platform):
+        raise NoMatchingManifestError(name, chooser.wanted_text, [format_all(record.platform)])
+    for each in choice.descriptors:
+        if content.info(each.digest).size != each.size:
+            raise DocumentError(name, [f"{each.digest} has another size than the {each.size} bytes it promises"])
+    verifier.verify(name, target, cancel=cancel)
+    make_names_durable(content, choice.descriptors)
+    return PresentImage(choice, record, tuple(_listed(choice, also, documents)))
 
 
 def _listed(choice: Choice, wanted: Collection[Digest], documents: Documents) -> Iterator[Digest]:
@@ -170,11 +164,7 @@ def known_targets(metadata: MetadataStore, content: ContentStore, reference: Ref
 
 
 def make_names_durable(content: ContentStore, descriptors: Collection[Descriptor]) -> None:
-    """Make names durable that another process gave, and perhaps died over; before the database is held.
-
-    Raises:
-        StoreError: the disk refuses.
-    """
+    """Make names durable that another process gave, and perhaps died over; before the database is held."""
     content.make_durable({descriptor.digest.algorithm for descriptor in descriptors})
 
 

@@ -123,11 +123,7 @@ class LayerStream:
         return found
 
     def copy_to(self, descriptor: int, size: int) -> None:
-        """Write so many of the next bytes, an entry's data, to an open file.
-
-        Raises:
-            DocumentError: the layer ends before.
-        """
+        """Write so many of the next bytes, an entry's data, to an open file."""
         while size:
             data = self.some(size)
             size -= len(data)

@@ -73,21 +73,13 @@ _known_number = functools.lru_cache(1024)(_number)
 
 @functools.lru_cache(1024)
 def _owner(raw: bytes) -> tuple[int, int, int]:
-    """The fields mode, uid and gid, which are next to each other.
-
-    Raises:
-        ValueError: one is no number.
-    """
+    """The fields mode, uid and gid, which are next to each other."""
     mode, uid, gid = (_number(raw[field]) for field in _OWNER_FIELDS)
     return mode, uid, gid
 
 
 def _is_intact(block: bytes) -> bool:
-    """Whether the checksum of a header fits: the sum of its bytes, with spaces in the place of the checksum.
-
-    Raises:
-        ValueError: the checksum is no number.
-    """
+    """Whether the checksum of a header fits: the sum of its bytes, with spaces in the place of the checksum."""
     field = block[_CHECKSUM]
     # The lower half of Adler-32 is 1 and the sum of the bytes, modulo 65521, which 256 bytes don't reach. It takes a
     # tenth of the time that sum() takes.
