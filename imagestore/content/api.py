@@ -1,4 +1,4 @@
-"""The content port: all that is asked of content above this room, and the writer of an ingest.
+"""The content port: what the rooms above use of content, and the writer of an ingest.
 
 Life of content: a writer is opened under an ingest name; bytes are appended; the writer is closed (the ingest stays
 and can be resumed at its offset) or committed (size and digest are verified, and from then on the blob is visible to
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from imagestore.oci.digest import Digest
     from imagestore.util.cancel import CancelToken
-
 
 #: Larger blobs of imports come one by one, as those of pulls: a batch is held in memory.
 BATCHED_BYTES: Final = 256 * 1024
@@ -250,7 +249,7 @@ class ContentStore(Protocol):
 
     @property
     def name(self) -> str:
-        """Where it is, for messages and for programs that ask: a folder's path, or a URL."""
+        """Where it is, for messages and for programs: a folder's path, or a URL."""
 
     @property
     def scratch(self) -> Path:
@@ -260,14 +259,14 @@ class ContentStore(Protocol):
         """Whether the blob is here."""
 
     def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        """Those of some blobs that aren't here, in their order; asked together where a question takes a round trip."""
+        """Those of some blobs that aren't here, in their order; one question for all where each takes a round trip."""
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob.
 
         Raises:
             ContentNotFoundError: it isn't here.
-            IntegrityError: the disk can't even say that.
+            IntegrityError: the disk can't read its size.
         """
 
     def path(self, digest: Digest) -> Path:
@@ -293,7 +292,7 @@ class ContentStore(Protocol):
         """
 
     def walk(self) -> Iterator[ContentInfo]:
-        """Every blob, in no particular order; of size 0 where the disk can't say it."""
+        """Every blob, in no particular order; of size 0 where the disk can't read it."""
 
     def find(self, digest: Digest) -> ContentInfo | None:
         """As info(), but None where the blob isn't here."""

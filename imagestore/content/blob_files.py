@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from imagestore.oci.digest import Digest
 
-
 #: What systems say of bytes that are lost: by the device, or by a file system that finds its own notes wrong.
 LOST: Final = {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
+_HEX: Final = re.compile(r"[a-f0-9]+")
 
 
 def open_blob(path: str, digest: Digest) -> BinaryIO:
@@ -90,9 +90,6 @@ def check_name_free(path: Path, digest: Digest) -> None:
     if not stat.S_ISREG(mode):
         raise StoreCorruptError(f"{path}: expected a blob's file, found something else")
     raise AlreadyExistsError(f"content {digest} is in the store already")
-
-
-_HEX: Final = re.compile(r"[a-f0-9]+")
 
 
 def is_name(algorithm: str, name: str) -> bool:

@@ -61,7 +61,7 @@ class Readable(Protocol):
 class Bucket:
     """A bucket's blobs; thread-safe, for one process.
 
-    Every method raises PreconditionError if the credentials are refused, and StoreError if the bucket can't be asked.
+    Every method raises PreconditionError if the credentials are refused, and StoreError if it doesn't answer.
 
     Raises:
         ConfigError: the URL, or a file of a key, can't be used; or the library isn't installed.
@@ -99,7 +99,7 @@ class Bucket:
             ConfigError: it isn't there, or the credentials are refused.
         """
         try:
-            # The library tells a refusal of one object by its class, but not one of a list.
+            # The library has an error class for a refused object, but not for a refused list.
             with contextlib.suppress(ContentNotFoundError), self._asking("the bucket"):
                 self._obstore.head(self._quick, "blobs/none")
             self._see()
@@ -117,7 +117,7 @@ class Bucket:
         return None if found is None else found.size
 
     def e_tag(self, digest: Digest) -> str:
-        """What tells a blob's object from another one of its name; empty where there is none."""
+        """Differs between two objects that had the same name; empty where there is none."""
         meta = self._head(blob_key(digest), str(digest))
         return "" if meta is None else str(meta["e_tag"] or "")
 
@@ -160,7 +160,7 @@ class Bucket:
         """Remove objects by their keys, at most 1,000, in one request; those that aren't there don't matter.
 
         Raises:
-            StoreError: the bucket can't be asked; some may be gone.
+            StoreError: the request failed; some may be gone.
         """
         with self._asking(f"{keys[0]} and others" if len(keys) > 1 else "".join(keys)):
             self._obstore.delete(self._quick, list(keys))
@@ -239,7 +239,7 @@ class Bucket:
             raise NoBucketError(self.url) from None
 
     def signed(self, digest: Digest, seconds: float, *, key: str = "") -> str:
-        """A URL at which anybody can read a blob for so long; nothing is asked."""
+        """A URL at which anyone can read a blob for this time; no request is sent."""
         with self._asking(str(digest)):
             path = key or blob_key(digest)
             return str(self._obstore.sign(self._signer, "GET", path, timedelta(seconds=seconds)))
@@ -273,11 +273,11 @@ class BucketReader:
         self._rest = memoryview(b"")
         #: Bytes of the whole blob.
         self.size = int(result.meta["size"])
-        #: What tells this object from another one of its name.
+        #: Differs between two objects that had the same name.
         self.e_tag = str(result.meta["e_tag"] or "")
         #: Offset of the first byte.
         self.start = start
-        #: None: there is no other host to ask instead.
+        #: Empty: there is no other host to try.
         self.hosts: tuple[str, ...] = ()
 
     def readinto(self, buffer: memoryview) -> int:
@@ -304,7 +304,7 @@ class BucketReader:
 
 
 def _info(digest: Digest, meta: Any) -> ContentInfo:
-    # Whole seconds: of one object the service tells no more, of a list it does.
+    # Whole seconds: the service reports no more of one object, but does in a list.
     return ContentInfo(digest, int(meta["size"]), float(int(meta["last_modified"].timestamp())))
 
 

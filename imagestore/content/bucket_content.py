@@ -80,7 +80,7 @@ class BucketContent(WithoutDisk, abc.ABC):
 
     Raises:
         ConfigError: the settings can't be used, there is no such bucket, or obstore isn't installed.
-        StoreError: the bucket can't be asked, or the folder not be made.
+        StoreError: the bucket doesn't answer, or the folder can't be made.
     """
 
     def __init__(self, settings: BucketSettings, folder: Path) -> None:
@@ -243,7 +243,7 @@ def is_right(reader: BucketReader, digest: Digest) -> bool:
 
 
 def nothing() -> None:
-    """What a writer calls at its end that nobody waits for."""
+    """For writers that other machines don't wait for."""
 
 
 def _pieces(reader: BucketReader) -> Iterator[bytes]:

@@ -36,7 +36,7 @@ class BucketContentStore(BucketContent):
     Raises:
         ConfigError: the settings can't be used, there is no such bucket, or obstore isn't installed.
         PreconditionError: the prefix is another store's, or the credentials are refused.
-        StoreError: the bucket can't be asked, or the folder not be made.
+        StoreError: the bucket doesn't answer, or the folder can't be made.
     """
 
     def __init__(self, settings: BucketSettings, folder: Path) -> None:
@@ -102,7 +102,7 @@ class BucketContentStore(BucketContent):
 
 
 class BucketDeleter:
-    """Deletes blobs while a lock is held; once the bucket can't be asked, nothing more is tried."""
+    """Deletes blobs while a lock is held; after the first failure of the bucket, nothing more is tried."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

@@ -76,7 +76,7 @@ class Deleter:
 
         Args:
             texts: the blobs' digests in text form.
-            is_due: whether time is up; any thread asks it after each blob.
+            is_due: whether time is up; called by any thread after each blob.
         """
         deleted, waiting = Deleted(), deque(texts)
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 #: Number, time of change and size of a file.
 Signature = tuple[int, int, int]
@@ -61,7 +60,7 @@ class translated:  # noqa: N801 - reads as the statement that it makes
 
 
 def signature(path: Path) -> Signature | None:
-    """Tells one content of a file from the next where each write makes a new file; None where there is none."""
+    """Changes with a file's content, where each write makes a new file; None where there is no file."""
     with translated("look at", path):
         try:
             found = path.stat()

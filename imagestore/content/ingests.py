@@ -29,10 +29,11 @@ from imagestore.util.files import opener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from imagestore.content.api import IngestStatus
     from imagestore.util.cancel import CancelToken
+
+_INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
 
 
 def ingest_name(ref: str) -> str:
@@ -124,9 +125,6 @@ def _read_time(path: Path, default: float) -> float:
         return moment.timestamp() + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)
     except (OSError, ValueError):
         return default
-
-
-_INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
 
 
 class IngestFolder:

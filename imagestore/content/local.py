@@ -304,7 +304,7 @@ class LocalContentStore:
             with translated("open ingest", folder := self._ingests.path / name):
                 status = read_status(folder)
             if status is not None and not status.total and status.offset > total:
-                # It was begun without one, so this one may be the mistake: the commit tells, and what came stays.
+                # It was begun without one, so this one may be wrong: the commit checks it, and the bytes stay.
                 total = 0
             return self._ingest(name, ref, algorithm, total, lock)
         except BaseException:

@@ -122,7 +122,7 @@ class SharedLock:
 
     @contextlib.contextmanager
     def released(self) -> Iterator[bool]:
-        """Let go; the block runs with all of the lock if no other share was left, and is told whether."""
+        """Let go; yields whether no other share was left: then the block has all of the lock."""
         try:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,10 +1,12 @@
-"""Which object of a bucket holds which content: asked where several machines share one bucket.
+"""Content that several machines share: which object of a bucket holds which content, and how objects come and go.
 
-The row is the truth: content is here when the index says so, and an object that the index doesn't name is nobody's.
-Each upload has an object of its own, so a collection never deletes what somebody uploads anew at that moment.
+The index's row is the truth: content is here when the index says so, and an object without a row is garbage. Each
+upload has an object of its own, so a collection never deletes what another machine uploads anew at that moment.
 
-The order of steps keeps content safe without one lock for all: who needs content leases it first and looks then; who
-collects holds the row first and asks then whether anything keeps it.
+The order of steps keeps content safe without one lock for all: a writer leases content first and then looks for it; the
+collector locks the row first and then checks whether anything keeps it.
+
+An upload is noted in the index before its first byte is sent. So if the machine dies, another one deletes the object.
 """
 
 from __future__ import annotations
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
     from imagestore.content.bucket import Bucket
     from imagestore.oci.digest import Digest
     from imagestore.util.cancel import CancelToken
+
+log = logging.getLogger(__name__)
+_RENEWAL_SECONDS: Final = 60.0
+_TOKEN_BYTES: Final = 6
+#: Of one request; S3 takes 1,000.
+_DELETED_AT_ONCE: Final = 500
 
 
 class StoredObject(Protocol):
@@ -56,13 +64,13 @@ class Flight(Protocol):
 class ObjectIndex(Protocol):
     """Content by digest, uploads under way, and objects to delete; shared by any number of machines. Thread-safe.
 
-    Every call raises StoreError where the index can't be asked or changed.
+    Every call raises StoreError if the index can't be read or changed.
     """
 
     def find(self, digest: Digest) -> StoredObject | None:
-        """Where content is, or None. Who leased the digest before can count on the answer.
+        """Where content is, or None; reliable if the digest was leased before.
 
-        Where a collection is just deciding about it, this waits for the decision. In a transaction (``exclusive()`` of
+        If a collection is deciding about it, this waits for the decision. In a transaction (``exclusive()`` of
         the store's records) what was found stays until its end.
         """
 
@@ -82,7 +90,7 @@ class ObjectIndex(Protocol):
         """Say that an upload goes on; at least once in ten minutes.
 
         Raises:
-            ContentUnavailableError: it was given up, since nothing was heard of it for too long.
+            ContentUnavailableError: it was given up, since it was not renewed in time.
         """
 
     def publish(self, digest: Digest, size: int, key: str) -> bool:
@@ -90,10 +98,10 @@ class ObjectIndex(Protocol):
 
         Args:
             digest: verified by the caller.
-            key: of the object, as begin_upload() was told.
+            key: of the object, as given to begin_upload().
 
         Returns:
-            Whether it is; not when another one came first. Then this one is to be deleted.
+            Whether it is. If another one came first, it is not, and this object is to be deleted.
 
         Raises:
             ContentUnavailableError: the upload was given up; its object is to be deleted.
@@ -122,21 +130,13 @@ class ObjectIndex(Protocol):
         """Some objects are deleted."""
 
     def expire_uploads(self) -> int:
-        """Give up uploads of which nothing was heard for too long; their objects are to be deleted. Says how many."""
+        """Give up uploads that were not renewed in time, and return how many; their objects are to be deleted."""
 
     def try_flight(self, digest: Digest) -> Flight | None:
-        """Be the only one, of all machines, who brings a digest; None while another one does.
+        """Be the only machine that brings a digest; None while another one does.
 
-        Where that can't be told (behind a pooler of transactions), everybody gets a flight.
+        Behind a pooler of transactions that can't be known, and every caller gets a flight.
         """
-
-
-log = logging.getLogger(__name__)
-
-_RENEWAL_SECONDS: Final = 60.0
-_TOKEN_BYTES: Final = 6
-#: Of one request; S3 takes 1,000.
-_DELETED_AT_ONCE: Final = 500
 
 
 class SharedObjects:
@@ -155,7 +155,7 @@ class SharedObjects:
         """Bring a blob to the bucket under a new key and name it in the index; see ``bucket_files.Send``.
 
         Raises:
-            AlreadyExistsError: the blob is there, or was brought by another one meanwhile.
+            AlreadyExistsError: the blob is there, or another writer brought it first.
             StoreError: the bucket doesn't take it, or the index can't be changed; what was sent is to be deleted.
         """
         if self._index.find(digest) is not None:
@@ -192,7 +192,7 @@ class SharedObjects:
         try:
             self._index.abandon_upload(key)
         except ImageStoreError as error:
-            # It is given up when nothing was heard of it for too long.
+            # It is given up when it is no longer renewed.
             log.warning("an upload can't be abandoned: %s", error, extra={"key": key})
 
     def _try_to(self, delete: Callable[[], None]) -> None:
@@ -203,7 +203,7 @@ class SharedObjects:
 
 
 class _Renewing:
-    """A file that goes to the bucket; while it is read, the index hears that the upload goes on."""
+    """A file that goes to the bucket; while it is read, the upload is renewed in the index."""
 
     def __init__(self, file: BinaryIO, renew: Callable[[], None], clock: Callable[[], float]) -> None:
         self._file = file

@@ -50,7 +50,7 @@ class SharedContentStore(BucketContent):
     Raises:
         ConfigError: the settings can't be used, there is no such bucket, or obstore isn't installed.
         PreconditionError: the prefix is another store's, or the credentials are refused.
-        StoreError: the bucket can't be asked, or the folder not be made.
+        StoreError: the bucket doesn't answer, or the folder can't be made.
     """
 
     def __init__(self, settings: BucketSettings, folder: Path, index: ObjectIndex, *, owner: str) -> None:
@@ -78,7 +78,7 @@ class SharedContentStore(BucketContent):
         return self._index.names()
 
     def signed(self, digest: Digest, seconds: float) -> str:
-        """A URL at which anybody can read a blob for so long; only the index is asked.
+        """A URL at which anyone can read a blob for this time; only the index is read.
 
         Raises:
             ContentNotFoundError: the blob isn't there.
@@ -161,7 +161,7 @@ class SharedContentStore(BucketContent):
             except SizeMismatchError as error:
                 raise IntegrityError(f"{error}", hint=_DAMAGED_HINT) from error
             except ContentNotFoundError:
-                before = stored  # perhaps it was replaced since the index was asked
+                before = stored  # perhaps it was replaced since the index was read
         raise IntegrityError(f"content {digest}: has no object in {self.name}, but a row", hint=_DAMAGED_HINT)
 
     def _open_object(self, stored: StoredObject, offset: int) -> BucketReader:
@@ -172,7 +172,7 @@ class SharedContentStore(BucketContent):
 
     def _begin(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Callable[[], None]:
         flight = self._flight(expected, cancel, on_wait)
-        # Who had the flight before may have brought it.
+        # The flight before may have brought it.
         try:
             self._check_missing(expected)
         except BaseException:
@@ -184,7 +184,7 @@ class SharedContentStore(BucketContent):
         pause, end = _SHORTEST_PAUSE_SECONDS, time.monotonic() + _PATIENCE_SECONDS
         while (flight := self._index.try_flight(expected)) is None:
             self._check_missing(expected)
-            # Who flies may be suspended; nothing relies on it.
+            # The other process may be suspended; nothing relies on the flight.
             if time.monotonic() >= end:
                 return _NoFlight()
             if on_wait is not None:
@@ -199,7 +199,7 @@ class SharedContentStore(BucketContent):
 
 
 class _NoFlight:
-    """Of who brings a digest beside another one."""
+    """For a process that brings a digest although another one does, too."""
 
     def end(self) -> None:
         """Nothing."""

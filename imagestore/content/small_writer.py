@@ -4,8 +4,8 @@ An ingest costs a folder, four notes and their removal, several times what the b
 has none: its file is written to a folder of this work below the ingests, made read-only, synced and renamed. The folder
 is locked as an ingest is; if its owner dies, a collection removes it.
 
-- A pull holds the lock of the blob's ingest, as for any other: no second transfer begins, and those who wait
-  find the blob. What came of a transfer that broke becomes an ingest and is resumed.
+- A pull holds the lock of the blob's ingest, as for any other: no second transfer begins, and other pulls that
+  wait find the blob. What came of a transfer that broke becomes an ingest and is resumed.
 - An import brings blobs in batches: all are written and synced, then all get their names, and the blob folder is synced
   once. Two processes that store the same blob write the same bytes twice.
 """

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from imagestore.content.api import ContentStore
-    from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest

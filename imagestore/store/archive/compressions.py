@@ -1,4 +1,4 @@
-"""Compressed streams of archives and layers: told by their first bytes, decompressed in pieces.
+"""Compressed streams of archives and layers: recognized by their first bytes, decompressed in pieces.
 
 Formats are those that skopeo and podman read: gzip (RFC 1952), bzip2, xz, zstd (RFC 8878). Several members or frames
 in a row are one stream. Each output piece is bounded, so that a few bytes can't become gigabytes in memory.

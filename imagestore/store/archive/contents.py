@@ -62,7 +62,7 @@ class ArchiveImage:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOrigin:
-    """Documents and blobs of an archive, asked for as a pull asks a registry.
+    """Documents and blobs of an archive: the Origin of an import, as a registry is of a pull.
 
     Attributes:
         places: file name by digest.

@@ -40,14 +40,12 @@ from imagestore.store.archive.source import read
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from imagestore.oci.reference import Reference
     from imagestore.store.archive.contents import ArchiveImage
     from imagestore.store.archive.index_survey import Look
     from imagestore.store.archive.source import Source
     from imagestore.store.pull.choice import Choice
     from imagestore.store.pull.sources import Documents
     from imagestore.util.cancel import CancelToken
-
 
 #: How Docker shows that an image has no name, and others.
 _NO_TAGS: Final = ("<none>:<none>", "")

@@ -107,7 +107,7 @@ class ContentImporter:
     cancel: CancelToken
 
     def lease(self, digests: Collection[Digest]) -> None:
-        """Put everything under the lease, before anybody looks what is there."""
+        """Put everything under the lease, before checking what is there."""
         waiting = list(digests)
         for start in range(0, len(waiting), _LEASED_AT_ONCE):
             self.held.hold(waiting[start : start + _LEASED_AT_ONCE])

@@ -1,7 +1,7 @@
 """What imported images are called, by an explicit policy.
 
 An archive's own full references are taken and reported; a bare tag or no name at all needs one from the user. A record
-that leads to other content already is never moved without being told to: the author of an archive could otherwise
+that leads to other content already is moved only with ``--replace``: the author of an archive could otherwise
 put their content behind a name that is trusted here.
 """
 

@@ -119,8 +119,8 @@ def handlers_for(
     Raises:
         UnknownRuntimeHandlerError: one of them isn't configured.
     """
-    asked = config.handlers if options.has_all_handlers else options.runtime_handlers or ("",)
-    names = dict.fromkeys(config.handler(name).name for name in asked)
+    chosen = config.handlers if options.has_all_handlers else options.runtime_handlers or ("",)
+    names = dict.fromkeys(config.handler(name).name for name in chosen)
     return {name: config.handler_platform(name, host=host, explicit=platform) for name in names}
 
 
@@ -260,7 +260,7 @@ class ImportWork:
         record = choice.record(str(reference), chooser.handler, chooser.wanted_text)
         is_strict = self.is_strict or self.options.has_all_handlers
         if is_strict and not chooser.wanted.matcher.match(record.platform):
-            # A single manifest, taken with a warning by a handler that was asked for; this one was not.
+            # A single manifest, taken with a warning by a handler that the caller named; this one was not named.
             raise NoMatchingManifestError(str(reference), chooser.wanted_text, [format_all(record.platform)])
         others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
         plan = ImportPlan.of(reference, choice, record, others, documents)

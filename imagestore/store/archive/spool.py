@@ -1,6 +1,6 @@
 """A pipe, or a compressed file, made readable at any place: its plain bytes in a nameless file inside the store.
 
-The file grows only as far as the reader of the archive's headers asks: what is no archive ends at its first block, and
+The file grows only as far as the reader of the archive's headers needs: what is no archive ends at its first block, and
 what follows the archive's end is read, but not kept. Its size is bounded, and zeros become holes, so that a few
 compressed bytes can't fill the disk.
 """

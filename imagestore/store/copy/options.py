@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from imagestore.oci.descriptor import Descriptor
 
-
 _SKOPEO_REGISTRY: Final = "docker://"
 #: skopeo's names for what this tool doesn't read or write; without this they would be taken for repositories.
 _UNKNOWN: Final = ("containers-storage:", "docker-daemon:", "dir:", "ostree:", "sif:")

@@ -1,7 +1,7 @@
 """The image that is copied: which manifests of it, and where its bytes come from.
 
-A registry and an archive are asked as a pull and an import ask them: the handlers' matchers choose. In the store the
-records say what each handler has.
+From a registry or an archive the handlers' matchers choose, as in a pull or an import. In the store the records say
+what each handler has.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CopySource:
 
 
 class StoreOrigin:
-    """The store's content, asked as a registry is."""
+    """The store's content as an Origin, as a registry is."""
 
     def __init__(self, content: ContentStore) -> None:
         self._content = content
@@ -227,7 +227,7 @@ def _labels(target: Descriptor, documents: Documents, chosen: Collection[object]
 
 
 class LayoutReferrers:
-    """Lists what refers to a document of a layout; ``index.json`` is searched once, when first asked.
+    """Lists what refers to a document of a layout; ``index.json`` is searched once, at the first call.
 
     Args:
         listed: the entries of ``index.json``.

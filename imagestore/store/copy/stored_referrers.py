@@ -89,7 +89,7 @@ def keep_referrers(
 
     Args:
         subjects: digests of the image's documents, for all of which referrers were looked for.
-        found: the referrers; those that the store has besides stay.
+        found: the referrers; others that the store has stay.
 
     Raises:
         RegistryError, IntegrityError, NotFoundError, StoreError, OperationCancelledError: the image stays as it is,

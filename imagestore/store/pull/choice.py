@@ -1,4 +1,4 @@
-"""From a target to a choice: which manifest, by way of which indexes, with which config."""
+"""Which manifest of a target a handler gets, through which indexes, with which config, and with which warnings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config, HandlerPlatform
     from imagestore.errors import ImageStoreError
-    from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.image_config import ImageConfig
     from imagestore.oci.select import Selection
     from imagestore.registry.events import Observer
@@ -219,10 +218,10 @@ class ManifestChooser:
         return platforms.format_all(self.wanted.platform)
 
     def choose(self, target: Descriptor, documents: Documents) -> Choice:
-        """Ask the matcher, and read the manifest it chose; complete() adds the config.
+        """Let the matcher choose, and read the manifest; complete() adds the config.
 
-        A single manifest is taken whatever its config says where only the host's platform applies, so that complete()
-        asks the matcher about it.
+        Where only the host's platform applies, a single manifest is taken whatever its config says; complete() warns if
+        it doesn't match.
 
         Raises:
             NoMatchingManifestError: nothing fits; carries the explanation.
@@ -265,7 +264,7 @@ class ManifestChooser:
         return target.kind is not Kind.INDEX and not self.wanted.is_declared
 
     def _judged(self, target: Descriptor, documents: Documents) -> Iterator[str]:
-        """Ask the matcher about a single manifest that is taken in any case."""
+        """Match a single manifest that is taken in any case."""
         verdict = select_target(target, documents, self.wanted).verdicts[0]
         said = f"{self.reference} is a single manifest that does not fit the host's platform: {verdict.reason}"
         self._tell(target, verdict.reason if verdict.accepted else said)

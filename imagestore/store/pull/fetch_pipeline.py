@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.util.cancel import CancelToken
 
-
 #: Blobs of one pull in flight at once, as with skopeo: containerd's default of three leaves distant registries idle.
 PARALLEL_BLOBS: Final = 6
 #: A config and a single layer of fewer bytes come one after the other: with TLS a second connection could take longer.
@@ -145,14 +144,14 @@ class FetchPipeline(Generic[T, R]):
             self._fail(error)
         while not self._has_ended():
             pass
-        told = self._error_to_raise(error)
-        # A failure knows the frames it passed, and they know what was received: it must not be known from there too.
+        failure = self._error_to_raise(error)
+        # An error refers to the frames it passed, and they to what was received: these must not refer to the error.
         self._failures.clear()
         try:
-            if told is not None:
-                raise told
+            if failure is not None:
+                raise failure
         finally:
-            del told
+            del failure
 
     def _has_ended(self) -> bool:
         """Wait until every step has; False when that was interrupted."""
@@ -178,8 +177,8 @@ class FetchPipeline(Generic[T, R]):
         if not self._failures or not isinstance(error, Exception | None):
             return None
         interrupts = (each for each in self._failures if not isinstance(each, Exception))
-        told = next(interrupts, self._failures[0])
-        return None if told is error else told
+        failure = next(interrupts, self._failures[0])
+        return None if failure is error else failure
 
     def _receive_all(self) -> None:
         self._busy.append(threading.get_ident())

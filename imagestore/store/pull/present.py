@@ -42,7 +42,7 @@ class PresentImage:
     Attributes:
         choice: what the handler gets; all of it was here a moment ago.
         record: as it would be written.
-        others: what else of its target was asked for, each index before what it lists.
+        others: other wanted parts of its target, each index before what it lists.
     """
 
     choice: Choice
@@ -110,7 +110,7 @@ def find_present(
 ) -> PresentImage:
     """What a handler gets from a target, all of it here and durable.
 
-    A single manifest must fit the platform: it wasn't asked for on the handler's behalf.
+    A single manifest must fit the platform: it was not pulled for this handler.
 
     Args:
         target: an index or a manifest.

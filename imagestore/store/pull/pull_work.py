@@ -1,7 +1,7 @@
 """A pull: resolve, select, fetch, record.
 
 1. The handler's platform was decided before anything is sent (``config``).
-2. *Resolve*: the registry says which target the reference names now; the image verifier is asked about it.
+2. *Resolve*: the registry says which target the reference names now; the image verifier may refuse it.
 3. If the record is up to date and its content whole, that is all.
 4. *Select*: the handler's matcher chooses a manifest from the target.
 5. *Fetch*: config and layers that are missing come in parallel, under a lease.
@@ -62,7 +62,7 @@ class PullWork:
         handler: resolved name of the runtime handler, never empty.
         wanted: the platform its matcher works for.
         parallel: blobs in flight at once, as in containerd's max_concurrent_downloads; None for the default.
-        verifier: asked about the target before anything else is fetched, and before anything is stored.
+        verifier: called with the target before anything else is fetched or stored.
         recorded_as: the name that the record gets; by default the reference.
         may_move: whether that name may lead to other content before.
     """
@@ -170,7 +170,7 @@ class PullWork:
         if record is None or record.target.digest != target.digest or record.wanted != self.wanted_text:
             return None
         if record.warnings and self.wanted.is_declared:
-            return None  # it may have been taken when only the host asked, who gets a warning where this is an error
+            return None  # taken with a warning when only the host's platform applied: now that may be an error
         return record if self._is_whole(record) else None
 
     def _is_whole(self, record: ImageRecord) -> bool:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from imagestore.registry.blobs import Transfer
     from imagestore.util.cancel import CancelToken
 
+#: Documents of one reference that are in memory together: the most that selecting may open, with something to spare.
+MAX_HELD_BYTES: Final = 384 * 1024 * 1024
+#: What Python needs for a text, in addition to its characters, and for its place in a table.
+_TEXT_BYTES: Final = 64
+_Key = tuple["Digest", str]
+D = TypeVar("D")
+log = logging.getLogger(__name__)
+
 
 class Origin(Protocol):
     """Gives documents and blobs of a reference."""
@@ -52,22 +60,12 @@ class Origin(Protocol):
         """
 
 
-#: Documents of one reference that are in memory together: the most that selecting may open, with something to spare.
-MAX_HELD_BYTES: Final = 384 * 1024 * 1024
-#: What Python takes for a text besides its characters, and for its place in a table.
-_TEXT_BYTES: Final = 64
-_Key = tuple["Digest", str]
-D = TypeVar("D")
-
-log = logging.getLogger(__name__)
-
-
 class Documents:
     """Reads documents for selection; nothing is written.
 
     Args:
         content: looked at first; None when there is no store.
-        client: the registry (or archive) asked for what the store doesn't have; None to stay offline.
+        client: the registry (or archive) that has what the store lacks; None to stay offline.
         reference: names the repository; None to stay offline.
 
     Attributes:
@@ -88,7 +86,7 @@ class Documents:
         self.held_bytes = 0
         self._raw: dict[Digest, bytes] = {}
         self._damaged: set[Digest] = set()
-        # Parsed once, however many handlers ask.
+        # Parsed once for all handlers.
         self._indexes: dict[_Key, Index] = {}
         self._manifests: dict[_Key, Manifest] = {}
         self._configs: dict[_Key, ImageConfig | None] = {}
@@ -97,7 +95,7 @@ class Documents:
         """A document's bytes, as its descriptor promises them.
 
         Raises:
-            InvalidDigestError: its digest can't be verified; nothing is asked.
+            InvalidDigestError: its digest can't be verified; no request is sent.
             ContentNotFoundError: offline, and the store doesn't have it.
             DocumentError: there are so many and large ones that memory would run out.
             RegistryError, IntegrityError: it can't be fetched, or isn't what was promised.
@@ -127,7 +125,7 @@ class Documents:
         return self._raw.get(descriptor.digest)
 
     def take_damaged(self) -> set[Digest]:
-        """What the store had damaged and was had whole from elsewhere, since it was asked last."""
+        """Documents that the store had damaged and another origin had whole, since the last call."""
         found = self._damaged & self._raw.keys()
         self._damaged -= found
         return found

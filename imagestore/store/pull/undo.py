@@ -62,7 +62,7 @@ def undone_on_failure(
 def _undo(metadata: MetadataStore, content: ContentStore, held: HeldLease, new: Sequence[Descriptor]) -> None:
     # First, since it needs no database, which may lack the space that this gives back.
     for descriptor in new:
-        with contextlib.suppress(StoreError):  # the collection that finds it stale tells why it stays
+        with contextlib.suppress(StoreError):  # the collection that finds it stale reports why it stays
             content.abort(ingest_ref(descriptor))
     # Where nothing came, the space that is kept back is for better uses.
     metadata.delete_lease(held.id, is_of_work=len(content.missing([each.digest for each in new])) == len(new))

@@ -1,4 +1,4 @@
-"""Image verifiers: asked between resolving a reference and fetching what it names.
+"""Image verifiers: run between resolving a reference and fetching what it names.
 
 The external form is containerd's plugin ``io.containerd.image-verifier.v1.bindir``: every executable in a folder is
 run with ``-name REFERENCE -digest DIGEST -stdin-media-type application/vnd.oci.descriptor.v1+json`` and the target's
@@ -58,7 +58,7 @@ class ProgramVerifiers:
     environment: Mapping[str, str]
 
     def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-        """Ask every program; the first refusal ends it.
+        """Run every program; the first refusal ends it.
 
         Raises:
             ImageDeniedError: a program refused, failed to start, took too long or said too much.

@@ -105,7 +105,7 @@ class _CurrentFolder:
         own: what this layer has in it.
         known: the folders that have metadata and are in it, where there is one.
         owner: user and group that new files have in it, once one has been made. The folder has neither owner nor mode
-            changed as long as this current is used.
+            changed as long as this object is used.
     """
 
     text: str | None
@@ -165,7 +165,7 @@ class LayerApplier:
             and name not in _NO_NAMES
             and not name.startswith(WHITEOUT)
         ):
-            # As below, without asking again what was asked for the entry before.
+            # As below, without repeating the checks of the entry before.
             self._count(entry, len(current.named) + 1, what)
             self._make(entry, current, name, stream, what)
             return

@@ -1,4 +1,7 @@
-"""An entry of a layer: what its headers say, in one form whatever format the archive has."""
+"""An entry of a layer: what its headers say, whatever format the archive has, and whether a file can be so.
+
+An entry is checked before anything of it is written: numbers outside of what Linux has, names that no file can have.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from imagestore.errors import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
 
 #: Size of a header, and the unit of data (POSIX.1-2001, pax, "ustar Interchange Format").
 BLOCK: Final = 512
@@ -25,6 +27,26 @@ FIFO: Final = b"6"
 DEVICES: Final = (CHARACTER_DEVICE, BLOCK_DEVICE)
 #: Kinds that have no data in the archive, whatever size the header states.
 WITHOUT_DATA: Final = frozenset((HARD_LINK, LINK, CHARACTER_DEVICE, BLOCK_DEVICE, FOLDER, FIFO))
+XATTR: Final = "SCHILY.xattr."
+WHITEOUT: Final = ".wh."
+#: Of users and groups: 2**32 - 1 is -1 for chown(2), which then changes nothing.
+MOST_ID: Final = 2**32 - 2
+# Of the kernel's device numbers (linux/kdev_t.h).
+_MOST_MAJOR: Final = 2**12 - 1
+_MOST_MINOR: Final = 2**20 - 1
+# Linux: NAME_MAX, PATH_MAX without its end, XATTR_NAME_MAX, XATTR_SIZE_MAX.
+_NAME_BYTES: Final = 255
+_TARGET_BYTES: Final = 4095
+_XATTR_NAME_BYTES: Final = 255
+_XATTR_BYTES: Final = 65536
+_MOST_SECONDS: Final = 2**63 - 1
+_MOST_SHOWN: Final = 200
+#: Kinds of which nothing but name and numbers is judged.
+_PLAIN: Final = (FILE, FOLDER)
+# PAX records as POSIX has them (pax(1), "pax Extended Header Keywords"): decimal numbers, times with a fraction.
+_NUMBER: Final = re.compile(rb"[0-9]{1,19}")
+_TIME: Final = re.compile(rb"-?[0-9]{1,18}(\.[0-9]*)?")
+_RECORDS: Final = {"uid": _NUMBER, "gid": _NUMBER, "size": _NUMBER, "mtime": _TIME, "atime": _TIME, "ctime": _TIME}
 
 
 @dataclass(slots=True)
@@ -54,28 +76,6 @@ class Entry:
     minor: int = 0
     records: Mapping[str, bytes] | None = None
     pieces: tuple[tuple[int, int], ...] | None = None
-
-
-XATTR: Final = "SCHILY.xattr."
-WHITEOUT: Final = ".wh."
-#: Of users and groups: 2**32 - 1 is -1 for chown(2), which then changes nothing.
-MOST_ID: Final = 2**32 - 2
-# Of the kernel's device numbers (linux/kdev_t.h).
-_MOST_MAJOR: Final = 2**12 - 1
-_MOST_MINOR: Final = 2**20 - 1
-# Linux: NAME_MAX, PATH_MAX without its end, XATTR_NAME_MAX, XATTR_SIZE_MAX.
-_NAME_BYTES: Final = 255
-_TARGET_BYTES: Final = 4095
-_XATTR_NAME_BYTES: Final = 255
-_XATTR_BYTES: Final = 65536
-_MOST_SECONDS: Final = 2**63 - 1
-_MOST_SHOWN: Final = 200
-#: Kinds of which nothing but name and numbers is judged.
-_PLAIN: Final = (FILE, FOLDER)
-# PAX records as POSIX has them (pax(1), "pax Extended Header Keywords"): decimal numbers, times with a fraction.
-_NUMBER: Final = re.compile(rb"[0-9]{1,19}")
-_TIME: Final = re.compile(rb"-?[0-9]{1,18}(\.[0-9]*)?")
-_RECORDS: Final = {"uid": _NUMBER, "gid": _NUMBER, "size": _NUMBER, "mtime": _TIME, "atime": _TIME, "ctime": _TIME}
 
 
 def shown(name: str) -> str:

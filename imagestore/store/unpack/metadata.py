@@ -27,7 +27,7 @@ _SELINUX: Final = "security.selinux"
 
 
 class FileMetadata(NamedTuple):
-    """What a file gets besides its content.
+    """What a file gets in addition to its content.
 
     Attributes:
         mode: permission bits with set-id and sticky bits.

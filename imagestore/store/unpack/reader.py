@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from imagestore.store.archive.sparse import Span
     from imagestore.store.unpack.layer import LayerStream
 
-
 _HALF: Final = BLOCK // 2
 _CHECKSUM: Final = slice(148, 156)
 _BLANK_CHECKSUM: Final = 8 * ord(" ")
@@ -43,6 +42,13 @@ _OWNER_FIELDS: Final = (slice(0, 8), slice(8, 16), slice(16, 24))
 _RECORD_LENGTH: Final = re.compile(rb"([1-9][0-9]{0,7}) ")
 _POSITIVE, _NEGATIVE = 0x80, 0xFF
 _NUL_OR_SPACE: Final = b" \0"
+_ZEROS: Final = bytes(BLOCK)
+_LONG_NAME, _LONG_LINK, _GLOBAL, _GNU_SPARSE = b"L", b"K", b"g", b"S"
+_RECORDS: Final = (b"x", b"X")  # POSIX', and that of Solaris before it
+_EXTENSIONS: Final = frozenset((_LONG_NAME, _LONG_LINK, _GLOBAL, *_RECORDS))
+_OLD_FILE: Final = b"\0"
+_FILES: Final = frozenset((FILE, _OLD_FILE, b"7"))
+_SPARSE: Final = PAX_PREFIX.decode()
 
 
 def _number(raw: bytes) -> int:
@@ -129,15 +135,6 @@ def _records_of(data: bytes) -> list[tuple[str, bytes]]:
     return found
 
 
-_ZEROS: Final = bytes(BLOCK)
-_LONG_NAME, _LONG_LINK, _GLOBAL, _GNU_SPARSE = b"L", b"K", b"g", b"S"
-_RECORDS: Final = (b"x", b"X")  # POSIX', and that of Solaris before it
-_EXTENSIONS: Final = frozenset((_LONG_NAME, _LONG_LINK, _GLOBAL, *_RECORDS))
-_OLD_FILE: Final = b"\0"
-_FILES: Final = frozenset((FILE, _OLD_FILE, b"7"))
-_SPARSE: Final = PAX_PREFIX.decode()
-
-
 @dataclass(slots=True)
 class _Extension:
     """What headers in front of an entry say of it.
@@ -154,7 +151,7 @@ class _Extension:
 
 
 def entries(stream: LayerStream, *, what: str) -> Iterator[Entry]:
-    """The entries of a layer; each one's data, if wanted, is read from the stream before the next entry is asked for.
+    """The entries of a layer; each one's data, if wanted, is read from the stream before the next entry is taken.
 
     Raises:
         DocumentError: a header is damaged or takes too much, or an entry can't be (see ``check_entry``).
