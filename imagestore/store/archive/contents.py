@@ -19,7 +19,7 @@ from imagestore.util.files import StreamReader
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Self
 
     from imagestore.oci.descriptor import Descriptor
@@ -165,3 +165,11 @@ class ArchiveContents:
     origin: ArchiveOrigin
     notes: tuple[str, ...] = ()
     listed: tuple[Descriptor, ...] | None = None
+
+
+def grouped(entries: Iterable[tuple[Reference | None, str, Descriptor]]) -> tuple[ArchiveImage, ...]:
+    """One image for each name, with every entry that the name has; each digest once."""
+    found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
+    for name, label, entry in entries:
+        found.setdefault((name, label), {}).setdefault(entry.digest, entry)
+    return tuple(ArchiveImage(name, label, tuple(each.values())) for (name, label), each in found.items())

@@ -18,12 +18,12 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.oci.referrers import fallback_tag, subject_of
 from imagestore.store.archive import docker_archive, layout
-from imagestore.store.archive.contents import NAMELESS, ArchiveContents, ArchiveImage, ArchiveOrigin
+from imagestore.store.archive.contents import NAMELESS, ArchiveContents, ArchiveOrigin, grouped
 from imagestore.store.archive.source import read, size_of
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from imagestore.store.archive.source import Source
     from imagestore.util.cancel import CancelToken
@@ -148,14 +148,6 @@ def _subject(entry: Descriptor, origin: ArchiveOrigin, cancel: CancelToken) -> D
 
 def _called(entry: Descriptor) -> str:
     return f" (a {Kind.SCHEMA1.value})" if entry.kind is Kind.SCHEMA1 else ""
-
-
-def grouped(entries: Iterable[tuple[Reference | None, str, Descriptor]]) -> tuple[ArchiveImage, ...]:
-    """One image for each name, with every entry that the name has; each digest once."""
-    found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
-    for name, label, entry in entries:
-        found.setdefault((name, label), {}).setdefault(entry.digest, entry)
-    return tuple(ArchiveImage(name, label, tuple(each.values())) for (name, label), each in found.items())
 
 
 def _name(entry: Descriptor) -> tuple[Reference | None, str]:
