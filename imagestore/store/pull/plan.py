@@ -79,17 +79,9 @@ class PullPlan:
         return sum(blob.added_bytes for blob in self.blobs)
 
 
-def plan(
-    choice: Choice,
-    content: ContentStore,
-    planned: AbstractSet[Digest],
-    damaged: AbstractSet[Digest],
-    *,
-    reference: str,
-    handler: str,
-    wanted: str,
-    is_current: bool,
-) -> PullPlan:
+def planned_blobs(
+    choice: Choice, content: ContentStore, planned: AbstractSet[Digest], damaged: AbstractSet[Digest]
+) -> tuple[PlannedBlob, ...]:
     """Compare a choice with the store.
 
     Args:
@@ -112,4 +104,4 @@ def plan(
         presence = Presence.PARTIAL if offset else Presence.NEW
         return PlannedBlob(descriptor, presence, descriptor.size - offset, descriptor.size - there)
 
-    return PullPlan(reference, handler, wanted, choice, tuple(map(_planned_blob, choice.descriptors)), is_current)
+    return tuple(map(_planned_blob, choice.descriptors))

@@ -25,6 +25,7 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryError,
 )
+from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.registry.events import Noticed, Resolved
@@ -32,7 +33,7 @@ from imagestore.store import leases
 from imagestore.store.pull.choice import ManifestChooser
 from imagestore.store.pull.fetch import Fetcher
 from imagestore.store.pull.fetch_pipeline import fetch_order, order_with, parallel_blobs
-from imagestore.store.pull.plan import PullPlan, plan
+from imagestore.store.pull.plan import PullPlan, planned_blobs
 from imagestore.store.pull.present import check_present, known_targets, make_names_durable
 from imagestore.store.pull.sources import Documents, remove_damaged
 from imagestore.store.pull.undo import undone_on_failure
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.events import Observer
     from imagestore.store.pull.choice import Choice
@@ -275,14 +275,7 @@ class ResolvedPull:
         work, documents = self._work, self._documents
         choice = self._chooser.complete(self._chooser.choose(self._target, documents), documents)
         is_current = work.current(self._target) is not None
-        return plan(
-            choice,
-            work.content,
-            planned,
-            # A record that is up to date is taken as it is.
-            frozenset() if is_current else documents.take_damaged(),
-            reference=str(work.reference),
-            handler=work.handler,
-            wanted=work.wanted_text,
-            is_current=is_current,
-        )
+        # A record that is up to date is taken as it is.
+        damaged = frozenset[Digest]() if is_current else documents.take_damaged()
+        blobs = planned_blobs(choice, work.content, planned, damaged)
+        return PullPlan(str(work.reference), work.handler, work.wanted_text, choice, blobs, is_current)
