@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_files import is_name
-from imagestore.content.bucket_access import NoBucketError, Translated, is_endpoint, s3_store
+from imagestore.content.bucket_access import BucketErrors, NoBucketError, is_endpoint, s3_store
 from imagestore.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -247,9 +247,9 @@ class Bucket:
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a bucket has secrets and threads, and can't be pickled")
 
-    def _asking(self, what: str) -> Translated:
+    def _asking(self, what: str) -> BucketErrors:
         self._check_process()
-        return Translated(self.url, what)
+        return BucketErrors(self.url, what)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -285,7 +285,7 @@ class BucketReader:
         self._cancel.check()
         self._check_process()
         if not self._rest:
-            with Translated(self._url, str(self._digest)):
+            with BucketErrors(self._url, str(self._digest)):
                 self._rest = memoryview(bytes(next(self._pieces, b"")))
         count = min(len(buffer), len(self._rest))
         buffer[:count] = self._rest[:count]

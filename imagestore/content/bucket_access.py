@@ -47,7 +47,7 @@ class NoBucketError(ContentUnavailableError):
         super().__init__(f"{url}: there is no such bucket", hint="make it, or correct its name")
 
 
-class Translated:
+class BucketErrors:
     """The library's errors, of many lines with URLs, become ours of one line."""
 
     def __init__(self, url: str, what: str) -> None:

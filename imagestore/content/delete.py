@@ -35,7 +35,7 @@ _MOST_OPEN: Final = 64
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Deleter:
+class LocalDeleter:
     """Deletes blobs, as a context manager entered before the lock is taken; their space is free when the block ends."""
 
     def __init__(self, blobs: Path) -> None:

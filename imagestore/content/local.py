@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.adopt import adopt, is_at
 from imagestore.content.api import Adoption, ContentInfo, Disk
 from imagestore.content.blob_files import LOST, damage_named, entries, is_name, names, open_blob
-from imagestore.content.delete import Deleter
+from imagestore.content.delete import LocalDeleter
 from imagestore.content.disk import disk_of, make_directories, translated
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.ingests import IngestFolder, read_status
-from imagestore.content.small_writer import SMALL_BYTES, SmallBlobs, SmallWriter
+from imagestore.content.small_writer import SMALL_BYTES, LocalSmallBlobs, SmallWriter
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -179,9 +179,9 @@ class LocalContentStore:
         """Every blob's digest in text form, in no particular order; no file is looked at."""
         return names(self._blobs)
 
-    def deleter(self) -> Deleter:
+    def deleter(self) -> LocalDeleter:
         """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
-        return Deleter(self._blobs)
+        return LocalDeleter(self._blobs)
 
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
@@ -234,9 +234,9 @@ class LocalContentStore:
             lock.release()
             raise
 
-    def small_blobs(self, cancel: CancelToken) -> SmallBlobs:
+    def small_blobs(self, cancel: CancelToken) -> LocalSmallBlobs:
         """What writes the small blobs of one pull or import."""
-        return SmallBlobs(
+        return LocalSmallBlobs(
             self._ingests,
             self._blobs,
             check_room=self._check_room,
@@ -246,7 +246,7 @@ class LocalContentStore:
 
     def _small_writer(
         self,
-        small_blobs: SmallBlobs,
+        small_blobs: LocalSmallBlobs,
         ref: str,
         *,
         expected: Digest,
@@ -254,7 +254,7 @@ class LocalContentStore:
         cancel: CancelToken,
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter | SmallWriter:
-        """See SmallBlobs.writer()."""
+        """See LocalSmallBlobs.writer()."""
         name, lock = self._ingests.lock(ref, cancel, on_wait)
         try:
             self._check_missing(expected)

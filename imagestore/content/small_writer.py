@@ -63,7 +63,7 @@ _THREADS: Final = 4
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class SmallBlobs:
+class LocalSmallBlobs:
     """Writes the small blobs of one pull or import, as a context manager; thread-safe but for put().
 
     Args:
@@ -229,7 +229,7 @@ class SmallWriter:
         size: int,
         *,
         lock: FileLock,
-        blobs: SmallBlobs,
+        blobs: LocalSmallBlobs,
         as_ingest: Callable[[], LocalIngestWriter],
         on_end: Callable[[], None],
     ) -> None:

@@ -364,7 +364,7 @@ def test_a_bucket_that_is_gone_is_not_an_empty_one(settings: BucketSettings, gat
                 writer.commit()
 
 
-def test_what_was_repaired_meanwhile_is_not_deleted(
+def test_what_was_repaired_in_between_is_not_deleted(
     settings: BucketSettings, gateway: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content, data = BucketContentStore(settings, tmp_path), os.urandom(1 << 20)

@@ -242,7 +242,7 @@ def test_a_wait_is_cancelled_and_the_ingest_stays(content: SharedContentStore, o
     assert status.offset == 10
 
 
-def test_who_comes_second_leaves_no_object(
+def test_the_second_writer_leaves_no_object(
     content: SharedContentStore, other: SharedContentStore, settings: BucketSettings, index: MemoryObjectIndex
 ) -> None:
     original = index.begin_upload

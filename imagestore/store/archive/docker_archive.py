@@ -69,7 +69,7 @@ class SavedImage:
     layers: tuple[str, ...]
 
 
-def look_into(source: Source, cancel: CancelToken) -> ArchiveContents:
+def find_images(source: Source, cancel: CancelToken) -> ArchiveContents:
     """Find the images of a docker-archive; reads layers that are compressed.
 
     Raises:

@@ -37,7 +37,7 @@ from imagestore.store.archive.import_content import ContentImporter, ImportPlan
 from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
 from imagestore.store.archive.layout import INDEX as _INDEX
-from imagestore.store.archive.oci_layout import descriptions
+from imagestore.store.archive.oci_layout import image_finders
 from imagestore.store.image import Image
 from imagestore.store.pull.choice import ManifestChooser, for_each_handler
 from imagestore.store.pull.present import check_present, holding, make_names_durable
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
 
-    LookInto = Callable[[Source, CancelToken], ArchiveContents]
+    FindImages = Callable[[Source, CancelToken], ArchiveContents]
 
 #: Documents of one import, which are in memory together; those of ten thousand usual images fit.
 MAX_DOCUMENTS_BYTES: Final = 640 * 1024 * 1024
@@ -155,7 +155,7 @@ class ImportWork:
             AlreadyExistsError: a name leads to other content, and may not be moved.
             DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
         """
-        first, *others = descriptions(self.source)
+        first, *others = image_finders(self.source)
         if not others:
             return self._import(first(self.source, self.cancel))
         try:
@@ -169,10 +169,10 @@ class ImportWork:
             return self._import_by_other(others[0], error)
         return self._import(others[0](self.source, self.cancel))
 
-    def _import_by_other(self, look_into: LookInto, fault: ImageStoreError) -> ImportReport:
+    def _import_by_other(self, find_images: FindImages, fault: ImageStoreError) -> ImportReport:
         """Import by the second description; where that is broken too, the fault of the first one counts."""
         try:
-            report = replace(self, is_strict=True)._import(look_into(self.source, self.cancel))
+            report = replace(self, is_strict=True)._import(find_images(self.source, self.cancel))
         except (DocumentError, IntegrityError, NotFoundError, NoMatchingManifestError) as error:
             said = f"{_MANIFEST}, which describes its images too, is of no use either: {error}"
             fault.hint = f"{fault.hint}; {said}" if fault.hint else said

@@ -39,11 +39,11 @@ _SHOWN: Final = 100
 _IMAGES: Final = (Kind.INDEX, Kind.MANIFEST)
 
 
-def descriptions(source: Source) -> list[Callable[[Source, CancelToken], ArchiveContents]]:
-    """What finds the images of an archive: a function for each description that it has of them, the better one first.
+def image_finders(source: Source) -> list[Callable[[Source, CancelToken], ArchiveContents]]:
+    """The functions that find the images of an archive, one for each description that it has, the preferred one first.
 
-    Each may raise DocumentError (the archive breaks the rules of its format) and IntegrityError (a file of a
-    docker-archive isn't what its name or config says).
+    Each may raise DocumentError if the archive breaks the rules of its format, and IntegrityError if a file of a
+    docker-archive isn't what its name or config says.
 
     Raises:
         DocumentError: the archive is neither a layout nor a docker-archive.
@@ -51,9 +51,9 @@ def descriptions(source: Source) -> list[Callable[[Source, CancelToken], Archive
     names = source.sizes()
     found: list[Callable[[Source, CancelToken], ArchiveContents]] = []
     if layout.MARK in names:
-        found.append(_layout)
+        found.append(_find_layout_images)
     if layout.DOCKER_MANIFEST in names:
-        found.append(docker_archive.look_into)
+        found.append(docker_archive.find_images)
     if found:
         return found
     for name in (layout.MARK, layout.DOCKER_MANIFEST):
@@ -93,7 +93,7 @@ def _recognized_by_names(names: Collection[str]) -> str:
     return ""
 
 
-def _layout(source: Source, cancel: CancelToken) -> ArchiveContents:
+def _find_layout_images(source: Source, cancel: CancelToken) -> ArchiveContents:
     mark = decode(read(source, layout.MARK, limit_bytes=_MAX_MARK_BYTES), f"{source.what}: {layout.MARK}")
     if mark.get("imageLayoutVersion") != layout.VERSION:
         found = str(mark.get("imageLayoutVersion"))[:40]

@@ -14,7 +14,7 @@ from imagestore.store import leases
 from imagestore.store.archive import exporting, importing, source
 from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.import_names import picked
-from imagestore.store.archive.oci_layout import descriptions
+from imagestore.store.archive.oci_layout import image_finders
 from imagestore.store.copy.options import CopiedBlob, CopyReport, ImageLocation, LocationKind
 from imagestore.store.copy.referrers import no_referrers, referrers_of
 from imagestore.store.copy.registry_target import RegistryTarget
@@ -138,7 +138,7 @@ class CopyWork:
     def _of_archive(self, origin: ImageLocation) -> Iterator[CopySource]:
         room = self.content.free_bytes() // 2
         with source.opened(origin.name, scratch=self.scratch, limit_bytes=room, cancel=self.cancel) as files:
-            contents = descriptions(files)[0](files, self.cancel)
+            contents = image_finders(files)[0](files, self.cancel)
             found = picked(contents.images, [self.options.image] if self.options.image else [], files.what)
             # As in an import, what has no name is left out where something has one.
             named = [each for each in found if each.name is not None or each.label]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from imagestore.errors import InvalidInputError
 from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.importing import ImportOptions
-from imagestore.store.archive.oci_layout import descriptions
+from imagestore.store.archive.oci_layout import image_finders
 from imagestore.store.copy.options import LocationKind
 from imagestore.store.copy.referrers import find_referrers, no_referrers
 from imagestore.store.copy.sources import LayoutReferrers
@@ -107,7 +107,7 @@ class ReferrerSource:
             InvalidInputError: it is a docker-archive.
             DocumentError: it breaks its format.
         """
-        contents = descriptions(files)[0](files, cancel)
+        contents = image_finders(files)[0](files, cancel)
         if contents.listed is None:
             raise no_referrers(files.what)
         origin = contents.origin

@@ -136,7 +136,7 @@ class UnpackWork:
             raise DocumentError(what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
         with contextlib.suppress(OSError):  # most folders have none, and some file systems never
             os.removexattr(path, _DEFAULT_ACL)
-        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _told(shown_as):
+        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _translated(shown_as):
             applier = LayerApplier(tree, self.limits, is_rootless=self.is_rootless)
             for layer, diff_id in zip(layers, diff_ids, strict=True):
                 self._apply(layer, diff_id, applier)
@@ -235,7 +235,7 @@ def _remove(partial: str, descriptor: int) -> None:
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def _translated(path: str) -> Iterator[None]:
     """The system's errors about the tree, as ours, with the entry that they are about."""
     try:
         yield

@@ -306,7 +306,7 @@ def test_a_commit_under_another_algorithm_reads_again(store: LocalContentStore, 
     assert store.read(Digest.of(data, named), limit_bytes=5000) == data
 
 
-def test_a_digest_that_nobody_can_verify_opens_no_writer(store: LocalContentStore) -> None:
+def test_a_digest_that_cannot_be_verified_opens_no_writer(store: LocalContentStore) -> None:
     with pytest.raises(InvalidDigestError):
         opened(store, "r", expected=Digest("blake3", "0" * 64))
     assert list(store.statuses()) == []

@@ -181,7 +181,7 @@ def test_wrong_bytes_are_not_committed(store: LocalContentStore) -> None:
     assert not store.exists(DIGEST)
 
 
-def test_who_watches_may_refuse_bytes_before_they_are_written(store: LocalContentStore) -> None:
+def test_an_observer_may_refuse_bytes_before_they_are_written(store: LocalContentStore) -> None:
     def refuse_more(offset: int) -> None:
         if offset > LARGE:
             raise SizeMismatchError("x", expected=LARGE, actual=offset)

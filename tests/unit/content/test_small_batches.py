@@ -53,7 +53,7 @@ def test_wrong_bytes_get_no_name(store: LocalContentStore, wrong: SmallBlob, kin
     assert left_over(store) == []
 
 
-def test_a_blob_that_came_meanwhile_is_no_error(store: LocalContentStore) -> None:
+def test_a_blob_that_another_writer_stored_is_no_error(store: LocalContentStore) -> None:
     with store.small_blobs(CancelToken()) as one, store.small_blobs(CancelToken()) as two:
         one.put([blob(b"same")])
         two.put([blob(b"same")])

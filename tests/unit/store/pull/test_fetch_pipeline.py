@@ -90,7 +90,7 @@ def test_receiving_goes_on_while_something_is_committed_but_not_for_ever() -> No
 
 
 @pytest.mark.parametrize("step", ["receive", "commit"])
-def test_the_first_failure_stops_the_others_and_is_told(step: str) -> None:
+def test_the_first_failure_stops_the_others_and_is_raised(step: str) -> None:
     committed: list[int] = []
     pipeline: FetchPipeline[int, int]
 
@@ -113,7 +113,7 @@ def test_the_first_failure_stops_the_others_and_is_told(step: str) -> None:
     assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
 
 
-def test_a_failure_beside_ends_the_block_in_its_own_words() -> None:
+def test_a_failed_commit_ends_the_block_with_its_error() -> None:
     def commit(_: int) -> int:
         raise KeyError("beside")
 
@@ -179,7 +179,7 @@ def test_receivers_go_on_when_no_more_of_them_can_be_started(monkeypatch: pytest
     assert not started[0].is_alive()
 
 
-def test_a_failure_that_was_told_keeps_nothing_alive() -> None:
+def test_an_error_that_was_raised_keeps_nothing_alive() -> None:
     class Held:
         pass
 

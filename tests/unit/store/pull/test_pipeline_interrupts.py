@@ -17,7 +17,7 @@ from imagestore.store.pull.fetch_pipeline import FetchPipeline
 from tests.unit.store.pull.pipelines import Gauge, pipeline_of
 
 
-def one_is_committed_and_the_interrupt_told() -> None:
+def one_is_committed_and_the_interrupt_raised() -> None:
     commit = Gauge()
 
     def run() -> None:
@@ -35,10 +35,10 @@ def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.M
             raise KeyboardInterrupt
 
     monkeypatch.setattr("imagestore.store.pull.fetch_pipeline.threading.Semaphore", Interrupted)
-    one_is_committed_and_the_interrupt_told()
+    one_is_committed_and_the_interrupt_raised()
 
 
-def test_an_interrupt_is_told_before_an_earlier_failure() -> None:
+def test_an_interrupt_is_raised_before_an_earlier_failure() -> None:
     def commit(_: int) -> int:
         raise KeyError("beside")
 
