@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Read = Callable[[int, int], bytes]
 
 #: What keywords of extended headers that describe a sparse file begin with.
-PAX_PREFIX: Final = b"GNU.sparse."
+PAX_PREFIX: Final = "GNU.sparse."
 #: Pieces of all sparse files of an archive.
 MAX_PIECES: Final = 250_000
 _BLOCK: Final = 512

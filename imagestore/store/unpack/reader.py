@@ -8,13 +8,13 @@ layers with that. ``docs/decisions/0047`` says why the standard library's reader
 from __future__ import annotations
 
 import functools
-import re
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
 from imagestore.store.archive.sparse import PAX_PREFIX, read_gnu, read_pax
+from imagestore.store.archive.tar import pax_records
 from imagestore.store.unpack.entry import (
     BLOCK,
     DEVICES,
@@ -39,7 +39,6 @@ _HALF: Final = BLOCK // 2
 _CHECKSUM: Final = slice(148, 156)
 _BLANK_CHECKSUM: Final = 8 * ord(" ")
 _OWNER_FIELDS: Final = (slice(0, 8), slice(8, 16), slice(16, 24))
-_RECORD_LENGTH: Final = re.compile(rb"([1-9][0-9]{0,7}) ")
 _POSITIVE, _NEGATIVE = 0x80, 0xFF
 _NUL_OR_SPACE: Final = b" \0"
 _ZEROS: Final = bytes(BLOCK)
@@ -48,7 +47,6 @@ _RECORDS: Final = (b"x", b"X")  # POSIX', and that of Solaris before it
 _EXTENSIONS: Final = frozenset((_LONG_NAME, _LONG_LINK, _GLOBAL, *_RECORDS))
 _OLD_FILE: Final = b"\0"
 _FILES: Final = frozenset((FILE, _OLD_FILE, b"7"))
-_SPARSE: Final = PAX_PREFIX.decode()
 
 
 def _number(raw: bytes) -> int:
@@ -109,30 +107,6 @@ def _name_of(block: bytes) -> bytes:
     if block[345] and block[257:263] == b"ustar\0":
         return _text(block[345:500]) + b"/" + name
     return name
-
-
-def _records_of(data: bytes) -> list[tuple[str, bytes]]:
-    r"""The keywords and values of a PAX extended header: ``<length> <keyword>=<value>`` and a line feed each.
-
-    Raises:
-        ValueError: something else is there.
-
-    >>> _records_of(b"12 path=a/b\n9 uid=12\n")
-    [('path', b'a/b'), ('uid', b'12')]
-    """
-    found = []
-    start = 0
-    while start < len(data):
-        head = _RECORD_LENGTH.match(data, start)
-        end = start + int(head.group(1)) if head else 0
-        if head is None or not head.end() < end <= len(data) or data[end - 1] != ord("\n"):
-            raise ValueError(f"{data[start : start + 40]!r} is no record of an extended header")
-        keyword, equals, value = data[head.end() : end - 1].partition(b"=")
-        if not keyword or not equals:
-            raise ValueError(f"{data[start : start + 40]!r} is no record of an extended header")
-        found.append((keyword.decode("utf-8", "surrogateescape"), value))
-        start = end
-    return found
 
 
 @dataclass(slots=True)
@@ -214,12 +188,12 @@ class _Reader:
         if kind == _LONG_LINK:
             extension.link = _text(data)
             return
-        found = _records_of(data)
+        found = pax_records(data)
         # Global records are for all entries that follow: containerd and Docker have none of them count.
         if kind != _GLOBAL:
             extension.records = dict(found)
             extension.sparse = [
-                (keyword.removeprefix(_SPARSE), value) for keyword, value in found if keyword.startswith(_SPARSE)
+                (keyword.removeprefix(PAX_PREFIX), value) for keyword, value in found if keyword.startswith(PAX_PREFIX)
             ]
 
     def _entry(self, block: bytes, kind: bytes, extension: _Extension | None) -> Entry:
