@@ -14,7 +14,7 @@ from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import decompressed
-from imagestore.store.archive.source import link_above, other_above, read, size_of
+from imagestore.store.archive.source import first_in, read, size_of
 from imagestore.util.files import StreamReader
 from imagestore.util.text import cut
 
@@ -125,7 +125,7 @@ class ArchiveOrigin:
         place = self.places.get(descriptor.digest)
         if place is None:
             name = layout.blob_name(descriptor.digest)
-            if link_above(self.source, name) or other_above(self.source, name):
+            if first_in(self.source.links, name) or first_in(self.source.others, name):
                 size_of(self.source, name)
             raise ContentNotFoundError(f"{self._what(descriptor)}: is needed, but missing", hint=_INCOMPLETE)
         return place
