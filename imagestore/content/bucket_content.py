@@ -224,6 +224,10 @@ class BucketContent(WithoutDisk, abc.ABC):
         """Remove what killed processes left of their locks."""
         self._ingests.clear_locks()
 
+    def _check_missing(self, digest: Digest) -> None:
+        if self.exists(digest):
+            raise AlreadyExistsError(f"content {digest} is in the store already")
+
     def _missing(self, digest: Digest) -> ContentNotFoundError:
         if not digest.is_verifiable:
             return ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")

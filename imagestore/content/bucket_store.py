@@ -96,8 +96,7 @@ class BucketContentStore(BucketContent):
         cancel: CancelToken,
         on_wait: Callable[[], None] | None,
     ) -> Callable[[], None]:
-        if self.exists(expected):
-            raise AlreadyExistsError(f"content {expected} is in the store already")
+        self._check_missing(expected)
         return nothing
 
 

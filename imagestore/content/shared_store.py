@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo, Deleted
 from imagestore.content.blob_files import is_name
-from imagestore.content.bucket_content import BucketContent, is_right
+from imagestore.content.bucket_content import BucketContent, is_right, nothing
 from imagestore.content.shared_objects import SharedObjects
-from imagestore.errors import AlreadyExistsError, ContentNotFoundError, IntegrityError, SizeMismatchError
+from imagestore.errors import ContentNotFoundError, IntegrityError, SizeMismatchError
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from imagestore.config.model import BucketSettings
     from imagestore.content.bucket import BucketReader
-    from imagestore.content.shared_objects import Flight, ObjectIndex, StoredObject
+    from imagestore.content.shared_objects import ObjectIndex, StoredObject
     from imagestore.oci.digest import Digest
 
 #: Between looks at what another machine brings.
@@ -48,9 +48,7 @@ class SharedContentStore(BucketContent):
         owner: the name of the store whose index it is, the same on all machines; at most 200 bytes.
 
     Raises:
-        ConfigError: the settings can't be used, there is no such bucket, or obstore isn't installed.
-        PreconditionError: the prefix is another store's, or the credentials are refused.
-        StoreError: the bucket doesn't answer, or the folder can't be made.
+        As BucketContentStore.
     """
 
     def __init__(self, settings: BucketSettings, folder: Path, index: ObjectIndex, *, owner: str) -> None:
@@ -171,38 +169,28 @@ class SharedContentStore(BucketContent):
         self._objects.send(digest, size, file, cancel=cancel)
 
     def _begin(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Callable[[], None]:
-        flight = self._flight(expected, cancel, on_wait)
+        end = self._flight(expected, cancel, on_wait)
         # The flight before may have brought it.
         try:
             self._check_missing(expected)
         except BaseException:
-            flight.end()
+            end()
             raise
-        return flight.end
+        return end
 
-    def _flight(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Flight:
+    def _flight(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Callable[[], None]:
+        """Wait until no other machine brings the blob; returns what ends the flight."""
         pause, end = _SHORTEST_PAUSE_SECONDS, time.monotonic() + _PATIENCE_SECONDS
         while (flight := self._index.try_flight(expected)) is None:
             self._check_missing(expected)
             # The other process may be suspended; nothing relies on the flight.
             if time.monotonic() >= end:
-                return _NoFlight()
+                return nothing
             if on_wait is not None:
                 on_wait()
             cancel.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        return flight
-
-    def _check_missing(self, digest: Digest) -> None:
-        if self.exists(digest):
-            raise AlreadyExistsError(f"content {digest} is in the store already")
-
-
-class _NoFlight:
-    """For a process that brings a digest although another one does, too."""
-
-    def end(self) -> None:
-        """Nothing."""
+        return flight.end
 
 
 class SharedDeleter:
