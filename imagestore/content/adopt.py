@@ -1,4 +1,4 @@
-"""Adopting: content that lies elsewhere on this machine becomes ours without the network.
+"""Adopting: taking content from another store on this machine instead of fetching it.
 
 A *source* is a folder with ``blobs/<algorithm>/<hex>``, as containerd's content store and OCI image layouts have it. It
 is only read. Whatever is adopted is hashed first, and takes the cheapest of three ways: a reflink (shares the disk
@@ -43,7 +43,7 @@ def adopt(
     open_writer: Callable[[], LocalIngestWriter],
     cancel: CancelToken,
 ) -> Adoption | None:
-    """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then)."""
+    """Take a blob from a source, hashed first; None when no source has it whole, or another writer brought it first."""
     for source in sources:
         named = _name_in(source, digest)
         with _opened(named, size) as descriptor:
@@ -116,7 +116,7 @@ def _opened(path: Path, size: int) -> Iterator[int | None]:
 
 
 def _is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) -> bool:
-    """Whether an open file has the bytes of a digest; what can't be read has not."""
+    """Whether an open file has the bytes of a digest; False if it can't be read."""
     verifier = Verifier(digest, size)
     try:
         for chunk in _chunks(descriptor, size + 1, cancel):
@@ -128,7 +128,7 @@ def _is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) -
 
 
 def _chunks(descriptor: int, most_bytes: int, cancel: CancelToken) -> Iterator[bytes]:
-    """A source's bytes, and no more of them than wanted.
+    """A source's bytes, at most ``most_bytes``.
 
     Raises:
         IntegrityError: they can't be read. A source's bad disk is no reason to fail: the bytes are elsewhere too.
@@ -147,7 +147,7 @@ def _chunks(descriptor: int, most_bytes: int, cancel: CancelToken) -> Iterator[b
 
 
 def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool:
-    """Give an open, verified file that no user may write a second name in our folder; say whether that was possible.
+    """Hard-link an open, verified, read-only file into our folder; returns whether that was possible.
 
     Args:
         waiting: a name in the ingest's folder, for the moment between.
@@ -177,7 +177,7 @@ def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool
 
 
 def reflink(target: int, source: int) -> bool:
-    """Let an empty file share another's blocks; say whether that was possible.
+    """Let an empty file share another's blocks; returns whether that was possible.
 
     Raises:
         OSError: it should have been, and failed.

@@ -1,4 +1,4 @@
-"""A blob's file, open for reading: where the disk can't read it, the error names the content."""
+"""Files of blobs: opening (if the disk can't read one, the error names the content), names and listing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def open_blob(path: str, digest: Digest) -> BinaryIO:
 
 @contextlib.contextmanager
 def damage_named(digest: Digest) -> Iterator[None]:
-    """Reads of a blob's file, in a block.
+    """Around reads of a blob's file: errors name the content.
 
     Raises:
         ContentUnreadableError: the disk can't read it.
@@ -77,7 +77,7 @@ def _without_links(path: str, flags: int) -> int:
 
 
 def check_name_free(path: Path, digest: Digest) -> None:
-    """Check that no blob has this name already: in one look, since a collection may take it between two.
+    """Check that no blob has this name already; one call, since a collection may remove it between two.
 
     Raises:
         AlreadyExistsError: a blob has it.
@@ -98,7 +98,7 @@ def is_name(algorithm: str, name: str) -> bool:
 
 
 def entries(blobs: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Everything in the folders of the algorithms we know, blob or not, with the algorithm."""
+    """Everything in the folders of the known algorithms, blob or not, with the algorithm."""
     for algorithm in sorted(VERIFIABLE):
         folder = blobs / algorithm
         with translated("list", folder), contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:

@@ -93,7 +93,7 @@ class Bucket:
         self._signer = s3_store(found["bucket"], found["prefix"] or "", settings, public)
 
     def check(self) -> None:
-        """See whether the bucket is there and can be read.
+        """Check that the bucket exists and can be read.
 
         Raises:
             ConfigError: it isn't there, or the credentials are refused.
@@ -170,14 +170,14 @@ class Bucket:
             next(iter(self._obstore.list(self._quick, chunk_size=1)), None)
 
     def owner(self) -> str:
-        """The name of the store whose prefix it is; empty where there is none."""
+        """The name of the store that owns the prefix; empty where there is none."""
         options = {"range": (0, _MOST_OWNER_BYTES)}
         with contextlib.suppress(ContentNotFoundError), self._asking(_OWNER):
             return bytes(self._obstore.get(self._quick, _OWNER, options=options).bytes()).decode("utf-8", "replace")
         return ""
 
     def claim(self, owner: str) -> str:
-        """Write a name into an empty prefix, once for ever; the name that is there.
+        """Write the owner's name into an empty prefix, once and for all; returns the name that is there.
 
         Raises:
             PreconditionError: there are blobs and no name.
@@ -217,7 +217,7 @@ class Bucket:
             return BucketReader(self.url, digest, offset, result, cancel, self._check_process)
 
     def put(self, digest: Digest, size: int, file: Readable, *, cancel: CancelToken, key: str = "") -> None:
-        """Bring a blob there; it appears only if its bytes are right.
+        """Upload a blob; it becomes visible only if its bytes are right.
 
         Args:
             cancel: ends it; nothing stays.
@@ -293,7 +293,7 @@ class BucketReader:
         return count
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         self._pieces = iter(())
 
     def __enter__(self) -> Self:
@@ -314,7 +314,7 @@ def blob_key(digest: Digest) -> str:
 
 
 def _verified(digest: Digest, size: int, file: Readable, cancel: CancelToken) -> Iterator[bytes]:
-    """Pieces of their own, since the library sends them later; the last one only when all are right."""
+    """The file's pieces, each a new object since the library sends them later; the last one only if all verify."""
     verifier, held = Verifier(digest, size), b""
     while piece := _read(file):
         cancel.check()

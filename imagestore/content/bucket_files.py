@@ -1,4 +1,4 @@
-"""A bucket's blobs as files: one that is read, with jumps, one that is written here and sent there, and small ones."""
+"""A bucket's blobs as files: a seekable reader, a writer that uploads on commit, and small blobs in parallel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Send(Protocol):
     """Brings verified bytes to the bucket; from any thread."""
 
     def __call__(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
-        """Bring a blob there, unless it is there.
+        """Upload a blob, unless it is there.
 
         Raises:
             AlreadyExistsError: it is.
@@ -123,7 +123,7 @@ class BucketIngestWriter:
 
 
 class BlobReader(io.RawIOBase):
-    """A blob as a file; each jump is a request of its own."""
+    """A blob as a file; each seek makes a new request."""
 
     def __init__(self, digest: Digest, opened: BucketReader, reopen: Callable[[int], BucketReader]) -> None:
         super().__init__()

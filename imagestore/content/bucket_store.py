@@ -114,7 +114,7 @@ class BucketDeleter:
         return self._bucket.delete(Digest(algorithm, encoded)) if is_name(algorithm, encoded) else None
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
-        """Remove blobs until time is up, but at least one; what can't be deleted since then is named."""
+        """Remove blobs until time is up, but at least one; after a failure, all others get it as theirs."""
         deleted = Deleted()
         for number, text in enumerate(texts):
             if number and is_due():

@@ -70,7 +70,7 @@ class LocalDeleter:
         return size
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
-        """Remove blobs until time is up, but at least one; a blob that can't be deleted stops none of the others.
+        """Remove blobs until time is up, but at least one; a blob that can't be deleted doesn't stop the others.
 
         However this ends, no thread deletes any more: the caller may let go of the lock.
 
@@ -103,7 +103,7 @@ class LocalDeleter:
             os.close(self._open.popleft())
 
     def _folder(self, algorithm: str) -> int:
-        """An open folder: a path of many parts for each of many thousand files takes its time."""
+        """An open folder: resolving a long path for each of many thousand files would take long."""
         folder = self._folders.get(algorithm)
         if folder is None:
             opened = os.open(f"{self._blobs}/{algorithm}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What the local store does to the disk, and how the system's errors become ours."""
+"""Files and folders of the local store: durable folders, left-over files, and the system's errors as ours."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _NAME: Final = re.compile(
 
 
 def clear(root: Path, *, before: float) -> None:
-    """Remove what wasn't changed for long.
+    """Remove left-over temporary files of the store that were not changed for long.
 
     Args:
         before: seconds since 1970; younger files may still be in use.

@@ -192,7 +192,7 @@ class LocalIngestWriter:
         return actual
 
     def verified(self, expected: Digest | None, size: int | None) -> Digest:
-        """The digest of what is written, which is what it should be; for the arguments and errors see ``commit``."""
+        """Check what is written and return its digest; for the arguments and errors see ``commit``."""
         self._check_open()
         if self._is_behind:
             raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
@@ -272,7 +272,7 @@ class LocalIngestWriter:
         self._descriptor = os.open(self._data, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
 
     def _resume(self) -> bool:
-        """Continue what is there; what the disk can't read any more is given up, as containerd does."""
+        """Continue what is there; if the disk can't read it, start again, as containerd does."""
         try:
             self._open()
             self._rehash(self._algorithm)
@@ -297,7 +297,7 @@ class LocalIngestWriter:
 
     @contextlib.contextmanager
     def _losing_nothing(self) -> Iterator[None]:
-        """Around a sync: what it lost is thrown away, since it still reads well until the machine restarts.
+        """Around a sync: if it fails, the ingest is discarded; its lost bytes would still be readable until a restart.
 
         The kernel reports a lost write once and then calls the page clean, so that the next sync would succeed.
         """

@@ -46,7 +46,7 @@ def ingest_name(ref: str) -> str:
 
 
 def read_status(directory: Path) -> IngestStatus | None:
-    """What an ingest's folder says; None when it isn't one (or is just being made or removed)."""
+    """Read an ingest's folder; None when it isn't one (or is just being made or removed)."""
     try:
         # Not as text: a carriage return is a part of the name.
         ref = _read(directory / "ref")
@@ -97,7 +97,7 @@ def remove_ingest(directory: Path) -> None:
 
 
 def now_text() -> str:
-    """The moment, as it is noted."""
+    """The current time, as it is written."""
     nanoseconds = time.time_ns()
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 10**9))
     fraction = f"{nanoseconds % 10**9:09d}".rstrip("0")

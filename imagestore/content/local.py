@@ -168,7 +168,7 @@ class LocalContentStore:
                 yield ContentInfo(Digest(algorithm, entry.name), status.st_size, status.st_mtime)
 
     def make_durable(self, algorithms: Iterable[str]) -> None:
-        """See that every name below blobs/ outlasts a loss of power, also those that others gave a moment ago."""
+        """Sync the folders of blobs, so that all names survive a loss of power, those that other processes gave too."""
         for algorithm in sorted(algorithms):
             folder = self._blobs / algorithm
             with translated("make durable", folder), contextlib.suppress(FileNotFoundError):

@@ -34,7 +34,7 @@ _MAX_INDEX_BYTES: Final = 4 * MAX_DOCUMENT_BYTES
 _SYSTEM_FOLDERS: Final = frozenset({"bin", "dev", "etc", "lib", "proc", "root", "sbin", "sys", "usr", "var"})
 #: Folders at the top that make a file system of it.
 _ENOUGH: Final = 2
-_LAYER_OF_OLD: Final = re.compile(r"[a-f0-9]{64}/layer\.tar")
+_OLD_DOCKER_LAYER: Final = re.compile(r"[a-f0-9]{64}/layer\.tar")
 _SHOWN: Final = 100
 _IMAGES: Final = (Kind.INDEX, Kind.MANIFEST)
 
@@ -77,7 +77,7 @@ def _recognized_by_names(names: Collection[str]) -> str:
         if above and last in (layout.MARK, layout.DOCKER_MANIFEST):
             form = "an OCI layout" if last == layout.MARK else "a docker-archive"
             return f"it has {form} in its folder {above[:_SHOWN]!r}: import that one"
-    if any(_LAYER_OF_OLD.fullmatch(name) for name in names):
+    if any(_OLD_DOCKER_LAYER.fullmatch(name) for name in names):
         return "it is what Docker before 1.10 saved, a form without digests: save the image again with today's tools"
     if layout.INDEX in names:
         return f"it is like an OCI layout, but for the missing {layout.MARK!r}"

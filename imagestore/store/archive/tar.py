@@ -209,18 +209,18 @@ class _Scan:
             self._add(name, other=_DEVICES[header.kind])
             return start
         if header.kind == ord("S"):
-            return self._take_sparse_of_gnu(name, header, size, start)
+            return self._take_gnu_sparse(name, header, size, start)
         self._check_inside(size, start)
         if header.kind not in _FILES:
             self._add(name, other=f"of the unknown type {chr(header.kind)!r}")
         elif sparse:
             found = self._counted(read_pax(sparse, self._read, start, size))
             self._add(name, file=found, other="" if found else "a sparse file whose map can't be read")
-        elif not self._is_folder_of_old(name, size):
+        elif not self._is_pre_ustar_folder(name, size):
             self._add(name, file=Span(start, size))
         return _after(start, size)
 
-    def _take_sparse_of_gnu(self, name: str, header: _Header, size: int, start: int) -> int:
+    def _take_gnu_sparse(self, name: str, header: _Header, size: int, start: int) -> int:
         """A sparse file as GNU's own format has it: with its map in the header, and in blocks behind it."""
         found = read_gnu(header.block, self._read, start, size)
         if found is None:
@@ -236,7 +236,7 @@ class _Scan:
             self._refuse(f"has sparse files of more than {MAX_PIECES} pieces")
         return span
 
-    def _is_folder_of_old(self, name: str, size: int) -> bool:
+    def _is_pre_ustar_folder(self, name: str, size: int) -> bool:
         """Before USTAR a folder was a file with a slash behind its name."""
         if name.endswith("/") and size:
             self._refuse(f"member {name!r} is a folder with contents")

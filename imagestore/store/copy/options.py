@@ -1,4 +1,4 @@
-"""Where an image is: in a registry, in the store, in an OCI layout or an archive; one text names it."""
+"""What a copy gets and gives: the places of an image (registry, store, OCI layout, archive), options, report."""
 
 from __future__ import annotations
 

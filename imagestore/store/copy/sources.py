@@ -229,6 +229,10 @@ def _labels(target: Descriptor, documents: Documents, chosen: Collection[object]
 class LayoutReferrers:
     """Lists what refers to a document of a layout; ``index.json`` is searched once, at the first call.
 
+    A layout has no list of referrers. oras writes each as an entry of ``index.json`` without a name, whose ``subject``
+    says what it refers to. regctl keeps an index under the tag of registries without the referrers API
+    (distribution-spec, "Referrers Tag Schema"). Both are read; copies write the first form.
+
     Args:
         listed: the entries of ``index.json``.
     """

@@ -46,7 +46,7 @@ R = TypeVar("R")
 
 
 def parallel_blobs(configured: int | None, layers: Sequence[Descriptor]) -> int:
-    """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads; None when not set.
+    """How many blobs of one pull are in flight at once; ``configured`` is containerd's max_concurrent_downloads.
 
     >>> [parallel_blobs(configured, ()) for configured in (None, 5, 0, 1000)]
     [6, 5, 64, 64]
@@ -64,7 +64,7 @@ def fetch_order(descriptors: Iterable[Descriptor]) -> list[Descriptor]:
 
 
 def order_with(config: Descriptor, layers: Iterable[Descriptor], *, parallel: int) -> list[Descriptor]:
-    """As fetch_order(), with a config that is soon wanted: first, or second if that doesn't make it wait.
+    """As fetch_order(), with the config, which is needed soon: first, or second if that doesn't make it wait.
 
     The connection that is open already serves the largest layer, which decides when the pull ends.
     """
@@ -79,7 +79,7 @@ def ingest_ref(descriptor: Descriptor) -> str:
 
 
 class FetchPipeline(Generic[T, R]):
-    """Brings items in two steps while the block runs; at its end all of them are committed.
+    """Receives and commits items while the block runs; at its end all that were received are committed.
 
     Leaving the block raises the first failure of any step, once the other steps under way have ended.
 
@@ -114,7 +114,7 @@ class FetchPipeline(Generic[T, R]):
         self._busy: deque[int] = deque()
 
     def commit(self, item: R) -> None:
-        """Let something be committed that was received otherwise."""
+        """Commit an item that was received elsewhere."""
         # First of all: whatever happens now, the end of the block finds it.
         self._received.append(item)
         self._begin(self._committers, self._commit_one)

@@ -1,4 +1,4 @@
-"""An image whose content is all here already, brought by another client than a pull: it only needs a record."""
+"""Images whose content is here already, brought by another client than a pull: they only need a record."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def find_present(
 
 
 def _listed(choice: Choice, wanted: Collection[Digest], documents: Documents) -> Iterator[Digest]:
-    """Those of some indexes and manifests that an index of the choice lists, or one of those."""
+    """Those of some indexes and manifests that the choice's indexes list, directly or nested."""
     left = {*wanted} - {each.digest for each in choice.documents}
     waiting = [documents.index(each) for each in choice.chain]
     while waiting:
@@ -164,12 +164,12 @@ def known_targets(metadata: MetadataStore, content: ContentStore, reference: Ref
 
 
 def make_names_durable(content: ContentStore, descriptors: Collection[Descriptor]) -> None:
-    """Make names durable that another process gave, and perhaps died over; before the database is held."""
+    """Make the names of blobs durable, those that other processes gave too; before the write lock is taken."""
     content.make_durable({descriptor.digest.algorithm for descriptor in descriptors})
 
 
 def check_present(content: ContentStore, descriptors: Collection[Descriptor], *, what: str) -> None:
-    """While the database is held: everything is here.
+    """Check that everything is here, while the write lock is held.
 
     Only a lease that ended early makes that untrue, or a repair that found damage the pull took for good.
 

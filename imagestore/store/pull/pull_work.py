@@ -246,7 +246,7 @@ class ResolvedPull:
                 )
 
     def _bring(self, choice: Choice, fetcher: Fetcher) -> Choice:
-        """Bring everything; the config together with the layers, since it seldom says that they aren't wanted."""
+        """Fetch everything, the config in parallel with the layers (docs/decisions/0036)."""
         documents, config, layers = self._documents, choice.manifest.config, choice.manifest.layers
 
         def _complete(raw: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""Where a pull's bytes come from: a registry, or an archive that is imported. Both answer the same two questions."""
+"""Where documents and blobs of an image come from: Origin is a registry or an archive, Documents reads and verifies."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Documents:
         self._configs: dict[_Key, ImageConfig | None] = {}
 
     def raw(self, descriptor: Descriptor) -> bytes:
-        """A document's bytes, as its descriptor promises them.
+        """A document's bytes, verified against its descriptor.
 
         Raises:
             InvalidDigestError: its digest can't be verified; no request is sent.
@@ -204,7 +204,7 @@ class Documents:
 
 
 def remove_damaged(content: ContentStore, digests: Collection[Digest]) -> None:
-    """Make room for documents that were found damaged; not for those that were repaired since."""
+    """Remove documents that were found damaged, but not those that were repaired since."""
     for digest in digests:
         content.delete_damaged(digest)
 

@@ -1,4 +1,4 @@
-"""What a failed pull or import leaves behind: nothing, unless trying again could use it (docs/decisions/0006)."""
+"""Deletes what a failed pull or import brought, unless a retry could use it (docs/decisions/0006)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WORTH_KEEPING: Final = (
 def undone_on_failure(
     metadata: MetadataStore, content: ContentStore, held: HeldLease, descriptors: Sequence[Descriptor]
 ) -> Iterator[None]:
-    """After a failure that another try can't help, delete what the block brought and nothing else needs.
+    """After a failure that a retry can't help, delete what the block brought and nothing else needs.
 
     Args:
         held: the block's lease; given up before deleting.

@@ -32,7 +32,7 @@ class ImageVerifier(Protocol):
     """Judges a resolved reference before anything below it is fetched."""
 
     def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-        """Return to allow.
+        """Judge an image; returning allows it.
 
         Raises:
             ImageDeniedError: not this image.
@@ -41,7 +41,7 @@ class ImageVerifier(Protocol):
 
 class _AllowAll:
     def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-        """Everything is allowed where no verifier is configured."""
+        """Allow everything: no verifier is configured."""
 
 
 NO_VERIFIER: Final[ImageVerifier] = _AllowAll()

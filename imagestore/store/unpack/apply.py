@@ -65,7 +65,7 @@ class UnpackLimits:
 
     @property
     def plain_bytes(self) -> int:
-        """What all layers may be without their compression: files, and as much for headers as entries may have."""
+        """The most that all layers may take uncompressed: files, and headers of as many entries as are allowed."""
         return self.size + self.entries * _ENTRY_BYTES + _LEAST_BYTES
 
 
@@ -88,7 +88,7 @@ class Unpacked:
     left_out_count: int = 0
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Something of the image isn't in the tree."""
+        """Note something of the image that isn't in the tree."""
         self.left_out_count += 1
         if len(self.left_out) < _MOST_SHOWN:
             self.left_out.append(f"{name[:_MOST_NAME]}: {reason}")
@@ -96,7 +96,7 @@ class Unpacked:
 
 @dataclass(slots=True)
 class _CurrentFolder:
-    """The folder that entries go into: most have the folder of the entry before.
+    """The folder that entries go into; most entries have the same folder as the entry before.
 
     Attributes:
         text: the path in front of the last slash, as the archive has it; None when there is none.
@@ -315,7 +315,7 @@ class LayerApplier:
             self.unpacked.leave_out("/".join(parts) or "/", f"the extended attribute {name}")
 
     def finish(self) -> None:
-        """Give folders what they only keep when nothing is made in them any more: the innermost first, the root last.
+        """Set times, attributes and modes of folders, now that nothing more is made in them: innermost first.
 
         Raises:
             OSError: the file system refuses something; its ``filename`` is the folder's.

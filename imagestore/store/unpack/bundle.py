@@ -38,7 +38,7 @@ _SAFE: Final = ("nosuid", "noexec", "nodev")
 
 @dataclass(frozen=True, slots=True)
 class BundleOptions:
-    """What a pod, or a caller, says of the container instead of the image.
+    """What a pod, or a caller, sets for the container instead of the image.
 
     Attributes:
         name: of the container; its host name, and the last part of its control group.

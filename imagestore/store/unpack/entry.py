@@ -88,7 +88,7 @@ def shown(name: str) -> str:
 
 
 def check_entry(entry: Entry, *, what: str) -> None:
-    """Refuse an entry that can't be; its records are judged before (see record_faults()).
+    """Refuse an entry that no file can be; its records are checked before (see record_faults()).
 
     Raises:
         DocumentError: names the entry, and what is wrong with it.
@@ -107,7 +107,7 @@ def check_entry(entry: Entry, *, what: str) -> None:
 
 
 def record_faults(records: Mapping[str, bytes]) -> Iterator[str]:
-    """What is wrong with an entry's PAX records that a file's owner, size, times and attributes come from."""
+    """Faults in the PAX records that a file's owner, size, times and attributes come from."""
     for keyword, value in records.items():
         form = _RECORDS.get(keyword)
         if form is not None and not form.fullmatch(value):

@@ -42,7 +42,7 @@ class FileMetadata(NamedTuple):
 
     @classmethod
     def of(cls, entry: Entry) -> FileMetadata:
-        """What the headers of an entry say that has been judged; PAX records come before the plain fields."""
+        """The metadata of an entry that has been checked; PAX records override the plain fields."""
         records = entry.records
         if records is None:
             return _plain(entry.uid, entry.gid, entry.mode, entry.mtime)
@@ -56,7 +56,7 @@ class FileMetadata(NamedTuple):
 
 @functools.lru_cache(1024)
 def _plain(uid: int, gid: int, mode: int, mtime: int) -> FileMetadata:
-    """Without records; what many entries have in common."""
+    """Without records; cached, since many entries have the same."""
     modified = _bounded(mtime * _NANOSECONDS)
     return FileMetadata(uid, gid, mode & 0o7777, (modified, modified), ())
 
@@ -132,7 +132,7 @@ def set_xattrs(descriptor: int, metadata: FileMetadata) -> list[str]:
 
 
 def clear_xattrs(descriptor: int) -> None:
-    """Take away what an open folder has from an earlier layer, or from the folder above: all but the host's label."""
+    """Remove attributes that an open folder has from an earlier layer or the folder above, but not the host's label."""
     try:
         found = os.listxattr(descriptor)
     except OSError as error:

@@ -143,7 +143,7 @@ class _Reader:
         self._what = what
 
     def next(self) -> Entry | None:
-        """The next entry, judged; None at the end."""
+        """The next entry, checked; None at the end."""
         extension: _Extension | None = None
         block = self._stream.first_block()
         while True:
@@ -172,7 +172,7 @@ class _Reader:
             self._refuse_damage("an extended header comes before no entry")
 
     def _data(self, size: int) -> bytes:
-        """What an extension has behind its header, with what fills the last block read, too."""
+        """An extension's data after its header; its padding is read, too."""
         if size < 0:
             self._refuse_damage(f"its size is {size}")
         data = self._stream.read(size + -size % BLOCK)
@@ -181,7 +181,7 @@ class _Reader:
         return data[:size]
 
     def _extend(self, extension: _Extension, kind: bytes, data: bytes) -> None:
-        """Take what comes in front of an entry. The last of two of a kind counts, as for Go."""
+        """Take a header that extends the next entry. The last of two of a kind counts, as in Go."""
         if kind == _LONG_NAME:
             extension.name = _text(data)
             return
@@ -219,7 +219,7 @@ class _Reader:
         return entry
 
     def _apply(self, extension: _Extension, entry: Entry) -> None:
-        """Have records and long names count instead of the header's fields; those that are empty don't, as for Go."""
+        """Let records and long names override the header's fields; empty ones don't, as in Go."""
         records = extension.records
         entry.name = _decoded(extension.name or records.get("path", b"")) or entry.name
         if name := dict(extension.sparse).get("name"):

@@ -50,7 +50,7 @@ _DEFAULT_ACL: Final = "system.posix_acl_default"
 
 @dataclass(frozen=True, slots=True)
 class UnpackReport:
-    """What came of an unpacking.
+    """The result of an unpacking.
 
     Attributes:
         path: the folder.
@@ -173,7 +173,7 @@ class UnpackWork:
         self.observer(LayerUnpacked(layer, applier.unpacked.entries - before))
 
     def _bounded(self, pieces: Iterator[bytes], unpacked: Unpacked, what: str) -> Iterator[bytes]:
-        """The same; a few bytes may stand for endless headers, or for padding behind the last entry."""
+        """Bound the pieces: a few compressed bytes may become endless headers, or padding after the last entry."""
         most = self.limits.plain_bytes
         for piece in pieces:
             unpacked.plain += len(piece)
@@ -191,7 +191,7 @@ class UnpackWork:
 
 @contextlib.contextmanager
 def in_place(path: str) -> Iterator[str]:
-    """A new folder next to its final place, where it goes when the block ends well; else nothing is left of it.
+    """A new folder next to its final place; moved there when the block succeeds, else removed.
 
     Args:
         path: the final place: not there, or an empty folder.
@@ -224,7 +224,7 @@ def in_place(path: str) -> Iterator[str]:
 
 
 def _remove(partial: str, descriptor: int) -> None:
-    """Remove what is half finished, as far as it can be; folders of the image that their owner may not write, too."""
+    """Remove an unfinished tree as far as possible, including folders that their owner may not write."""
     with contextlib.suppress(OSError):
         os.fchmod(descriptor, _CLOSED)
         for _, folders, _, above in os.fwalk(partial):
@@ -236,7 +236,7 @@ def _remove(partial: str, descriptor: int) -> None:
 
 @contextlib.contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """The system's errors about the tree, as ours, with the entry that they are about."""
+    """Turn the system's errors about the tree into ours, with the entry that they are about."""
     try:
         yield
     except OSError as error:
