@@ -182,11 +182,7 @@ class Deleter(Closing, Protocol):
     """Deletes blobs while a lock is held, as a context manager that is entered before."""
 
     def delete(self, text: str) -> int | None:
-        """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there.
-
-        Raises:
-            StoreError: it can't be deleted.
-        """
+        """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there."""
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
         """Remove blobs until time is up, but at least one; one that can't be deleted stops none of the others."""
@@ -236,8 +232,6 @@ class SmallBlobs(Closing, Protocol):
 
         Raises:
             IntegrityError: the bytes aren't what they should be; those before stay.
-            StoreError: the store can't be written.
-            OperationCancelledError: cancelled.
         """
 
 

@@ -89,7 +89,6 @@ class _Gzip:
 
     @property
     def eof(self) -> bool:
-        """See _Decoder."""
         return self._decoder.eof
 
     @property
@@ -99,7 +98,6 @@ class _Gzip:
 
     @property
     def unused_data(self) -> bytes:
-        """See _Decoder."""
         return self._decoder.unused_data
 
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:

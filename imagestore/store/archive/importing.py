@@ -233,13 +233,7 @@ class ImportWork:
             whole = Index(b"", OCI_INDEX, image.entries)
             selection = select(whole, chooser.wanted.matcher, documents, wanted=chooser.wanted_text)
             if selection.chosen is None:
-                raise NoMatchingManifestError(
-                    str(reference),
-                    chooser.wanted_text,
-                    selection.offered,
-                    explanation=selection,
-                    hint=chooser.wanted.advise(selection),
-                )
+                raise chooser.refusal(selection)
             entry = image.entries[selection.chosen.position[0]]
         # As a registry would answer: what index.json says of an entry is not part of the image.
         target = Descriptor(entry.media_type, entry.digest, entry.size)

@@ -232,17 +232,18 @@ class ManifestChooser:
         selection = select_target(target, documents, self.wanted)
         chosen = selection.chosen
         if chosen is None:
-            raise NoMatchingManifestError(
-                self.reference,
-                self.wanted_text,
-                selection.offered,
-                explanation=selection,
-                hint=self.wanted.advise(selection),
-            )
+            raise self.refusal(selection)
         chain = indexes_on_the_way(target, chosen.position, documents)
         manifest = documents.manifest(chosen.descriptor)
         self._tell(chosen.descriptor, chosen.reason)
         return Choice(target, chain, chosen.descriptor, manifest, None, ())
+
+    def refusal(self, selection: Selection) -> NoMatchingManifestError:
+        """The error for a selection in which nothing fits."""
+        hint = self.wanted.advise(selection)
+        return NoMatchingManifestError(
+            self.reference, self.wanted_text, selection.offered, explanation=selection, hint=hint
+        )
 
     def complete(self, choice: Choice, documents: Documents) -> Choice:
         """The choice with its config, compared with what the index says.
