@@ -38,7 +38,7 @@ from imagestore.metadata.namespace_api import HOME, NamedImage, image_name
 from imagestore.oci.gc_labels import checked
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
-from imagestore.store.pull.present import PresentWork
+from imagestore.store.pull.present import find_present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -266,8 +266,17 @@ def _present_content(
         return None, None
     wanted = config.handler_platform(config.default_handler, host=store.host)
     try:
-        work = PresentWork(reference, config.default_handler, wanted, store.content, store.verifier, cancel)
-        return work.find(image.target, held_with(store, image)), None
+        present = find_present(
+            image.target,
+            held_with(store, image),
+            reference=reference,
+            handler=config.default_handler,
+            wanted=wanted,
+            content=store.content,
+            verifier=store.verifier,
+            cancel=cancel,
+        )
+        return present, None
     except _NO_RECORD as error:
         level = logging.WARNING if isinstance(error, ConfigError) else logging.INFO
         _log.log(level, "an image is no record", extra={"image": image.name, "reason": str(error)})
