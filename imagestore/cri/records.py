@@ -27,8 +27,8 @@ from imagestore.errors import (
     InvalidDigestError,
     StoreCorruptError,
 )
-from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.records import ListedImage
+from imagestore.metadata.sqlite.failures import CORRUPT_HINT
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference

@@ -18,7 +18,7 @@ import imagestore.config as configuration
 import imagestore.platforms as platforms
 from imagestore.content.disk import translated
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
-from imagestore.metadata.failures import closed
+from imagestore.metadata.sqlite.failures import closed
 from imagestore.oci.reference import Reference
 from imagestore.store import record_lookup
 from imagestore.store.adapters import StorePlace, open_adapters

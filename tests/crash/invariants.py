@@ -16,7 +16,7 @@ from pathlib import Path
 from imagestore import Digest, ImageStore
 from imagestore.errors import DocumentError, StoreError
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.manifest import Manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 
 if TYPE_CHECKING:
     from imagestore import ImageStore

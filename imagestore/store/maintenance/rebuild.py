@@ -18,10 +18,10 @@ from imagestore.content.disk import make_directories, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError
-from imagestore.metadata import location
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import location
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.schema import ForeignDatabaseError, SchemaTooNewError
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.maintenance.restoring import Restorer
 from imagestore.util.failpoint import reach
 from imagestore.util.files import sync_directory
@@ -178,7 +178,7 @@ def _name_twice(path: str, target: str) -> None:
     try:
         os.link(path, target)
     except OSError as error:
-        from imagestore.metadata.backup import NO_LINKS
+        from imagestore.metadata.sqlite.backup import NO_LINKS
 
         if error.errno not in NO_LINKS:
             raise

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.content.api import ContentStore
-    from imagestore.metadata.journal_reading import Journaled
     from imagestore.metadata.records import ImageRecord
-    from imagestore.metadata.sqlite import SqliteMetadataStore
+    from imagestore.metadata.sqlite.journal_reading import Journaled
+    from imagestore.metadata.sqlite.store import SqliteMetadataStore
     from imagestore.oci.digest import Digest
 
 #: What says nothing of content: the disk can't read it, or this user may not.

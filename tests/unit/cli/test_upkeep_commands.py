@@ -19,7 +19,7 @@ import pytest
 from imagestore import Digest
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.errors import StoreError, StoreFullError
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.maintenance.service import Upkeep
 from imagestore.testing import RegistryServer
 from tests.support.commands import Commands

@@ -34,7 +34,7 @@ from imagestore.errors import (
     StoreError,
     WriterClosedError,
 )
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci import media_types
 from imagestore.registry.events import ignore
 from imagestore.store.pull.fetch import Fetcher

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from imagestore import Digest
 from imagestore.errors import StoreBusyError, StoreFullError
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.util.disk_reserve import Ballast
 from tests.unit.metadata.keeping import without_log
 
@@ -170,7 +170,7 @@ def test_who_removes_where_nothing_is_kept_back_any_more_is_not_led_in_circles(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     (tmp_path / "ballast").unlink()
-    monkeypatch.setattr("imagestore.metadata.database.WriteQueue.begin", no_space)
+    monkeypatch.setattr("imagestore.metadata.sqlite.database.WriteQueue.begin", no_space)
     with pytest.raises(StoreFullError, match="No space left") as caught:
         store.delete_lease("lease")
     assert caught.value.hint == "free space on this disk by other means first"

@@ -21,11 +21,11 @@ import pytest
 
 import imagestore
 from imagestore.errors import StoreError
-from imagestore.metadata import journal as journal_module
-from imagestore.metadata.fairness import WriteQueue
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.metadata.summaries import read_summaries
+from imagestore.metadata.sqlite import journal as journal_module
+from imagestore.metadata.sqlite.fairness import WriteQueue
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
+from imagestore.metadata.sqlite.summaries import read_summaries
 from tests.support.embedded import database_of
 
 
@@ -128,7 +128,7 @@ def leases(path: Path) -> list[str]:
 COMMITS_AFTER_A_FORK = """
 import os, sys
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 path, has_opened, has_closed = Path(sys.argv[1]), os.pipe(), os.pipe()
 SqliteMetadataStore(path).close()
 child = os.fork()
@@ -185,7 +185,7 @@ def test_a_child_opens_nothing_while_its_parent_has_a_store_open(tmp_path: Path,
 OPENS_IN_A_CHILD = """
 import gc, os, sys
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 path = Path(sys.argv[1])
 store = SqliteMetadataStore(path)
 {ends}
@@ -208,7 +208,7 @@ def test_a_store_that_could_not_be_opened_keeps_no_child_from_opening_one(tmp_pa
     (tmp_path / "metadata.db").write_bytes(b"no database" * 1000)
     code = (
         "import os, sys; from pathlib import Path; from imagestore.errors import StoreError;"
-        "from imagestore.metadata.sqlite import SqliteMetadataStore;"
+        "from imagestore.metadata.sqlite.store import SqliteMetadataStore;"
         "\ntry: SqliteMetadataStore(Path(sys.argv[1]))"
         "\nexcept StoreError: pass"
         "\nchild = os.fork()"
@@ -273,7 +273,7 @@ def test_a_fork_next_to_threads_that_open_stores_leaves_a_child_that_opens_one_o
 COMMITS = """
 import os, signal, sys
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 store = SqliteMetadataStore(Path(sys.argv[1]))
 store.create_lease(sys.argv[2], lifetime_seconds=60)
 if sys.argv[3:]:
@@ -289,7 +289,7 @@ def commit_in_another_process(path: Path, name: str, *, is_killed: bool = False)
 ENDS = """
 import gc, os, sys
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 store, ended = SqliteMetadataStore(Path(sys.argv[1])), os.pipe()
 child = os.fork()
 if child:

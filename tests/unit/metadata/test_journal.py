@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from imagestore.errors import StoreCorruptError, StoreFullError
-from imagestore.metadata import journal_lines
-from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import journal_lines
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.support.locks import is_locked
 from tests.unit.metadata.keeping import A, B, C, digest, record, restorable
 

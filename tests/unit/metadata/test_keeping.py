@@ -18,7 +18,7 @@ from imagestore.errors import InvalidInputError, LeaseNotFoundError
 from imagestore.metadata.marking import climb, mark
 from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.metadata.records import Holder, HolderKind
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci import gc_labels
 from imagestore.oci.gc_labels import ContentTerms, LeaseTerms, moment
 from imagestore.store.maintenance.why import Chain, explain

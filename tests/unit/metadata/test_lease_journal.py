@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from imagestore import Digest
 from imagestore.errors import LeaseNotFoundError
-from imagestore.metadata import journal_lines
-from imagestore.metadata.journal_reading import Journaled, Reading
 from imagestore.metadata.records import Lease
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import journal_lines
+from imagestore.metadata.sqlite.journal_reading import Journaled, Reading
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.unit.metadata.keeping import A, B, C
 
 LASTING = Lease("l", 1.0, math.inf, False, {"note": "x"}, "k8s.io")

@@ -10,7 +10,7 @@ import pytest
 from imagestore import Digest
 from imagestore.errors import AlreadyExistsError, LeaseNotFoundError
 from imagestore.metadata.records import lease_key
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.unit.metadata.keeping import Clock
 
 A, B = (Digest.of(name) for name in (b"a", b"b"))

@@ -21,10 +21,10 @@ from imagestore.errors import (
     StoreError,
     StoreReadOnlyError,
 )
-from imagestore.metadata import backup, location, schema
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.location import NETWORK, file_system
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import backup, location, schema
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.location import NETWORK, file_system
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.support.syncs import noted_syncs
 from tests.unit.metadata.keeping import without_log
 

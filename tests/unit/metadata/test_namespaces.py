@@ -15,7 +15,7 @@ from imagestore.errors import InvalidInputError
 from imagestore.metadata.marking import mark
 from imagestore.metadata.namespace_api import HOME, NamedImage, checked_namespace
 from imagestore.metadata.records import lease_key
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.unit.metadata.keeping import Clock
 
 A, B, C, D = (Digest.of(name) for name in (b"a", b"b", b"c", b"d"))

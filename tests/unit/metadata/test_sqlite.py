@@ -24,12 +24,12 @@ from imagestore.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from imagestore.metadata import location
-from imagestore.metadata.failures import Translated
-from imagestore.metadata.opening import DatabaseAccess
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.schema import CURRENT
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import location
+from imagestore.metadata.sqlite.failures import Translated
+from imagestore.metadata.sqlite.opening import DatabaseAccess
+from imagestore.metadata.sqlite.schema import CURRENT
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.util.disk_reserve import BALLAST_BYTES
 from tests.support.locks import locks_on
@@ -246,7 +246,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path, work: str) -> None:
     code = (
         "import os, sys; from pathlib import Path;"
-        "from imagestore.errors import StoreError; from imagestore.metadata.sqlite import SqliteMetadataStore;"
+        "from imagestore.errors import StoreError; from imagestore.metadata.sqlite.store import SqliteMetadataStore;"
         "store = SqliteMetadataStore(Path(sys.argv[1]));"
         "child = os.fork();"
         # One write each: two processes share the pipe.
@@ -299,7 +299,8 @@ def test_a_little_space_is_kept_back_and_given_up_when_the_disk_is_full(
 def test_a_transaction_that_fails_at_its_very_begin_is_over(tmp_path: Path) -> None:
     """Everybody else would wait for it, and this process could write no more."""
     begin = (
-        "import sys; from pathlib import Path; from imagestore.metadata.sqlite import SqliteMetadataStore as Store\n"
+        "import sys; from pathlib import Path\n"
+        "from imagestore.metadata.sqlite.store import SqliteMetadataStore as Store\n"
         "store = Store(Path(sys.argv[1]))\n"
         "for name in 'abc':\n"
         "    try: print(store.create_lease(name, lifetime_seconds=1).id)\n"
@@ -317,7 +318,8 @@ def test_an_image_can_be_used_where_that_cannot_be_noted(store: SqliteMetadataSt
     """A sandbox that starts, or a pull of what is here, needs no space."""
     used = store.put_image(record(), {})
     touch = (
-        "import sys; from pathlib import Path; from imagestore.metadata.sqlite import SqliteMetadataStore as Store\n"
+        "import sys; from pathlib import Path\n"
+        "from imagestore.metadata.sqlite.store import SqliteMetadataStore as Store\n"
         "Store(Path(sys.argv[1])).touch_image(sys.argv[2], sys.argv[3])\n"
     )
     command = [sys.executable, "-c", touch, os.fspath(tmp_path / "metadata.db"), used.reference, used.handler]

@@ -9,8 +9,8 @@ import pytest
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.metadata.summaries import ImageSummary, read_summaries
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
+from imagestore.metadata.sqlite.summaries import ImageSummary, read_summaries
 from imagestore.oci.media_types import OCI_MANIFEST
 
 IMAGE = Digest.of(b"config")

@@ -16,9 +16,9 @@ import pytest
 
 from imagestore import Digest
 from imagestore.errors import LeaseNotFoundError
-from imagestore.metadata import database
-from imagestore.metadata.fairness import WriteQueue
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import database
+from imagestore.metadata.sqlite.fairness import WriteQueue
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.unit.metadata.keeping import record
 
 
@@ -92,7 +92,7 @@ def test_giving_way_inside_a_transaction_waits_for_nobody(
     def wait(_seconds: float) -> None:
         raise AssertionError("who holds the lock can let nobody in")
 
-    monkeypatch.setattr("imagestore.metadata.fairness.time.sleep", wait)
+    monkeypatch.setattr("imagestore.metadata.sqlite.fairness.time.sleep", wait)
     with WriteQueue(tmp_path / "waiting").waiting_process(), store.exclusive():
         store.give_way()
 

@@ -20,7 +20,7 @@ from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.metadata.marking import breathing, in_order, mark
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store.garbage import STALE_INGEST_SECONDS, Patience, collect, collect_from, sweep
 
@@ -335,7 +335,7 @@ import sys
 from pathlib import Path
 from imagestore.store.garbage import collect
 from imagestore.content.local import LocalContentStore
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 root = Path(sys.argv[1])
 collect(SqliteMetadataStore(root / "metadata.db"), LocalContentStore(root / "content", root / "locks"))
 """

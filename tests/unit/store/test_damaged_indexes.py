@@ -13,8 +13,8 @@ import pytest
 
 from imagestore import EvictionPolicy, ImageStore
 from imagestore.errors import StoreCorruptError
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.maintenance.check import FaultKind
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index

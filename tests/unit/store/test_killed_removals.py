@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import Digest, ImageStore
-from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import PYTHON, node, python_image

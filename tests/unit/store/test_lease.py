@@ -15,8 +15,8 @@ import pytest
 
 from imagestore import Digest
 from imagestore.errors import ImageStoreError, StoreFullError, StoreReadOnlyError
-from imagestore.metadata import location
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import location
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
 
 

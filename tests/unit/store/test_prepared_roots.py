@@ -16,7 +16,7 @@ from imagestore.cli.main import main
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.locks import FileLock
 from imagestore.errors import StoreError
-from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.util.files import open_regular
 from tests.support.node import PYTHON, node

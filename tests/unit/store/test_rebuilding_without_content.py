@@ -11,7 +11,7 @@ import pytest
 
 from imagestore import ImageStore
 from imagestore.errors import StoreError
-from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import PYTHON, node, python_image

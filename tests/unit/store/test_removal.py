@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from imagestore import Descriptor, Digest, Platform, Reference
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
-from imagestore.metadata import database
-from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.namespace_api import NamedImage
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import database
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store import record_lookup
 from imagestore.store.garbage import Patience

@@ -29,10 +29,10 @@ from imagestore.errors import (
     StoreCorruptError,
     StoreError,
 )
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.location import JOURNAL
 from imagestore.metadata.namespace_api import HOME
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.location import JOURNAL
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
 from imagestore.store.maintenance.check import CheckReport, Fault, FaultKind
 from imagestore.store.maintenance.hashing import CheckOptions

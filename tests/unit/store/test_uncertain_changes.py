@@ -17,7 +17,7 @@ import pytest
 
 from imagestore import Digest, Image, ImageStore
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.leases import LIFETIME_SECONDS
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.store.maintenance.restoring import RebuildReport
@@ -31,7 +31,7 @@ MOVE = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 store = SqliteMetadataStore(Path(sys.argv[1]))
 (old,), (new,) = store.find_images(reference=sys.argv[2]), store.find_images(reference=sys.argv[3])
 store.put_image(replace(new, reference=old.reference, handler=old.handler), {})

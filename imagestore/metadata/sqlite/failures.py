@@ -15,7 +15,7 @@ from imagestore.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from imagestore.metadata import location
+from imagestore.metadata.sqlite import location
 
 if TYPE_CHECKING:
     from pathlib import Path

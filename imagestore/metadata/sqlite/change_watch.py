@@ -12,7 +12,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from imagestore.metadata.forks import OwnConnection
+from imagestore.metadata.sqlite.forks import OwnConnection
 
 if TYPE_CHECKING:
     from pathlib import Path

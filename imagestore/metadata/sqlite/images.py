@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreFullError, StoreReadOnlyError
 from imagestore.metadata import image_rows
-from imagestore.metadata import journal_lines as lines
-from imagestore.metadata.database import Database
-from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Everything, ListedImage
+from imagestore.metadata.sqlite import journal_lines as lines
+from imagestore.metadata.sqlite.database import Database
+from imagestore.metadata.sqlite.failures import CORRUPT_HINT
 from imagestore.oci import digest as digests
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest

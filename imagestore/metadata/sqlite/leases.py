@@ -7,10 +7,10 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError
-from imagestore.metadata import journal_lines as lines
-from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Lease
+from imagestore.metadata.sqlite import journal_lines as lines
+from imagestore.metadata.sqlite.database import Database
 from imagestore.oci import gc_labels
 from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import LeaseTerms

@@ -11,10 +11,10 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import AlreadyExistsError, NotFoundError
-from imagestore.metadata.graph import GraphTables
 from imagestore.metadata.marking import mark
-from imagestore.metadata.named_images import IS_ALIVE
 from imagestore.metadata.namespace_api import HOME, PROXY, ContentRecord
+from imagestore.metadata.sqlite.graph import GraphTables
+from imagestore.metadata.sqlite.named_images import IS_ALIVE
 from imagestore.oci import gc_labels
 from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import ContentTerms

@@ -12,13 +12,13 @@ import operator
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError
-from imagestore.metadata.database import Database
-from imagestore.metadata.failures import CORRUPT_HINT
-from imagestore.metadata.images import insert_edges
 from imagestore.metadata.marking import climb, in_order, mark
-from imagestore.metadata.named_images import IS_ALIVE
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Holder, HolderKind
+from imagestore.metadata.sqlite.database import Database
+from imagestore.metadata.sqlite.failures import CORRUPT_HINT
+from imagestore.metadata.sqlite.images import insert_edges
+from imagestore.metadata.sqlite.named_images import IS_ALIVE
 from imagestore.oci import gc_labels
 from imagestore.oci.digest import Digest, as_written
 from imagestore.oci.gc_labels import ContentTerms
@@ -245,7 +245,7 @@ class GraphTables(Database):
         if self._has_whole_indexes:
             return
         with self._reading_apart() as db:
-            from imagestore.metadata import integrity
+            from imagestore.metadata.sqlite import integrity
 
             found = integrity.damaged_tables(db, _HOLDING)
         if found:

@@ -16,8 +16,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from imagestore.metadata import journal_lines as lines
-from imagestore.metadata.location import JOURNAL
+from imagestore.metadata.sqlite import journal_lines as lines
+from imagestore.metadata.sqlite.location import JOURNAL
 from imagestore.util.failpoint import reach
 from imagestore.util.files import open_regular, opener
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO, Self
 
-    from imagestore.metadata.journal_reading import Journaled
     from imagestore.metadata.records import ImageRecord, Lease
+    from imagestore.metadata.sqlite.journal_reading import Journaled
     from imagestore.oci.digest import Digest
 
 # A record takes some 1.5 kB; a journal several times as long as its records need is written anew.
@@ -286,7 +286,7 @@ class RecordJournal:
             committed: the number of the last committed change, where the database can be believed; else some changes
                 are uncertain.
         """
-        from imagestore.metadata.journal_reading import Reading  # only for a database that is damaged
+        from imagestore.metadata.sqlite.journal_reading import Reading  # only for a database that is damaged
 
         reading = Reading()
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb", opener=opener) as file:

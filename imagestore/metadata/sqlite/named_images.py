@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME, NamedImage
+from imagestore.metadata.sqlite.database import Database
 from imagestore.oci import digest as digests
 from imagestore.oci import gc_labels
 from imagestore.oci.descriptor import Descriptor

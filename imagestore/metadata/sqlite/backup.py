@@ -9,9 +9,9 @@ import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError, PreconditionError, StoreFullError
-from imagestore.metadata import integrity, schema
-from imagestore.metadata.failures import Translated
-from imagestore.metadata.schema import COPIED
+from imagestore.metadata.sqlite import integrity, schema
+from imagestore.metadata.sqlite.failures import Translated
+from imagestore.metadata.sqlite.schema import COPIED
 from imagestore.util import files
 from imagestore.util.failpoint import reach
 from imagestore.util.files import sync_directory

@@ -17,12 +17,12 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
-from imagestore.metadata import location, schema
-from imagestore.metadata.change_numbers import Numbering
-from imagestore.metadata.failures import CORRUPT_HINT, Translated, closed
-from imagestore.metadata.fairness import WriteQueue, use_log
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.opening import LOG_PAGES, DatabaseAccess, Opened, connect, migrate, tune
+from imagestore.metadata.sqlite import location, schema
+from imagestore.metadata.sqlite.change_numbers import Numbering
+from imagestore.metadata.sqlite.failures import CORRUPT_HINT, Translated, closed
+from imagestore.metadata.sqlite.fairness import WriteQueue, use_log
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.opening import LOG_PAGES, DatabaseAccess, Opened, connect, migrate, tune
 from imagestore.util.disk_reserve import Ballast
 from imagestore.util.failpoint import reach
 
@@ -199,7 +199,7 @@ class Database:
             StoreError: the database can't be read.
         """
         with self._reading() as db:
-            from imagestore.metadata.backup import copy_to
+            from imagestore.metadata.sqlite.backup import copy_to
 
             copy_to(db, target)
 
@@ -210,7 +210,7 @@ class Database:
         journal that knows more than the database.
         """
         with self._reading() as db:
-            from imagestore.metadata import integrity
+            from imagestore.metadata.sqlite import integrity
 
             found = integrity.damage(db)
             if not found and not self._way.only_reads and (reason := self._numbering.overtaken(db)):
@@ -219,7 +219,7 @@ class Database:
 
     def reindex(self) -> bool:
         """Make every index anew from its table; say whether the database is whole then, else nothing is changed."""
-        from imagestore.metadata import integrity
+        from imagestore.metadata.sqlite import integrity
 
         try:
             with self._writing() as db:

@@ -11,7 +11,7 @@ import collections
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from imagestore.metadata.failures import NO_TEXT
+from imagestore.metadata.sqlite.failures import NO_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

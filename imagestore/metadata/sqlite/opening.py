@@ -9,10 +9,10 @@ import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError
-from imagestore.metadata import location, schema
-from imagestore.metadata.failures import FULL_HINT
-from imagestore.metadata.fairness import BUSY_SECONDS
-from imagestore.metadata.forks import HINT, OwnConnection
+from imagestore.metadata.sqlite import location, schema
+from imagestore.metadata.sqlite.failures import FULL_HINT
+from imagestore.metadata.sqlite.fairness import BUSY_SECONDS
+from imagestore.metadata.sqlite.forks import HINT, OwnConnection
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreFullError
-from imagestore.metadata import location
-from imagestore.metadata.change_watch import ChangeWatch
-from imagestore.metadata.failures import Translated
-from imagestore.metadata.images import ImageTables
-from imagestore.metadata.leases import LeaseTables
-from imagestore.metadata.named_images import NamedImageTables
-from imagestore.metadata.namespaces import NamespaceTables
-from imagestore.metadata.schema import COPIED
+from imagestore.metadata.sqlite import location
+from imagestore.metadata.sqlite.change_watch import ChangeWatch
+from imagestore.metadata.sqlite.failures import Translated
+from imagestore.metadata.sqlite.images import ImageTables
+from imagestore.metadata.sqlite.leases import LeaseTables
+from imagestore.metadata.sqlite.named_images import NamedImageTables
+from imagestore.metadata.sqlite.namespaces import NamespaceTables
+from imagestore.metadata.sqlite.schema import COPIED
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from imagestore.metadata.journal_reading import Journaled
+    from imagestore.metadata.sqlite.journal_reading import Journaled
 
 
 class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceTables):

@@ -11,13 +11,13 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreCorruptError
-from imagestore.metadata.schema import COPIED
+from imagestore.metadata.sqlite.schema import COPIED
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable
 
-    from imagestore.metadata.journal import RecordJournal
+    from imagestore.metadata.sqlite.journal import RecordJournal
 
 
 class Numbering:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreError
-from imagestore.metadata import schema
-from imagestore.metadata.forks import refuse_in_child
+from imagestore.metadata.sqlite import schema
+from imagestore.metadata.sqlite.forks import refuse_in_child
 from imagestore.platforms.platform import Platform
 from imagestore.util.root_folder import refuse_untrusted
 
