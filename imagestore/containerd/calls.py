@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import IngestLockedError, PreconditionError
-from imagestore.metadata.namespace_api import checked_namespace
+from imagestore.metadata.records import checked_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

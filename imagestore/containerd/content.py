@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from imagestore.containerd.content_view import ContentView
     from imagestore.containerd.filters import Fields
     from imagestore.content.api import IngestStatus
-    from imagestore.metadata.namespace_api import ContentRecord
+    from imagestore.metadata.records import ContentRecord
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
@@ -151,7 +151,7 @@ class ContentService(ContentServicer):
             status = space.status(store, request.ref)
             if status is None:
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
-            expected = store.metadata.ingests(space.owner)
+            expected = store.metadata.namespaces.ingests(space.owner)
             return wire.StatusResponse(status=_status(space, status, expected))
 
         return await self._workers.quick(_work)
@@ -163,7 +163,7 @@ class ContentService(ContentServicer):
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
             wanted, space = Filter.parse(request.filters), self._space(context)
-            expected = store.metadata.ingests(space.owner)
+            expected = store.metadata.namespaces.ingests(space.owner)
             found = wanted.among(space.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
             return wire.ListStatusesResponse(statuses=[_status(space, each, expected) for each in found])
 
@@ -184,7 +184,7 @@ class ContentService(ContentServicer):
                 on_disk = request.ref  # the write belongs to a pull, not to a client
             if not store.content.abort(on_disk):
                 raise IngestLockedError(f"write {request.ref!r} is going on", hint="end it first")
-            store.metadata.forget_ingest(space.owner, on_disk)
+            store.metadata.namespaces.forget_ingest(space.owner, on_disk)
             return Empty()
 
         return await once_unlocked(lambda: self._workers.quick(_work))

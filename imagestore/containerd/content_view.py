@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, IntegrityError, PreconditionError
-from imagestore.metadata.namespace_api import HOME, ContentRecord, proxy_owner
-from imagestore.metadata.records import lease_key
+from imagestore.metadata.records import HOME, ContentRecord, lease_key, proxy_owner
 from imagestore.store import garbage
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class ContentView:
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
         """A blob that the owner sees, or None."""
-        record = store.metadata.content_record(self.owner, digest)
+        record = store.metadata.namespaces.content_record(self.owner, digest)
         return record if record is not None and store.content.exists(digest) else None
 
     def get(self, store: ImageStore, digest: Digest) -> ContentRecord:
@@ -76,7 +75,7 @@ class ContentView:
 
     def all(self, store: ImageStore) -> list[ContentRecord]:
         """Every blob that the owner sees, ordered by digest."""
-        records = store.metadata.content_records(self.owner)
+        records = store.metadata.namespaces.content_records(self.owner)
         return [record for record in records if _is_there(store, record.digest)]
 
     def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
@@ -85,13 +84,13 @@ class ContentView:
         Raises:
             InvalidInputError: one is too long.
         """
-        store.metadata.label_record(self.owner, digest, labels)
+        store.metadata.namespaces.label_record(self.owner, digest, labels)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
         """Let the owner forget a blob, whose file goes with a collection; say whether that has something to do."""
         if self.find(store, digest) is None:
             return False
-        return store.metadata.forget_record(self.owner, digest)
+        return store.metadata.namespaces.forget_record(self.owner, digest)
 
     def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
         """One unfinished write under the owner's name for it, or None."""
@@ -127,13 +126,13 @@ class HomeContentView(ContentView):
             info = store.content.info(digest)
         except ContentNotFoundError:
             return None
-        if not store.metadata.is_home(digest):
+        if not store.metadata.namespaces.is_home(digest):
             return None
         return self._record(store, digest, info.size, info.modified_at)
 
     def all(self, store: ImageStore) -> list[ContentRecord]:
         """Every blob that isn't only another namespace's."""
-        foreign = store.metadata.foreign_content()
+        foreign = store.metadata.namespaces.foreign_content()
         found = sorted(store.content.walk(), key=lambda info: info.digest)
         return [
             self._record(store, info.digest, info.size, info.modified_at)
@@ -143,16 +142,16 @@ class HomeContentView(ContentView):
 
     def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
         """Replace the labels that the store itself goes by."""
-        store.metadata.label_content(digest, labels)
+        store.metadata.graph.label_content(digest, labels)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
         """Unlike containerd's, an image's content can't be taken from under it."""
         if self.find(store, digest) is None:
             return False
         with store.metadata.exclusive():
-            store.metadata.forget_record(self.owner, digest)
-            store.metadata.label_content(digest, {})
-            if store.metadata.is_kept_at_home(digest):
+            store.metadata.namespaces.forget_record(self.owner, digest)
+            store.metadata.graph.label_content(digest, {})
+            if store.metadata.graph.is_kept_at_home(digest):
                 raise PreconditionError(
                     f"content {digest} is held by an image or a lease", hint="remove that; 'imagestore why' names it"
                 )
@@ -161,7 +160,7 @@ class HomeContentView(ContentView):
 
     @staticmethod
     def _record(store: ImageStore, digest: Digest, size: int, modified_at: float) -> ContentRecord:
-        labels = store.metadata.content_labels(digest)
+        labels = store.metadata.graph.content_labels(digest)
         return ContentRecord(digest, size, labels, modified_at, modified_at)
 
 
@@ -185,22 +184,22 @@ class ProxyContentView(ContentView):
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
         """A blob of the store, claimed: found here, containerd doesn't fetch it, and never says that it uses it."""
-        record = store.metadata.content_record(self.owner, digest)
+        record = store.metadata.namespaces.content_record(self.owner, digest)
         try:
             size = store.content.info(digest).size
         except ContentNotFoundError:
             return None
         if record is not None:
             return record
-        store.metadata.record_content(self.owner, digest, size)
+        store.metadata.namespaces.record_content(self.owner, digest, size)
         if not store.content.exists(digest):  # collected between the look and the claim
-            store.metadata.forget_record(self.owner, digest)
+            store.metadata.namespaces.forget_record(self.owner, digest)
             return None
-        return store.metadata.content_record(self.owner, digest)
+        return store.metadata.namespaces.content_record(self.owner, digest)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
         """Its collector says that the blob goes: at once, unless something else holds it."""
-        if not store.metadata.forget_record(self.owner, digest):
+        if not store.metadata.namespaces.forget_record(self.owner, digest):
             return False
         garbage.sweep(store.metadata, store.content, [str(digest)]).check()
         return True

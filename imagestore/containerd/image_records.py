@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import imagestore.platforms as platforms
 from imagestore.errors import ImageNotFoundError, InvalidInputError
-from imagestore.metadata.namespace_api import HOME, NamedImage, image_name
+from imagestore.metadata.records import HOME, NamedImage, image_name
 from imagestore.oci.gc_labels import checked
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ def _own_labels(record: ImageRecord) -> dict[str, str]:
 def find(store: ImageStore, name: str) -> HandlerImage | None:
     """The record that goes by a name, or None."""
     default = store.config.default_handler
-    record = store.metadata.get_image(name, default)
+    record = store.metadata.images.get(name, default)
     if record is not None:
         return project(record, default)
     before, at, after = name.rpartition("@")
     # A handler's name may have an @ in it, but a caller's may have any number of them.
     while at and len(after) <= _LONGEST_HANDLER:
         if after and after != default:
-            record = store.metadata.get_image(before, after)
+            record = store.metadata.images.get(before, after)
             if record is not None:
                 return project(record, default)
         before, at, rest = before.rpartition("@")
@@ -94,7 +94,7 @@ def find(store: ImageStore, name: str) -> HandlerImage | None:
 def image(store: ImageStore, namespace: str, name: str) -> NamedImage | None:
     """What goes by a name in a namespace: a record's image, else a client's, or None."""
     record = find(store, name) if namespace == HOME else None
-    return record.image if record is not None else store.metadata.named_image(namespace, name)
+    return record.image if record is not None else store.metadata.named_images.get(namespace, name)
 
 
 def existing_image(store: ImageStore, namespace: str, name: str) -> NamedImage:
@@ -114,7 +114,7 @@ def existing_image(store: ImageStore, namespace: str, name: str) -> NamedImage:
 
 def all_images(store: ImageStore) -> list[HandlerImage]:
     """Every record as an image."""
-    return [project(record, store.config.default_handler) for record in store.metadata.find_images()]
+    return [project(record, store.config.default_handler) for record in store.metadata.images.find()]
 
 
 def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str], *, may_unpin: bool) -> None:
@@ -136,9 +136,9 @@ def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str], *
                 f"image {found.image.name!r}: label {key} is the store's own", hint="it says what the record is"
             )
     record, is_pinned = found.record, is_pinned_by(labels)
-    store.metadata.put_image(replace(record, labels=record_labels(labels), is_pinned=is_pinned), {})
+    store.metadata.images.put(replace(record, labels=record_labels(labels), is_pinned=is_pinned), {})
     if record.is_pinned and not is_pinned and may_unpin:
-        store.metadata.pin_images([(record.reference, record.handler)], is_pinned=False)
+        store.metadata.images.pin([(record.reference, record.handler)], is_pinned=False)
 
 
 def is_pinned_by(labels: Mapping[str, str]) -> bool:

@@ -24,7 +24,7 @@ from imagestore.errors import (
     PreconditionError,
     StoreBusyError,
 )
-from imagestore.metadata.namespace_api import HOME
+from imagestore.metadata.records import HOME
 from imagestore.oci.gc_labels import checked
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from imagestore.containerd.image_records import HandlerImage
     from imagestore.errors import ImageStoreError
-    from imagestore.metadata.namespace_api import NamedImage
+    from imagestore.metadata.records import NamedImage
     from imagestore.oci.digest import Digest
     from imagestore.store.image_store import ImageStore
     from imagestore.store.pull.present import PresentImage
@@ -69,7 +69,7 @@ def held_with(store: ImageStore, image: NamedImage) -> tuple[Digest, ...]:
     """What an image of an index keeps besides its target: what it kept, and what records have of that index."""
     if image.target.kind is not Kind.INDEX:
         return ()
-    return tuple(dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)]))
+    return tuple(dict.fromkeys([*image.also_keeps, *store.metadata.named_images.kept_with(image.target.digest)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class RecordUpdate:
                     raise _unmovable(before, look.error)
                 return before
             if record is not None and not is_moved and record.record.wanted == look.present.record.wanted:
-                self.store.metadata.remove_named_image(HOME, name)  # as it would be if it were made now
+                self.store.metadata.named_images.remove(HOME, name)  # as it would be if it were made now
                 return before
             try:
                 self._put(look.present, after, record)
@@ -166,8 +166,8 @@ class RecordUpdate:
             created_at=image.created_at,
         )
         if was_pinned and not is_pinned:
-            metadata.pin_images([(stored.reference, stored.handler)], is_pinned=False)
-        metadata.remove_named_image(HOME, image.name)
+            metadata.images.pin([(stored.reference, stored.handler)], is_pinned=False)
+        metadata.named_images.remove(HOME, image.name)
 
 
 def _unmovable(image: NamedImage, error: ImageStoreError | None) -> ImageStoreError:

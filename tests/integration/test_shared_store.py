@@ -132,7 +132,7 @@ class TestMachines:
         with shared_place.open() as store:
             with pytest.raises(ImageStoreError):
                 store.pull(name, cancel=token, observer=cancel)
-            assert list(store.metadata.leases()) == []
+            assert list(store.metadata.leases.find()) == []
             store.pull(name)
             assert store.check().faults == ()
 
@@ -226,11 +226,11 @@ class TestOpening:
 
     def test_what_a_newer_version_took_over_is_not_written(self, shared_place: SharedPlace) -> None:
         with shared_place.open() as store:
-            store.metadata.create_lease("before", lifetime_seconds=60)
+            store.metadata.leases.create("before", lifetime_seconds=60)
             with psycopg.connect(shared_place.url, autocommit=True) as db:
                 db.execute("UPDATE imagestore_version SET version = version + 1")
             with pytest.raises(StoreCorruptError, match="newer"):
-                store.metadata.create_lease("after", lifetime_seconds=60)
+                store.metadata.leases.create("after", lifetime_seconds=60)
 
     def test_many_that_make_it_at_once_make_one(self, shared_place: SharedPlace) -> None:
         with ThreadPoolExecutor(8) as threads:

@@ -1,9 +1,8 @@
 """Connections and transactions of a shared store.
 
 READ COMMITTED. A thread in a transaction has a connection of its own until the end; inner transactions join the outer
-one. Everybody who changes something holds a lock of the store together with the others; ``exclusive()`` holds it alone.
-A sweep holds it together with the others: rows that it locks, and the order of its statements, make it safe (see
-``protocol``).
+one. Every transaction that changes something holds the store's advisory lock shared; ``exclusive()`` holds it alone. A
+sweep holds it shared too: rows that it locks, and the order of its statements, make it safe (see ``protocol``).
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class _Transaction(threading.local):
     """A thread's transaction."""
 
     connection: Connection | None = None
-    #: Content whose rows a sweep of this thread has locked, and so may delete.
+    #: See PostgresDatabase.locked.
     locked: frozenset[str] | None = None
     after_commit: list[Callable[[], None]]
 
@@ -84,7 +83,6 @@ class PostgresDatabase:
 
     def __init__(self, url: str, *, scope: str, is_making: bool = True) -> None:
         self._scope = checked_scope(scope)
-        self._url = url
         address = DatabaseAddress(url)
         #: For messages.
         self.name = address.name
@@ -134,32 +132,20 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def recording(self, keys: Collection[tuple[str, str]]) -> Iterator[None]:
-        """A transaction for putting the records of these (reference, handler): nobody else puts one of them meanwhile.
+        """A transaction for putting the records of these (reference, handler), which excludes others that put them.
 
-        Others go on beside it; rows of content that were looked at in it stay by their locks.
+        Other writers go on. Content that was found in it stays, because its rows are locked.
         """
         names = sorted({f"{self._scope}\n{reference}" for reference, _ in keys})
         with self.writing() as db:
-            # In order, so that nobody waits for each other.
+            # In order, so that transactions don't deadlock.
             lock = "SELECT pg_advisory_xact_lock(%s, hashtext(name)) FROM unnest(%s::text[]) AS given(name)"
             db.execute(lock, (_NAMES_LOCK, names))
             yield
 
     @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold the store's lock alone, so that no lease and no record can appear; commits at the end."""
-        with self.transaction(is_alone=True):
-            yield
-
-    @contextlib.contextmanager
-    def transient(self) -> Iterator[None]:
-        """A transaction; a crash of the server ends no work of its clients, so it is as durable as any."""
-        with self.writing():
-            yield
-
-    @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """One short step of a long work."""
+        """One short step of a long work; in it, a sweep deletes only rows that it has locked."""
         with self.writing():
             is_outer = self._current.locked is None
             if is_outer:
@@ -169,18 +155,6 @@ class PostgresDatabase:
             finally:
                 if is_outer:
                     self._current.locked = None
-
-    def is_awaited(self) -> bool:
-        """False: those who wait are in the server's queue, and get their turn when a batch ends."""
-        return False
-
-    def give_way(self) -> None:
-        """Nothing: the server's queue is fair."""
-
-    @property
-    def is_unchanging(self) -> bool:
-        """False: other machines can change the store although this one is refused."""
-        return False
 
     @property
     def is_in_transaction(self) -> bool:
@@ -221,8 +195,8 @@ class PostgresDatabase:
                 yield db
 
     @contextlib.contextmanager
-    def _whole_store(self) -> Iterator[Connection]:
-        """As reading(), for what takes long in a large store."""
+    def reading_long(self) -> Iterator[Connection]:
+        """As reading(), for a statement that takes long in a large store."""
         with self.reading() as db:
             if not isinstance(db, LimitedConnection):
                 raise TypeError(f"expected a connection of this module, got {type(db)}")
@@ -233,9 +207,9 @@ class PostgresDatabase:
                 db.limit_seconds = None
 
     @contextlib.contextmanager
-    def _snapshot(self) -> Iterator[Connection]:
-        """Several reads that see one state, of the whole store perhaps."""
-        with self._whole_store() as db:
+    def snapshot(self) -> Iterator[Connection]:
+        """Several reads that see one state; they may take long."""
+        with self.reading_long() as db:
             if self._current.connection is not None:
                 yield db
                 return
@@ -361,19 +335,32 @@ class PostgresDatabase:
         return f"{self.settings()}; {connection.lock(is_alone=is_alone)}; {schema.ASK_VERSION}"
 
     def deletable(self, texts: Sequence[str]) -> Sequence[str]:
-        """Those contents that this thread may delete: in a sweep, those whose rows it has locked."""
-        locked = self._current.locked
-        return texts if locked is None else [text for text in texts if text in locked]
+        """The contents that this thread may delete: in a sweep, those whose rows it has locked."""
+        return texts if self.locked is None else [text for text in texts if text in self.locked]
 
-    def _after_commit(self, work: Callable[[], None]) -> None:
-        """Do something when the transaction of this thread is committed; at once where there is none."""
+    @property
+    def locked(self) -> frozenset[str] | None:
+        """Contents whose rows a sweep of this thread has locked, and so may delete; None outside a sweep."""
+        return self._current.locked
+
+    def add_locked(self, texts: Collection[str]) -> None:
+        """Note rows that a sweep of this thread has locked."""
+        self._current.locked = (self._current.locked or frozenset()).union(texts)
+
+    def after_commit(self, work: Callable[[], None]) -> None:
+        """Call this when this thread's transaction is committed; at once outside of one."""
         if self._current.connection is None:
             work()
         else:
             self._current.after_commit.append(work)
 
     @contextlib.contextmanager
-    def _damage_named(self) -> Iterator[None]:
+    def naming_damage(self) -> Iterator[None]:
+        """Report rows that can't be parsed as damage of this database.
+
+        Raises:
+            StoreCorruptError: a record can't be read.
+        """
         try:
             yield
         except (ValueError, KeyError, TypeError) as error:

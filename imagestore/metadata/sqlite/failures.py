@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sqlite3
@@ -18,6 +19,7 @@ from imagestore.errors import (
 from imagestore.metadata.sqlite import location
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -138,3 +140,18 @@ class Translated:
         if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY):
             return location.refusal(self._database)
         return None
+
+
+@contextlib.contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Report rows that can't be parsed as damage of a database.
+
+    Raises:
+        StoreCorruptError: a record can't be read.
+    """
+    try:
+        yield
+    except UnicodeEncodeError:
+        raise  # of the question, not of the records
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorruptError(f"{path}: a record can't be read: {error}", hint=CORRUPT_HINT) from error

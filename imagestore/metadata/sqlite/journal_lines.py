@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from imagestore.metadata import image_rows
+from imagestore.metadata import rows
 from imagestore.oci import gc_labels
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ def committed_number(line: bytes) -> int:
 
 def put(number: int, record: ImageRecord) -> str:
     """A record that is there."""
-    values = image_rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
-    return json.dumps({"number": number, "put": [*values, json.dumps([str(digest) for digest in record.roots])]})
+    return json.dumps(
+        {"number": number, "put": [*rows.image_values(record), json.dumps([str(digest) for digest in record.roots])]}
+    )
 
 
 def remove(number: int, key: tuple[str, str]) -> str:

@@ -7,7 +7,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from imagestore.metadata import image_rows
+from imagestore.metadata import rows
 from imagestore.metadata.records import ImageRecord, Lease
 from imagestore.oci import gc_labels
 from imagestore.oci.digest import Digest
@@ -304,7 +304,7 @@ def _number(value: Any) -> int:
 def _parsed(entry: Any) -> _Line:
     number, is_committed = _number(entry["number"]), entry.get("committed") is True
     if "put" in entry:
-        return _Line(number, image_rows.checked(image_rows.to_record(entry["put"])), is_committed)
+        return _Line(number, rows.checked_image(rows.image_record(entry["put"])), is_committed)
     if "announced" in entry:
         return _Line(number, _parsed(entry["announced"]).value, is_committed=False, is_announced=True)
     if "remove" in entry:

@@ -1,4 +1,11 @@
-"""Opening the database file: where it is reached, how it is tuned, and how its schema becomes today's."""
+"""Opening the database file: whether it can be written, connections and forks, tuning, and migration.
+
+SQLite must not be carried across a fork (https://www.sqlite.org/howtocorrupt.html, section 2.6). It notes for each
+process which POSIX locks it has; a child inherits the notes and none of the locks (fcntl(2)). With a connection of its
+own the child would rely on locks that it doesn't have: another process, the last one to close the database as far as
+the locks say, deletes the log, and with it what the child commits. So open connections are noted here, with the process
+that opened them: a child neither uses nor closes them, and opens none itself while it has inherited any.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +19,6 @@ from imagestore.errors import StoreBusyError, StoreError, StoreFullError, StoreR
 from imagestore.metadata.sqlite import location, schema
 from imagestore.metadata.sqlite.failures import FULL_HINT
 from imagestore.metadata.sqlite.fairness import BUSY_SECONDS
-from imagestore.metadata.sqlite.forks import HINT, OwnConnection
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
@@ -20,6 +26,9 @@ if TYPE_CHECKING:
 
 #: So long may the log get before a commit has to bring it home; long work does that apart, when no writer waits.
 LOG_PAGES: Final = 6000
+# The first checkpoint copies nearly all of the log, each further one what was added during the last.
+_LOG_TRIES: Final = 4
+_FORK_HINT: Final = "open stores after the fork, or start the process anew (multiprocessing: 'spawn' or 'forkserver')"
 
 
 class DatabaseAccess:
@@ -169,7 +178,7 @@ class Opened:
         if self.is_inherited:
             raise StoreError(
                 f"{self._path}: this store was opened before the process forked",
-                hint=HINT,
+                hint=_FORK_HINT,
             )
 
     def check_file(self) -> None:
@@ -194,6 +203,69 @@ class Opened:
             return self._file is not None and os.path.samestat(os.stat(self._path), self._file)
         except OSError:
             return False
+
+
+class OwnConnection:
+    """A connection to a database, closed by the process that opened it and by no other.
+
+    Args:
+        path: the database.
+        address: of it, as a URI.
+        busy_seconds: how long to wait for locks.
+        cached_statements: how many are kept.
+
+    Attributes:
+        connection: for any thread, without transactions that weren't begun.
+
+    Raises:
+        StoreError: this process inherited connections.
+        sqlite3.Error: it can't be opened.
+    """
+
+    def __init__(self, path: Path, address: str, *, busy_seconds: float, cached_statements: int = 128) -> None:
+        refuse_in_child(path)
+        self._process = os.getpid()
+        # Before SQLite begins: another thread may fork in the middle of it.
+        _open[self] = self._process
+        try:
+            self.connection = sqlite3.connect(
+                address,
+                timeout=busy_seconds,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=True,
+                cached_statements=cached_statements,
+            )
+        except BaseException:
+            del _open[self]
+            raise
+        # Python closes what it frees, also when it ends, and a child must not. A connection that one of its own
+        # functions refers to is freed only behind its close().
+        connection = self.connection
+        connection.create_function("imagestore_connection", 0, lambda: id(connection))
+
+    def close(self) -> None:
+        """Close it, unless another process opened it; may be called again."""
+        if self._process == os.getpid():
+            self.connection.close()
+            _open.pop(self, None)
+
+
+#: What isn't closed, with the number of the process that opened it.
+_open: dict[OwnConnection, int] = {}
+
+
+def refuse_in_child(path: Path) -> None:
+    """Refuse to open a database in a process that was forked while its parent had one open.
+
+    Raises:
+        StoreError: this is one.
+    """
+    process = os.getpid()
+    if any(each != process for each in list(_open.values())):
+        raise StoreError(
+            f"{path}: can't be opened here: this process was forked while a store was open", hint=_FORK_HINT
+        )
 
 
 def connect(path: Path, address: str) -> OwnConnection:
@@ -226,3 +298,16 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
             db.execute(statement)
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {schema.CURRENT}")
+
+
+def checkpoint(db: sqlite3.Connection) -> None:
+    """Copy the log's pages into the database.
+
+    A log restarts only when all of it is copied and no reader has an older state of it. So what others added in the
+    meantime is copied too, else the log would grow as long as there are other writers.
+    """
+    pages = -1
+    for _ in range(_LOG_TRIES):
+        before, (_, pages, _) = pages, db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if pages == before:
+            break

@@ -64,7 +64,7 @@ class StoredReferrers:
             ContentNotFoundError, IntegrityError: one was damaged from outside.
             StoreError: the labels can't be read.
         """
-        labels = self._metadata.content_labels(subject)
+        labels = self._metadata.graph.content_labels(subject)
         if _LOOKED_FOR not in labels:
             name = self._reference
             raise InvalidInputError(
@@ -129,7 +129,7 @@ def keep_referrers(
         with metadata.exclusive():
             confirm(content, everything, what=str(reference))
             for digest, labels in _labels(subjects, found).items():
-                metadata.label_content(digest, {**metadata.content_labels(digest), **labels})
+                metadata.graph.label_content(digest, {**metadata.graph.content_labels(digest), **labels})
 
 
 def _labels(subjects: Collection[Digest], found: Sequence[Referrer]) -> dict[Digest, dict[str, str]]:

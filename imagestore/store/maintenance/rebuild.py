@@ -139,9 +139,9 @@ def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
             if is_reindexing and not metadata.reindex():
                 return False
             # Only they know what is no digest.
-            for record in metadata.find_images():
+            for record in metadata.images.find():
                 for digest in record.roots:
-                    metadata.own_children(digest)
+                    metadata.graph.own_children(digest)
             return not metadata.damage()
         except StoreCorruptError:
             return False

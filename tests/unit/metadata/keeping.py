@@ -31,9 +31,9 @@ A, B, C, D = (digest(name) for name in "abcd")
 def kept(store: SqliteMetadataStore, names: Iterable[Digest] = (A, B, C, D)) -> set[Digest]:
     """What a collection would spare; the question that it asks again before it deletes must agree."""
     names = list(names)
-    garbage = set(map(Digest.parse, store.garbage(map(str, names))))
-    assert set(map(Digest.parse, store.unheld(list(map(str, names))))) == garbage & set(names)
-    assert not store.keeps_nothing() or set(names) <= garbage
+    garbage = set(map(Digest.parse, store.graph.garbage(map(str, names))))
+    assert set(map(Digest.parse, store.graph.unheld(list(map(str, names))))) == garbage & set(names)
+    assert not store.graph.keeps_nothing() or set(names) <= garbage
     return set(names) - garbage
 
 

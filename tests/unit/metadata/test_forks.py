@@ -135,14 +135,14 @@ child = os.fork()
 if child:
     os.read(has_opened[0], 1)
     store = SqliteMetadataStore(path)
-    store.create_lease("a parent's", lifetime_seconds=60)
+    store.leases.create("a parent's", lifetime_seconds=60)
     store.close()
     os.write(has_closed[1], b"x")
     sys.exit(os.waitpid(child, 0)[1])
 own = SqliteMetadataStore(path)
 os.write(has_opened[1], b"x")
 os.read(has_closed[0], 1)
-own.create_lease("a child's", lifetime_seconds=60)
+own.leases.create("a child's", lifetime_seconds=60)
 os._exit(0)  # dies with the store open
 """
 
@@ -159,7 +159,7 @@ def test_a_child_opens_nothing_while_its_parent_has_a_store_open(tmp_path: Path,
     """Its commits would be lost as soon as its parent closes: SQLite believes that the child has locks."""
     store = SqliteMetadataStore(tmp_path / "metadata.db")
     SqliteMetadataStore(tmp_path / "other.db").close()
-    store.create_lease("a parent's", lifetime_seconds=60)
+    store.leases.create("a parent's", lifetime_seconds=60)
 
     def work(generations: int = generations) -> bool:
         if generations > 1:
@@ -175,7 +175,7 @@ def test_a_child_opens_nothing_while_its_parent_has_a_store_open(tmp_path: Path,
         return True
 
     assert in_child(work)()
-    store.create_lease("behind the child's end", lifetime_seconds=60)
+    store.leases.create("behind the child's end", lifetime_seconds=60)
     store.close()
     assert leases(tmp_path / "metadata.db") == ["a parent's", "behind the child's end"]
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as again:
@@ -193,7 +193,7 @@ gc.collect()
 child = os.fork()
 if child:
     sys.exit(os.waitpid(child, 0)[1])
-SqliteMetadataStore(path).create_lease("a child's", lifetime_seconds=60)
+SqliteMetadataStore(path).leases.create("a child's", lifetime_seconds=60)
 """
 
 
@@ -222,11 +222,11 @@ def test_a_store_that_could_not_be_opened_keeps_no_child_from_opening_one(tmp_pa
 def test_a_parent_goes_on_after_a_fork(tmp_path: Path) -> None:
     store = SqliteMetadataStore(tmp_path / "metadata.db")
     with store.exclusive():
-        store.create_lease("a", lifetime_seconds=60)
+        store.leases.create("a", lifetime_seconds=60)
         assert in_child(lambda: True)()
-        store.create_lease("b", lifetime_seconds=60)
+        store.leases.create("b", lifetime_seconds=60)
     assert in_child(lambda: True)()
-    store.create_lease("c", lifetime_seconds=60)
+    store.leases.create("c", lifetime_seconds=60)
     assert leases(tmp_path / "metadata.db") == ["a", "b", "c"]
     store.close()
 
@@ -275,7 +275,7 @@ import os, signal, sys
 from pathlib import Path
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 store = SqliteMetadataStore(Path(sys.argv[1]))
-store.create_lease(sys.argv[2], lifetime_seconds=60)
+store.leases.create(sys.argv[2], lifetime_seconds=60)
 if sys.argv[3:]:
     os.kill(os.getpid(), signal.SIGKILL)
 store.close()

@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
     with node(root, images) as here:
         for name in images:
             here.store.pull(name, runtime_handler="kata")
-        here.store.metadata.create_lease("lasting", lifetime_seconds=1e9, content=[LEASED])
+        here.store.metadata.leases.create("lasting", lifetime_seconds=1e9, content=[LEASED])
     return root
 
 
@@ -36,18 +36,18 @@ def change(store: ImageStore, how: str) -> None:
     elif how == "many":
         store.delete_each([OTHER, "nothing:1"], runtime_handler="kata")
     elif how == "all":
-        store.metadata.create_lease("work", lifetime_seconds=60, content=[i.digest for i in store.content.walk()])
+        store.metadata.leases.create("work", lifetime_seconds=60, content=[i.digest for i in store.content.walk()])
         store.delete_each([PYTHON, OTHER, THIRD], runtime_handler="kata")
     elif how == "release":
-        store.metadata.delete_lease("lasting")
+        store.metadata.leases.delete("lasting")
     else:
-        store.metadata.unlease_content("lasting", [LEASED])
+        store.metadata.leases.remove_content("lasting", [LEASED])
 
 
 def state(root: Path) -> tuple[set[str], dict[str, int]]:
     with ImageStore(root) as store:
-        lasting = [lease.id for lease in store.metadata.leases() if lease.id == "lasting"]
-        leased = {each: len(store.metadata.leased_content(each)) for each in lasting}
+        lasting = [lease.id for lease in store.metadata.leases.find() if lease.id == "lasting"]
+        leased = {each: len(store.metadata.leases.content(each)) for each in lasting}
         return {image.reference for image in store.list()}, leased
 
 
@@ -61,7 +61,7 @@ def test_a_removal_that_dies_before_its_line_does_not_come_back(
         change(store, how)
     expected = state(root)
     with ImageStore(root) as store:  # any change that follows
-        store.metadata.create_lease("another", lifetime_seconds=1e9)
+        store.metadata.leases.create("another", lifetime_seconds=1e9)
     damage_database(root)
     rebuild(root)
     assert state(root) == expected
@@ -94,7 +94,7 @@ def test_a_removal_that_dies_before_its_commit_is_none(root: Path, how: str, is_
         except ZeroDivisionError:
             pass
         if is_followed:
-            store.metadata.create_lease("another", lifetime_seconds=1e9)
+            store.metadata.leases.create("another", lifetime_seconds=1e9)
     damage_database(root)
     rebuild(root)
     assert state(root) == expected
