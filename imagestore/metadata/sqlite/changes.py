@@ -15,6 +15,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreCorruptError
+from imagestore.metadata.sqlite import journal_lines as lines
 from imagestore.metadata.sqlite.opening import OwnConnection
 from imagestore.metadata.sqlite.schema import COPIED
 
@@ -45,7 +46,7 @@ class ChangeLog:
         self._has_begun = False
         self._is_checked = is_rebuilding
         self._put_number = 0
-        self._after_commit: list[Callable[[], None]] = []
+        self._after_commit: list[str] = []
 
     def overtaken(self, db: sqlite3.Connection) -> str:
         """Why this database is older than its journal; empty when they agree.
@@ -103,13 +104,13 @@ class ChangeLog:
         return int(number)
 
     def _begin(self, last: int, announced: Callable[[int], Iterable[str]] | None) -> None:
-        begin = None if self._has_begun else last
         if announced is not None:
             with contextlib.suppress(OSError):
-                self._journal.announce(last + 1, announced(last + 1), begin=begin)
+                entries = [lines.announced(last + 1, entry) for entry in announced(last + 1)]
+                self._journal.append(entries if self._has_begun else [lines.begin(last), *entries])
                 self._has_begun = True
         if not self._has_begun:
-            self._journal.begin(last)
+            self._journal.append([lines.begin(last)])
             self._has_begun = True
 
     def last(self, db: sqlite3.Connection) -> int:
@@ -117,23 +118,34 @@ class ChangeLog:
         (number,) = db.execute("SELECT value FROM counter WHERE name = 'generation'").fetchone()
         return int(number)
 
-    def after_commit(self, write: Callable[[], None]) -> None:
-        """Write to the journal when this transaction is committed."""
-        self._after_commit.append(write)
+    def put(self, db: sqlite3.Connection, entries: Callable[[int], Iterable[str]]) -> None:
+        """Number a change and write its lines, before its commit.
+
+        Raises:
+            OSError: the journal can't be written.
+        """
+        self._journal.append(entries(self.number(db)))
+
+    def remove(self, db: sqlite3.Connection, entries: Callable[[int], Iterable[str]]) -> None:
+        """Number a change and announce its lines, which follow after its commit."""
+        self.after_commit(entries(self.number(db, entries)))
+
+    def after_commit(self, entries: Iterable[str]) -> None:
+        """Write lines when this transaction is committed."""
+        self._after_commit.extend(entries)
 
     def committed(self) -> None:
         """The transaction was committed: write what waited for that."""
-        waiting, self._after_commit = self._after_commit, []
-        for write in waiting:
-            self.write(write)
         if self._put_number:
             # Else an older database in its place, that lacks just this change, couldn't be told from this one.
-            self.write(lambda: self._journal.commit(self._put_number))
+            self.after_commit([lines.committed(self._put_number)])
+        if self._after_commit:
+            self.write(self._after_commit)
 
-    def write(self, write: Callable[[], None]) -> None:
-        """Write to the journal what is committed already; a failure is only logged."""
+    def write(self, entries: Iterable[str]) -> None:
+        """Write lines of what is committed already; a failure is only logged."""
         try:
-            write()
+            self._journal.append(entries)
         except OSError as error:
             # Rebuilds expect a journal that knows too much (0011).
             log.warning("%s: the journal lacks lines of a committed change: %s", self._journal.path, error)

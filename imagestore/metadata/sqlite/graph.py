@@ -16,6 +16,7 @@ from imagestore.metadata import rows
 from imagestore.metadata.marking import climb, in_order, mark
 from imagestore.metadata.records import HOME
 from imagestore.metadata.sqlite import integrity
+from imagestore.metadata.sqlite import journal_lines as lines
 from imagestore.metadata.sqlite.failures import CORRUPT_HINT, naming_damage
 from imagestore.metadata.sqlite.images import insert_edges
 from imagestore.metadata.sqlite.named_images import IS_ALIVE
@@ -146,12 +147,12 @@ class SqliteGraph:
         self, db: sqlite3.Connection, digest: Digest, before: Mapping[str, str], after: Mapping[str, str]
     ) -> None:
         """What is added is in the journal before the commit, what is removed after it."""
-        journal = self._database.journal
-        number = self._database.changes.number(db)
+        changes = self._database.changes
+        number = changes.number(db)
         if not after.items() <= before.items():
-            journal.put_labels(number, digest, {**before, **after})
+            self._database.journal.append([lines.labels(number, digest, {**before, **after})])
         if not before.items() <= after.items():
-            self._database.changes.after_commit(lambda: journal.put_labels(number, digest, after, is_committed=True))
+            changes.after_commit([lines.labels(number, digest, after, is_committed=True)])
 
     def all_labels(self, db: sqlite3.Connection) -> Iterator[tuple[Digest, dict[str, str]]]:
         """The labels of all content that a connection sees."""

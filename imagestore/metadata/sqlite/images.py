@@ -17,7 +17,7 @@ from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from imagestore.metadata.records import ImageRecord
     from imagestore.metadata.sqlite.database import Database
@@ -48,6 +48,7 @@ class SqliteImages:
 
     def __init__(self, database: Database, leases: SqliteLeases) -> None:
         self._database = database
+        self._changes = database.changes
         self._leases = leases
 
     def put(
@@ -72,7 +73,7 @@ class SqliteImages:
                 stored.append(self._put(db, record, created_at))
                 insert_edges(db, edges)
             if stored:
-                self._note_put(db, stored)
+                self._changes.put(db, lambda number: [lines.put(number, record) for record in stored])
         return tuple(stored)
 
     def _put(self, db: sqlite3.Connection, record: ImageRecord, created_at: float | None) -> ImageRecord:
@@ -92,9 +93,6 @@ class SqliteImages:
         held = [(*key, position, *each) for position, each in enumerate(rows.image_roots(record))]
         db.executemany("INSERT INTO image_root VALUES (?, ?, ?, ?, ?)", held)
         return stored
-
-    def _note_put(self, db: sqlite3.Connection, records: Sequence[ImageRecord]) -> None:
-        self._database.journal.put(self._database.changes.number(db), records)
 
     def get(self, reference: str, handler: str) -> ImageRecord | None:
         """One record."""
@@ -199,7 +197,7 @@ class SqliteImages:
             found = db.execute(query, (most + 1,)).fetchall()
             if len(found) > most:
                 return None
-            number = self._database.changes.last(db)
+            number = self._changes.last(db)
             # Of the table, not of its index: that may lack some.
             roots = {text for (text,) in db.execute("SELECT digest FROM image_root WHERE reference >= ''")}
         return Everything(number, found, list(roots))
@@ -214,13 +212,13 @@ class SqliteImages:
         with self._database.removing_without_foreign_keys() as db:
             (pages,) = db.execute("PRAGMA page_count").fetchone()
             hidden = db.execute("SELECT 1 FROM named_image WHERE namespace = ? LIMIT 1", (HOME,)).fetchone()
-            if pages > _MOST_PAGES or hidden or self._database.changes.last(db) != known.number:
+            if pages > _MOST_PAGES or hidden or self._changes.last(db) != known.number:
                 return False
             db.execute("DELETE FROM image_root")
             db.execute("DELETE FROM image")
-            number = self._database.changes.number(db, lambda number: [lines.remove_all(number)])
+            number = self._changes.number(db, lambda number: [lines.remove_all(number)])
         # Thousands of lines; writers that wait for the lock needn't wait for them.
-        self._database.changes.write(lambda: self._database.journal.remove(number, known.keys))
+        self._changes.write(lines.remove(number, key) for key in known.keys)
         return True
 
     def drop(self, keys: Collection[tuple[str, str]]) -> list[str]:
@@ -237,25 +235,21 @@ class SqliteImages:
                 for text in roots:
                     digests.check(text)
             db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
-            self._note_removal(db, tuple(keys))
+            self._changes.remove(db, lambda number: [lines.remove(number, key) for key in keys])
         return roots
 
     def remove(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
         """Remove records in one transaction; return those that existed."""
-        removed = []
+        removed = {}
         with self._database.removing() as db:
             for key in keys:
                 record = self.get(*key)
                 if record is not None:
                     db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
-                    removed.append(record)
+                    removed[key] = record
             if removed:
-                self._note_removal(db, [(record.reference, record.handler) for record in removed])
-        return removed
-
-    def _note_removal(self, db: sqlite3.Connection, keys: Collection[tuple[str, str]]) -> None:
-        number = self._database.changes.number(db, lambda number: [lines.remove(number, key) for key in keys])
-        self._database.changes.after_commit(lambda: self._database.journal.remove(number, keys))
+                self._changes.remove(db, lambda number: [lines.remove(number, key) for key in removed])
+        return [*removed.values()]
 
     def pin(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
         """Pin or unpin records by (reference, handler); return those that exist, as they are now."""
@@ -267,7 +261,7 @@ class SqliteImages:
                 if record is not None:
                     changed.append(record)
             if changed:
-                self._note_put(db, changed)
+                self._changes.put(db, lambda number: [lines.put(number, record) for record in changed])
             return changed
 
     def touch(self, reference: str, handler: str) -> None:

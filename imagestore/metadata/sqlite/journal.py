@@ -52,88 +52,12 @@ class RecordJournal:
         """The journal of a database."""
         return cls(database.with_name(JOURNAL))
 
-    def begin(self, number: int) -> None:
-        """Say with which number the last committed change ended; inside a transaction, before its first change.
+    def append(self, entries: Iterable[str]) -> None:
+        """Add lines, which ``journal_lines`` writes: what is put before its commit, what is removed after it.
 
         Raises:
             OSError: the file can't be written.
         """
-        self._append([lines.begin(number)])
-
-    def announce(self, number: int, entries: Iterable[str], *, begin: int | None) -> None:
-        """Note what will be noted after the commit, with the transaction's begin unless that is None; inside it.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        first = [] if begin is None else [lines.begin(begin)]
-        self._append([*first, *(lines.announced(number, entry) for entry in entries)])
-
-    def commit(self, number: int) -> None:
-        """Say that a change was committed; after its commit.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.committed(number)])
-
-    def put(self, number: int, records: Iterable[ImageRecord]) -> None:
-        """Add records; inside the transaction that puts them.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.put(number, record) for record in records])
-
-    def remove(self, number: int, keys: Iterable[tuple[str, str]]) -> None:
-        """Note removals; after the commit of the transaction that numbered them.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.remove(number, key) for key in keys])
-
-    def put_labels(self, number: int, digest: Digest, labels: Mapping[str, str], *, is_committed: bool = False) -> None:
-        """Note the labels that content has now; inside the transaction, or after its commit.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.labels(number, digest, labels, is_committed=is_committed)])
-
-    def put_lease(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
-        """Note a lease and what it lists now; inside the transaction.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append(lines.whole_lease(number, lease, content))
-
-    def put_leased(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
-        """Note what a lease lists besides what it listed before; inside the transaction.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append(lines.leased(number, lease, part) for part in lines.parts(content))
-
-    def unlease(self, number: int, lease_id: str, content: Collection[Digest]) -> None:
-        """Note what a lease lists no more; after the commit.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append(lines.unleased(number, lease_id, part) for part in lines.parts(content))
-
-    def release(self, number: int, lease_id: str) -> None:
-        """Note that a lease is gone; after the commit.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.release(number, lease_id)])
-
-    def _append(self, entries: Iterable[str]) -> None:
         # A line break first: what a full disk cut off must not spoil the next entry.
         data = "".join(f"\n{entry}" for entry in entries).encode()
         descriptor = self._open_shared()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +33,6 @@ class SqliteLeases:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._journal = database.journal
         self._changes = database.changes
 
     def create(
@@ -68,7 +66,7 @@ class SqliteLeases:
     def renew(self, lease_id: str, *, lifetime_seconds: float) -> None:
         """Set a lease's end to now plus its lifetime, and remove a gc.expire label."""
         with self._database.writing() as db:
-            was_lasting = bool(self._lasting(lease_id))
+            was_lasting = self._lasting(lease_id)
             end = self._database.clock() + lifetime_seconds
             # A label that names an earlier end would say what is no longer true.
             query = "UPDATE lease SET expires_at = ?, labels = json_remove(labels, ?) WHERE id = ? AND expires_at > ?"
@@ -82,9 +80,10 @@ class SqliteLeases:
         """Add content to a lease, before looking whether it is present."""
         with self._database.writing() as db:
             _check_lease(db, lease_id)
-            if _list(db, lease_id, digests):
-                for lease in self._lasting(lease_id):
-                    self._journal.put_leased(self._changes.number(db), lease, digests)
+            if _list(db, lease_id, digests) and (lease := self._lasting(lease_id)):
+                self._changes.put(
+                    db, lambda number: [lines.leased(number, lease, part) for part in lines.parts(digests)]
+                )
 
     def content(self, lease_id: str) -> tuple[Digest, ...]:
         """The content that a lease lists."""
@@ -99,11 +98,10 @@ class SqliteLeases:
             _check_lease(db, lease_id)
             pairs = [(lease_id, str(digest)) for digest in digests]
             db.executemany("DELETE FROM lease_content WHERE lease = ? AND digest = ?", pairs)
-            for lease in self._lasting(lease_id):
-                number = self._changes.number(
+            if self._lasting(lease_id):
+                self._changes.remove(
                     db, lambda number: [lines.unleased(number, lease_id, part) for part in lines.parts(digests)]
                 )
-                self._changes.after_commit(functools.partial(self._journal.unlease, number, lease.id, tuple(digests)))
 
     def add_image(self, lease_id: str, name: str, handler: str) -> None:
         """Add the name of an image, which need not exist, to a lease; see the port."""
@@ -163,18 +161,17 @@ class SqliteLeases:
             listed = db.execute("SELECT digest FROM lease_content WHERE lease = ? ORDER BY digest", (lease.id,))
             yield lease, tuple(Digest.parse(text) for (text,) in listed.fetchall())
 
-    def _lasting(self, lease_id: str) -> list[Lease]:
-        return self._found("id = ? AND expires_at - created_at > ?", lease_id, LASTING_SECONDS)
+    def _lasting(self, lease_id: str) -> Lease | None:
+        return next(iter(self._found("id = ? AND expires_at - created_at > ?", lease_id, LASTING_SECONDS)), None)
 
     def _note(self, db: sqlite3.Connection, lease_id: str) -> None:
         """Write a lasting lease to the journal; those of running work are lost with a damaged database."""
-        for lease in self._lasting(lease_id):
-            self._journal.put_lease(self._changes.number(db), lease, self.content(lease_id))
+        if lease := self._lasting(lease_id):
+            self._changes.put(db, lambda number: lines.whole_lease(number, lease, self.content(lease_id)))
 
     def _note_end(self, db: sqlite3.Connection, lease_id: str) -> None:
         """Tell the journal that a lease is gone, or no longer a lasting one."""
-        number = self._changes.number(db, lambda number: [lines.release(number, lease_id)])
-        self._changes.after_commit(functools.partial(self._journal.release, number, lease_id))
+        self._changes.remove(db, lambda number: [lines.release(number, lease_id)])
 
     def expire(self) -> int:
         """Delete expired leases: end them for good, then what they list in batches, then themselves."""

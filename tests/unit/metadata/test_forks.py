@@ -22,6 +22,7 @@ import pytest
 import imagestore
 from imagestore.errors import StoreError
 from imagestore.metadata.sqlite import journal as journal_module
+from imagestore.metadata.sqlite import journal_lines
 from imagestore.metadata.sqlite.fairness import WriteQueue
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
@@ -63,7 +64,7 @@ def test_a_child_forked_in_an_append_does_not_stop_the_journal_from_being_shorte
 ) -> None:
     journal = RecordJournal(tmp_path / "records.jsonl")
     monkeypatch.setattr(journal_module, "reach", lambda name: child.fork() if name == "journal-append" else None)
-    journal.release(1, "lease")
+    journal.append([journal_lines.release(1, "lease")])
     monkeypatch.undo()
     with journal.prepared(1, (), (), ()) as prepared:
         assert prepared is not None
@@ -74,9 +75,9 @@ def test_a_child_forked_in_an_exchange_does_not_hold_up_who_appends(
     tmp_path: Path, child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = RecordJournal(tmp_path / "records.jsonl")
-    journal.release(1, "lease")
+    journal.append([journal_lines.release(1, "lease")])
     other = RecordJournal(tmp_path / "records.jsonl")
-    appending = threading.Thread(target=lambda: other.release(2, "lease"), daemon=True)
+    appending = threading.Thread(target=lambda: other.append([journal_lines.release(2, "lease")]), daemon=True)
 
     def reach(name: str) -> None:
         if name == "journal-rename":
@@ -97,13 +98,13 @@ def test_a_child_forked_while_a_journal_is_prepared_does_not_lock_the_new_one(
     tmp_path: Path, child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = RecordJournal(tmp_path / "records.jsonl")
-    journal.release(1, "lease")
+    journal.append([journal_lines.release(1, "lease")])
     monkeypatch.setattr(journal_module, "reach", lambda name: child.fork() if name == "journal-sync" else None)
     with journal.prepared(1, (), (), ()) as prepared:
         assert prepared is not None
         assert journal.exchange(prepared, journal.size())
     monkeypatch.undo()
-    appending = threading.Thread(target=lambda: journal.release(2, "lease"), daemon=True)
+    appending = threading.Thread(target=lambda: journal.append([journal_lines.release(2, "lease")]), daemon=True)
     appending.start()
     appending.join(60)
     assert not appending.is_alive()

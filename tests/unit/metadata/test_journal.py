@@ -167,7 +167,7 @@ def test_a_new_journal_is_synced_with_all_its_lines(
 def test_a_journal_without_changes_still_tells_the_last_number(tmp_path: Path) -> None:
     """Changes that a rebuilt database numbered below it would count as committed before they are."""
     journal = RecordJournal(tmp_path / "records.jsonl")
-    journal.begin(7)
+    journal.append([journal_lines.begin(7)])
     assert journal.read().last_number == 7
 
 
@@ -263,9 +263,9 @@ def test_a_removal_noted_late_cuts_only_what_was_before_it(tmp_path: Path, store
     store.images.put(record(), {})
     journal = RecordJournal(tmp_path / "records.jsonl")
     again = store.images.put(record(root=B), {})
-    journal.remove(1, [(again.reference, again.handler)])
+    journal.append([journal_lines.remove(1, (again.reference, again.handler))])
     assert restorable(store) == ([[again]], 0)
-    journal.remove(2, [(again.reference, again.handler)])
+    journal.append([journal_lines.remove(2, (again.reference, again.handler))])
     assert restorable(store) == ([], 0)
 
 

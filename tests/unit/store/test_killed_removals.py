@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from imagestore import Digest, ImageStore
+from imagestore.metadata.sqlite.changes import ChangeLog
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
@@ -56,8 +58,7 @@ def test_a_removal_that_dies_before_its_line_does_not_come_back(
     root: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     with monkeypatch.context() as patch, ImageStore(root) as store:
-        for name in ("remove", "release", "unlease"):
-            patch.setattr(RecordJournal, name, lambda *_: None)
+        patch.setattr(ChangeLog, "write", lambda *_: None)
         change(store, how)
     expected = state(root)
     with ImageStore(root) as store:  # any change that follows
@@ -73,8 +74,7 @@ def test_a_whole_database_gets_nothing_back_that_was_removed(
 ) -> None:
     """It says itself that the last change was committed."""
     with monkeypatch.context() as patch, ImageStore(root) as store:
-        for name in ("remove", "release", "unlease"):
-            patch.setattr(RecordJournal, name, lambda *_: None)
+        patch.setattr(ChangeLog, "write", lambda *_: None)
         change(store, how)
     expected = state(root)
     report = rebuild(root)
@@ -103,10 +103,15 @@ def test_a_removal_that_dies_before_its_commit_is_none(root: Path, how: str, is_
 def test_a_journal_with_room_for_nothing_but_a_transactions_begin_is_no_reason_to_keep_an_image(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    append = RecordJournal.append
 
-    monkeypatch.setattr(RecordJournal, "announce", refuse)
+    def refuse_announced(journal: RecordJournal, entries: Iterable[str]) -> None:
+        listed = list(entries)
+        if any("announced" in entry for entry in listed):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(journal, listed)
+
+    monkeypatch.setattr(RecordJournal, "append", refuse_announced)
     with ImageStore(root) as store:
         change(store, "remove")
     damage_database(root)

@@ -11,6 +11,7 @@ import pytest
 
 from imagestore import ImageStore
 from imagestore.errors import StoreError
+from imagestore.metadata.sqlite import journal_lines
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
@@ -239,5 +240,5 @@ def test_lines_of_a_transaction_that_died_are_not_added_to_a_whole_database(root
         (record,) = [image.record for image in store.list(name=OTHER)]
         store.remove(OTHER, runtime_handler="kata")
         number = RecordJournal.beside(root / "metadata.db").committed() + 1
-        RecordJournal.beside(root / "metadata.db").put(number, [record])
+        RecordJournal.beside(root / "metadata.db").append([journal_lines.put(number, record)])
     assert rebuild(root).restored == ()

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -151,12 +151,17 @@ def test_the_journal_knows_what_went(tmp_path: Path) -> None:
 def test_a_removal_that_the_journal_cannot_take_is_a_removal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    append = RecordJournal.append
+
+    def refuse_removals(journal: RecordJournal, entries: Iterable[str]) -> None:
+        listed = list(entries)
+        if any('"remove"' in entry and "announced" not in entry for entry in listed):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(journal, listed)
 
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.images.put_many([(record("one", "runc", 0), {})])
-        monkeypatch.setattr(RecordJournal, "remove", refuse)
+        monkeypatch.setattr(RecordJournal, "append", refuse_removals)
         assert len(metadata.images.remove([("docker.io/library/one:latest", "runc")])) == 1
         assert list(metadata.images.find()) == []
     assert "the journal lacks lines of a committed change" in caplog.text

@@ -30,6 +30,7 @@ from imagestore.errors import (
     StoreError,
 )
 from imagestore.metadata.records import HOME
+from imagestore.metadata.sqlite import journal_lines
 from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.metadata.sqlite.location import JOURNAL
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
@@ -565,7 +566,7 @@ def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open
 def test_a_journal_line_that_came_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, real = RecordJournal(tmp_path / "records.jsonl"), os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data)[:7]))
-    journal.put_labels(1, Digest.of(b"x"), {"key": "value"})
+    journal.append([journal_lines.labels(1, Digest.of(b"x"), {"key": "value"})])
     monkeypatch.undo()
     found = journal.read()
     assert (found.labels, found.unreadable) == ({Digest.of(b"x"): {"key": "value"}}, 0)
@@ -603,7 +604,7 @@ def test_another_programs_database_is_not_rebuilt_over(tmp_path: Path) -> None:
     with pytest.raises(StoreCorruptError, match="another program's"):
         rebuild(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["metadata.db"]
-    RecordJournal.beside(tmp_path / "metadata.db").put_labels(1, Digest.of(b"x"), {"key": "value"})
+    RecordJournal.beside(tmp_path / "metadata.db").append([journal_lines.labels(1, Digest.of(b"x"), {"key": "value"})])
     (tmp_path / "content" / "blobs" / "sha256").mkdir(parents=True)
     (tmp_path / "content" / "blobs" / "sha256" / ("0" * 64)).touch()
     assert rebuild(tmp_path).kept_as == tmp_path / "metadata.db.damaged-1"
