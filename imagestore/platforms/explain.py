@@ -68,12 +68,12 @@ REFUSALS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A matcher's answer with its reason. Equal answers are equal, however their sentences came about.
+    """A matcher's answer with its reason. Two are equal when their sentences are.
 
     Attributes:
         matched: the answer.
         rule: identifier of the rule that decided, one of :class:`Rule`.
-        said: the sentence, or what makes it: an index has hundreds of entries, and few reasons are read.
+        said: the sentence, or a function that writes it: of hundreds of entries few reasons are read.
 
     >>> Explanation(False, Rule.OS, "os linux ≠ windows").reason
     'os linux ≠ windows'
@@ -215,9 +215,7 @@ def _also(accepted: Fallbacks) -> str:
 
 def _names(host_build: int, image_build: int) -> str:
     """The builds' names in brackets, where they are known."""
-    from imagestore.platforms.windows import name_of  # seldom needed: a table of its own
-
-    host, image = name_of(host_build), name_of(image_build)
+    host, image = windows.name_of(host_build), windows.name_of(image_build)
     if host_build == image_build:
         return f" ({host})" if host else ""
     parts = [f"image {image}" if image else "", f"wanted {host}" if host else ""]
