@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 
     from imagestore.metadata.postgres.connection import Connection
 
-#: Seconds since 1970 by the server's clock: the only one that leases are judged by.
+#: Seconds since 1970 by the server's clock, which alone decides when leases expire.
 NOW: Final = "extract(epoch FROM statement_timestamp())::double precision"
-#: Of one process; each costs the server a process.
+#: Connections of one process; each costs the server a process.
 _MOST_CONNECTIONS: Final = 16
 CONNECT_SECONDS: Final = 10.0
 #: A statement that reads the whole store.
 _WHOLE_STORE_SECONDS: Final = 600.0
 LOCK_LIMIT: Final = "15s"
-#: For an answer to nothing, before a connection is used.
+#: For the check of a connection before it is used.
 CHECK_SECONDS: Final = 5.0
-#: Of connections; a pooler takes no options. Compiling the question what is kept takes seconds, answering it
-#: milliseconds. A look locks rows, and needn't wait for the disk; transactions have the server's own setting back.
-#: The server notices within half a minute that this machine is gone, and lets go of its locks.
+#: Options of connections, which a pooler doesn't take. JIT-compiling the query for what is kept takes seconds, running
+#: it milliseconds. A look locks rows and needn't wait for the disk; transactions restore the server's own setting.
+#: Within half a minute the server notices that this machine is gone, and releases its locks.
 _OPTIONS: Final = (
     "-c jit=off -c synchronous_commit=off -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5"
     " -c tcp_keepalives_count=3 -c tcp_user_timeout=25000"
 )
-#: Between two statements of a transaction; a process that is suspended holds up the others no longer.
+#: Longest pause between two statements of a transaction, so that a suspended process doesn't block the others.
 _IDLE_LIMIT: Final = "60s"
-#: Since when a call that failed isn't tried again on another connection: it waited for a server that stands still.
+#: A call that failed after so long waited for a server that doesn't answer; it isn't tried on another connection.
 _AT_ONCE_SECONDS: Final = 2.0
-#: After a server couldn't be reached it isn't asked again for so long, so that calls don't pile up.
+#: After a server couldn't be reached, calls fail at once for so long, so that they don't pile up.
 AWAY_SECONDS: Final = 2.0
-#: Locks of names, beside their hashes.
+#: First key of the advisory locks of names; their hash is the second.
 _NAMES_LOCK: Final = 0x696D6773
 
 
@@ -68,12 +68,12 @@ class _Transaction(threading.local):
 
 
 class PostgresDatabase:
-    """A database of its own for the stores that share content; its tables are made when missing.
+    """A database for the stores that share content, used for nothing else.
 
     Args:
         url: ``postgresql://...``; see DatabaseAddress.
-        scope: which store's images and leases are meant.
-        is_making: make the tables where there are none.
+        scope: the store whose images and leases are meant.
+        is_making: create the tables if there are none.
 
     Raises:
         ConfigError: no such database, the address can't be read, or psycopg isn't installed.
@@ -91,9 +91,9 @@ class PostgresDatabase:
         self._away_until = 0.0
         self._current = _Transaction()
         with Translated(self.name), LimitedConnection.connect(**self._plain()) as db:
-            #: Told by the database to all that open it.
+            #: Stored in the database, the same for all that open it.
             self.id = schema.prepare(db, self.name, is_making=is_making)
-            #: A pooler is between us and the server, which may give each transaction another session.
+            #: Whether a pooler may give each transaction another session.
             self.is_pooled = connection.is_pooled(db)
             self._commit_mode = connection.commit_mode(db)
         self._pool = psycopg_pool.ConnectionPool(
@@ -102,22 +102,22 @@ class PostgresDatabase:
             min_size=0,
             max_size=_MOST_CONNECTIONS,
             max_idle=60.0,
-            # Else it tries ever more seldom, and isn't there for minutes after the server is.
+            # Else its backoff keeps it away for minutes after the server is back.
             reconnect_timeout=CONNECT_SECONDS / 2,
             num_workers=1,
             name="imagestore",
             open=True,
         )
-        # A store that wasn't closed is closed when it goes away.
+        # A store that isn't closed explicitly is closed when it is garbage-collected.
         weakref.finalize(self, _close, self._pool, self._process)
 
     @property
     def scope(self) -> str:
-        """Which store's images and leases are meant."""
+        """The store whose images and leases are meant."""
         return self._scope
 
     def connect(self) -> LimitedConnection:
-        """A connection apart from the pool, that commits each statement; for locks of a session and for listening."""
+        """A connection outside of the pool in autocommit mode, for session locks and LISTEN."""
         return LimitedConnection.connect(**self._arguments())
 
     def _plain(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class PostgresDatabase:
 
     def _arguments(self) -> dict[str, Any]:
         found = self._plain()
-        # Behind a pooler the next transaction may meet a session without what was prepared in this one.
+        # Behind a pooler the next transaction may get a session without this one's prepared statements.
         if self.is_pooled:
             return {**found, "prepare_threshold": None}
         return {**found, "options": f"{found.get('options', '')} {_OPTIONS}".strip()}
@@ -225,14 +225,14 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def transaction(self, *, is_alone: bool) -> Iterator[Connection]:
-        """A transaction that holds the store's lock, alone or together with others; inner ones join the outer.
+        """A transaction that holds the store's lock, exclusive or shared; inner ones join the outer.
 
         Args:
-            is_alone: so that nobody else changes anything until it ends.
+            is_alone: take the lock exclusively, so that nothing else changes until it ends.
 
         Raises:
             StoreCorruptError: a newer version has changed the tables.
-            StoreError: the server can't be asked, or doesn't commit.
+            StoreError: the server can't be reached, or doesn't commit.
         """
         self.check_process()
         current = self._current
@@ -258,16 +258,12 @@ class PostgresDatabase:
             work()
 
     def begun(self, stack: contextlib.ExitStack, prologue: str) -> tuple[Connection, tuple[Any, ...] | None]:
-        """A connection in a transaction, both until the stack ends.
+        """A connection in a transaction, both until the stack ends: committed, or rolled back after an exception.
 
-        A restarted server leaves dead connections in the pool. What was lost with one is nothing yet.
-
-        Args:
-            stack: ends the transaction: it is committed, or after an exception rolled back.
-            prologue: statements that begin with BEGIN, sent in one round trip, as ``Connection.transaction()`` can't.
+        A restarted server leaves dead connections in the pool: a prologue that fails on one is sent on the next.
 
         Returns:
-            The connection, and the first row of the prologue's last statement.
+            The connection, and the first row of the last statement of the prologue; see connection.transaction().
         """
         for _ in range(_MOST_CONNECTIONS):
             db: LimitedConnection | None = None
@@ -297,7 +293,7 @@ class PostgresDatabase:
         return time.monotonic() - began >= _AT_ONCE_SECONDS
 
     def _note_away(self, began: float) -> None:
-        """A call failed; where it had waited for the server, others needn't wait too."""
+        """A call failed. If it had waited for the server, others needn't wait too."""
         if self._has_waited(began):
             self._away_until = time.monotonic() + AWAY_SECONDS
 
@@ -323,7 +319,7 @@ class PostgresDatabase:
         raise psycopg.OperationalError("connections are lost as soon as they are made")
 
     def settings(self) -> str:
-        """Statements for the begin of every transaction."""
+        """Statements with which every transaction begins."""
         isolation = "READ COMMITTED" if RULES.read_committed else "REPEATABLE READ"
         return (
             f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
