@@ -32,7 +32,7 @@ class ImageRecords(Protocol):
         Args:
             record: its times are the store's.
             edges: what its manifests point at.
-            created_at: seconds since 1970, for a new record; by default now.
+            created_at: seconds since 1970, for a new record, 0 too; by default the record's, or now if that is 0.
 
         Returns:
             The record as stored.
