@@ -27,8 +27,20 @@ Later = Callable[[], AbstractContextManager[MetadataStore]]
 def record(reference: str = NAME, handler: str = "runc", *, manifest: Digest = A, config: Digest = B) -> ImageRecord:
     """An image of one manifest with its config."""
     target = Descriptor(OCI_MANIFEST, manifest, 10)
-    platform = Platform("linux", "amd64")
-    return ImageRecord(reference, handler, target, target, config, platform, "linux/amd64", (manifest,), 20)
+    platform = Platform("windows", "amd64", "", "10.0.17763.1", ("win32k",))
+    return ImageRecord(
+        reference,
+        handler,
+        target,
+        target,
+        config,
+        platform,
+        "windows(10.0.17763)/amd64",
+        (manifest,),
+        20,
+        labels={"k": "v"},
+        warnings=("odd",),
+    )
 
 
 def kept(metadata: MetadataStore, digests: Collection[Digest] = ALL) -> set[Digest]:
@@ -47,6 +59,7 @@ class MetadataContract:
     def test_records_by_reference_and_handler(self, metadata: MetadataStore, later: Later) -> None:
         stored = metadata.images.put(record(), {A: [B]})
         assert 0 < stored.created_at <= stored.updated_at
+        assert stored == replace(record(), created_at=stored.created_at, updated_at=stored.updated_at)
         other = metadata.images.put(record(handler="kata", manifest=C, config=D), {C: [D]})
         assert metadata.images.get(NAME, "runc") == stored
         assert metadata.images.get(NAME, "kata") == other
@@ -57,12 +70,14 @@ class MetadataContract:
             assert again.images.find() == [other, stored]
 
     def test_replacing_keeps_the_first_time(self, metadata: MetadataStore) -> None:
-        first = metadata.images.put(record(), {})
+        first = metadata.images.put(record(), {A: [B]})
         moved = metadata.images.put(record(manifest=C), {C: [B]})
         assert moved.created_at == first.created_at
         assert moved.updated_at >= first.updated_at
         assert metadata.images.find_by_root(A) == []
         assert metadata.images.find_by_root(C) == [moved]
+        assert metadata.images.find() == [moved]
+        assert kept(metadata) == {B, C}
 
     def test_finding(self, metadata: MetadataStore) -> None:
         stored = metadata.images.put_many(
@@ -92,6 +107,7 @@ class MetadataContract:
         stored = metadata.images.put(record(), {A: [B]})
         metadata.images.put(record(handler="kata"), {})
         assert metadata.images.remove([(NAME, "runc"), (NAME, "none")]) == [stored]
+        assert metadata.images.remove([(NAME, "runc")]) == []
         assert kept(metadata) == {A, B}
         assert metadata.images.drop([(NAME, "kata")]) == [str(A)]
         assert kept(metadata) == set()
@@ -116,6 +132,7 @@ class MetadataContract:
         assert metadata.graph.own_children(B) == (C,)
         assert metadata.graph.parents(C) == (B,)
         assert metadata.graph.children_of([str(A), str(D)]) == {str(A): [str(B)]}
+        assert metadata.graph.edges_as_written() == {str(A): [str(B)], str(B): [str(C)], str(C): [str(A)]}
         metadata.graph.put_edges({B: []})
         assert kept(metadata) == {A, B}
         metadata.graph.forget_content([str(C)])
@@ -147,11 +164,13 @@ class MetadataContract:
         for use in (
             lambda: metadata.leases.renew("none", lifetime_seconds=60),
             lambda: metadata.leases.content("none"),
+            lambda: metadata.leases.add_content("none", [A]),
             lambda: metadata.leases.remove_content("none", [A]),
         ):
-            with pytest.raises(LeaseNotFoundError):
+            with pytest.raises(LeaseNotFoundError, match="'none'"):
                 use()
         assert metadata.leases.delete("one")
+        assert not metadata.leases.delete("one")
         assert metadata.leases.get("one") is None
 
     def test_a_flat_lease_keeps_what_it_lists(self, metadata: MetadataStore) -> None:

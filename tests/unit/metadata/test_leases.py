@@ -8,21 +8,12 @@ from pathlib import Path
 import pytest
 
 from imagestore import Digest
-from imagestore.errors import AlreadyExistsError, LeaseNotFoundError
+from imagestore.errors import LeaseNotFoundError
 from imagestore.metadata.records import lease_key
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.unit.metadata.keeping import Clock
 
 A, B = (Digest.of(name) for name in (b"a", b"b"))
-
-
-def test_releasing_says_whether_the_lease_was_there(store: SqliteMetadataStore) -> None:
-    assert not store.leases.delete("none")
-    store.leases.create("l", lifetime_seconds=60)
-    with pytest.raises(AlreadyExistsError):
-        store.leases.create("l", lifetime_seconds=60)
-    assert store.leases.delete("l")
-    assert not store.leases.delete("l")
 
 
 def test_a_lease_of_running_work_costs_no_line_of_the_journal(store: SqliteMetadataStore, tmp_path: Path) -> None:

@@ -11,15 +11,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import (
-    AlreadyExistsError,
-    LeaseNotFoundError,
     StoreCorruptError,
     StoreError,
     StoreFullError,
@@ -34,7 +31,6 @@ from imagestore.metadata.sqlite.schema import CURRENT
 from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.util.disk_reserve import BALLAST_BYTES
-from tests.support.embedded import edges_of
 from tests.support.locks import locks_on
 from tests.unit.metadata.keeping import Clock, digest
 
@@ -66,60 +62,6 @@ def edges(image: str = "config") -> dict[Digest, list[Digest]]:
     return {digest(f"manifest {image}"): [digest(image), digest("layer")]}
 
 
-def test_a_record_comes_back_as_it_was_put(store: SqliteMetadataStore, clock: Clock) -> None:
-    stored = store.images.put(record(), edges())
-    assert stored == replace(record(), created_at=clock.now, updated_at=clock.now)
-    assert store.images.get("registry.example/a:1", "runc") == stored
-    assert store.images.get("registry.example/a:1", "kata") is None
-
-
-def test_one_reference_has_a_record_for_each_handler(store: SqliteMetadataStore) -> None:
-    store.images.put(record(handler="runc", image="one"), edges("one"))
-    store.images.put(record(handler="kata", image="two"), edges("two"))
-    assert [(each.handler, each.image_id) for each in store.images.find()] == [
-        ("kata", digest("two")),
-        ("runc", digest("one")),
-    ]
-
-
-def test_replacing_a_record_keeps_when_it_was_made(store: SqliteMetadataStore, clock: Clock) -> None:
-    first = store.images.put(record(image="one"), edges("one"))
-    clock.now += 60
-    second = store.images.put(record(image="two"), edges("two"))
-    assert (second.created_at, second.updated_at) == (first.created_at, first.updated_at + 60)
-    assert [each.image_id for each in store.images.find()] == [digest("two")]
-    assert kept(store) == {digest("index"), digest("manifest two"), digest("two"), digest("layer")}
-
-
-def test_records_are_found_by_each_condition(store: SqliteMetadataStore) -> None:
-    store.images.put(record("registry.example/a:1", "runc", "one"), {})
-    store.images.put(record("registry.example/a:2", "runc", "one"), {})
-    store.images.put(record("registry.example/a:1", "kata", "two"), {})
-    assert len(store.images.find(reference="registry.example/a:1")) == 2
-    assert len(store.images.find(handler="runc")) == 2
-    assert len(store.images.find(image_id_prefix=str(digest("one")))) == 2
-    assert len(store.images.find(image_id_prefix=str(digest("one"))[:15], handler="kata")) == 0
-    assert len(store.images.find_by_root(digest("index"))) == 3
-    assert len(store.images.find_by_root(digest("manifest two"))) == 1
-
-
-def test_removal_returns_what_was_there(store: SqliteMetadataStore) -> None:
-    stored = store.images.put(record(), edges())
-    key = (stored.reference, stored.handler)
-    assert store.images.remove([key, ("nothing", "runc")]) == [stored]
-    assert store.images.remove([key]) == []
-    assert kept(store) == set()
-
-
-def test_edges_lead_from_manifests_to_children(store: SqliteMetadataStore) -> None:
-    store.images.put(record(), edges())
-    parent = digest("manifest config")
-    assert set(store.graph.own_children(parent)) == {digest("config"), digest("layer")}
-    assert set(edges_of(store)[parent]) == {digest("config"), digest("layer")}
-    store.graph.forget_content([str(parent)])
-    assert edges_of(store) == {}
-
-
 def test_a_lease_holds_content_until_released_or_expired(store: SqliteMetadataStore, clock: Clock) -> None:
     store.leases.create("pull-1", lifetime_seconds=100)
     store.leases.add_content("pull-1", [digest("a"), digest("b")])
@@ -134,32 +76,6 @@ def test_a_lease_holds_content_until_released_or_expired(store: SqliteMetadataSt
     assert kept(store) == set()
     assert store.expire() == 1
     assert list(store.leases.find()) == []
-
-
-def test_missing_leases_are_named(store: SqliteMetadataStore) -> None:
-    with pytest.raises(LeaseNotFoundError, match="'gone'"):
-        store.leases.add_content("gone", [digest("a")])
-    with pytest.raises(LeaseNotFoundError):
-        store.leases.renew("gone", lifetime_seconds=1)
-    assert not store.leases.delete("gone")
-
-
-def test_a_lease_id_is_taken_once(store: SqliteMetadataStore) -> None:
-    store.leases.create("x", lifetime_seconds=1)
-    with pytest.raises(AlreadyExistsError):
-        store.leases.create("x", lifetime_seconds=1)
-
-
-def test_a_failed_transaction_changes_nothing(store: SqliteMetadataStore) -> None:
-    def fail_inside() -> None:
-        with store.exclusive():
-            store.images.put(record(), edges())
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        fail_inside()
-    assert store.images.find() == []
-    assert edges_of(store) == {}
 
 
 def test_records_outlive_the_process(tmp_path: Path, store: SqliteMetadataStore) -> None:
