@@ -75,7 +75,7 @@ class Matcher(Protocol):
 
 
 class _BaseMatcher:
-    """What all matchers share: the tests of the wanted platforms, and the questions asked of them."""
+    """Answers from the tests of the wanted platforms, without an order."""
 
     __slots__ = ("_requirements",)
 
@@ -89,7 +89,7 @@ class _BaseMatcher:
 
     def match(self, platform: Platform, /) -> bool:
         """Whether the platform fits one of the wanted ones."""
-        # a loop, not any(): this is asked for every entry of every index
+        # a loop, not any(): this runs for every entry of every index
         for requirement in self._requirements:  # noqa: SIM110
             if requirement.position(platform) is not None:
                 return True

@@ -4,8 +4,8 @@ A version is ``major.minor.build[.revision]``. The build names the release, the 
 update. A container under process isolation shares the host's kernel, so its build must fit it:
 
 * below build 20348 (Server 2022) only the host's own build runs;
-* from 20348 on the kernel interface is stable, and images run back to the long-term release before the host's own
-  generation (floor) and up to the host's build.
+* from 20348 on the kernel interface is stable: images run from the long-term release before the host's own generation
+  (the floor) up to the host's build.
 
 A container under Hyper-V isolation brings its own kernel: any build up to the host's runs.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 _LOG_CHANGES: Final = 2000
 _LOG_CHANGES_AWAITED: Final = 250
 #: The hint where even removals lack space.
-_OTHERWISE: Final = "free space on this disk by other means first"
+_FULL_HINT: Final = "free space on this disk by other means first"
 
 
 class _CallersError(Exception):
@@ -42,13 +41,13 @@ class _CallersError(Exception):
 
 
 class Database:
-    """One file, made when missing. Call open() before anything else.
+    """One file, created when missing. Call open() before anything else.
 
     Args:
         path: the database, on a local disk. The journal of records lies next to it.
         clock: seconds since 1970.
         file_system: returns what kind of file system a folder is on.
-        is_rebuilding: make an empty database although the journal knows records.
+        is_rebuilding: create an empty database although the journal knows records.
 
     Attributes:
         ballast: space for removals on a full disk.
@@ -64,9 +63,9 @@ class Database:
         self,
         path: Path,
         *,
-        clock: Callable[[], float] = time.time,
-        file_system: Callable[[Path], str] = location.file_system,
-        is_rebuilding: bool = False,
+        clock: Callable[[], float],
+        file_system: Callable[[Path], str],
+        is_rebuilding: bool,
     ) -> None:
         location.refuse_network(path, file_system(path.parent))
         self.path = path
@@ -83,16 +82,8 @@ class Database:
         self._is_closed = False
         self._changes_in_log = 0
 
-    def open(self, *, is_freeing: bool = True, on_making: Callable[[], None] | None = None) -> None:
-        """Open the file, and create or migrate its tables.
-
-        Args:
-            is_freeing: on a disk too full to open it, release the ballast; else it can only be read there.
-            on_making: called in the transaction that creates the tables, which only one process ever does.
-
-        Raises:
-            StoreError: it can't be opened, is damaged, or was written by a newer version.
-        """
+    def open(self, *, is_freeing: bool, on_making: Callable[[], None] | None) -> None:
+        """Open the file, and create or migrate its tables; arguments and errors are SqliteMetadataStore's."""
         try:
             self._connect(on_making)
         except StoreFullError:
@@ -105,7 +96,7 @@ class Database:
             try:
                 self._connect(on_making)
             except StoreFullError as error:
-                raise StoreFullError(str(error), hint=_OTHERWISE) from error
+                raise StoreFullError(str(error), hint=_FULL_HINT) from error
         except StoreReadOnlyError:
             if self.access.is_read_only or not self.access.is_unchanging():
                 raise
@@ -252,8 +243,7 @@ class Database:
     ) -> Iterator[sqlite3.Connection]:
         """A snapshot for reads of the whole store, that blocks neither threads nor processes.
 
-        Args:
-            before: called with the connection before the snapshot is taken.
+        ``before`` is called with the connection before the snapshot is taken.
         """
         self.opened.check_process()
         if self.is_writing():  # uncommitted changes of this thread are visible only here
@@ -337,7 +327,7 @@ class Database:
             # A quota, which can't be seen before. The next try has room.
             if not self.ballast.release():
                 # The ballast is used up already, by us or by what fills the disk.
-                raise StoreFullError(str(error), hint=_OTHERWISE) from error
+                raise StoreFullError(str(error), hint=_FULL_HINT) from error
             raise
 
     @contextlib.contextmanager
@@ -367,10 +357,9 @@ class Database:
 
     @contextlib.contextmanager
     def relaxed(self, *, log_pages: int = LOG_PAGES) -> Iterator[sqlite3.Connection]:
-        """A write transaction that isn't synced by itself; inside another one simply a part of it.
+        """A write transaction that isn't synced by itself; inside another one a part of it.
 
-        Args:
-            log_pages: length of the log at which its commit checkpoints; 0: never.
+        Its commit checkpoints a log of so many pages; 0: never.
         """
         self.opened.check_process()
         with self._locked():

@@ -64,15 +64,15 @@ _IS_ROOT: Final = (
 )
 _BELOW_ROOTS: Final = (
     f"SELECT child FROM edge WHERE parent IN ({_DEEP_ROOTS})"  # noqa: S608 - constants
-    # Of labels there are few, and mostly none; then the roots aren't read again.
+    # There are few labels, mostly none; then the roots aren't read again.
     f" UNION ALL SELECT child FROM label_edge WHERE parent IN ({_DEEP_ROOTS})"
 )
-#: What edges or labels start from, unless it is a root that isn't looked for in vain.
+#: What edges or labels start from, except roots.
 _INNER: Final = (
     f"SELECT DISTINCT parent FROM edge e WHERE NOT ({_IS_ROOT.format('e.parent')})"  # noqa: S608 - constants
     f" UNION SELECT digest FROM content_label d WHERE NOT ({_IS_ROOT.format('d.digest')})"
 )
-#: Those of some digests that are roots, leased or pointed at: what may be held. The others certainly aren't.
+#: Those of some digests that are roots, leased or pointed at, and so may be held. The others certainly aren't.
 _SUSPECTS: Final = (
     f"SELECT value FROM json_each(:texts) WHERE {_IS_ROOT.format('value')}"  # noqa: S608 - constants
     " OR EXISTS (SELECT 1 FROM lease_content l JOIN lease ON l.lease = lease.id"
@@ -82,7 +82,7 @@ _SUSPECTS: Final = (
     " OR EXISTS (SELECT 1 FROM namespace_content WHERE digest = value)"
 )
 
-#: Leases that keep whatever there is, of any namespace.
+#: Leases that keep all content, of any namespace.
 _KEEPS_ALL: Final = (
     f"SELECT id FROM lease WHERE namespace = '{HOME}'"  # noqa: S608 - constants
     f" AND json_type(labels, '$.\"{gc_labels.KEEP_ALL}\"') IS NOT NULL"
@@ -90,7 +90,7 @@ _KEEPS_ALL: Final = (
 _KEEPS_ALL_NOW: Final = f"{_KEEPS_ALL} AND expires_at > :now LIMIT 1"
 
 _HAS_LABELS: Final = "SELECT EXISTS (SELECT 1 FROM content_label)"
-#: Whether anything of the kinds is there that _IS_ROOT and the flat holders ask for, expired or not.
+#: Whether there is anything that _IS_ROOT or _FLAT could find, expired or not.
 _ANY_ROOT: Final = (
     "SELECT EXISTS (SELECT 1 FROM image_root WHERE reference >= '') OR EXISTS (SELECT 1 FROM content_root)"  # noqa: S608
     " OR EXISTS (SELECT 1 FROM lease_content WHERE lease >= '')"
@@ -99,20 +99,12 @@ _ANY_ROOT: Final = (
     f" OR EXISTS ({_KEEPS_ALL})"
 )
 
-#: What tells whether content is held.
+#: Tables that decide whether content is held.
 _HOLDING: Final = (
-    "image_root",
-    "edge",
-    "label_edge",
-    "content_root",
-    "lease",
-    "lease_content",
-    "named_image",
-    "named_image_root",
-    "namespace_content",
+    *("image_root", "edge", "label_edge", "content_root", "lease", "lease_content"),
+    *("named_image", "named_image_root", "namespace_content"),
 )
-
-#: Where the labels of content are, and what follows from them.
+#: The labels of content, and what follows from them.
 _OF_LABELS: Final = ("label_edge", "content_label", "content_root")
 
 
