@@ -1,5 +1,7 @@
 """What is stored besides content, as values: image records, leases, and what containerd's clients keep.
 
+Times are seconds since 1970.
+
 An image record is keyed by (reference, runtime handler) and holds *roots*: the digests of its manifest and of every
 index on the way to it. A lease holds digests by name while work is under way.
 
@@ -52,10 +54,10 @@ class ImageRecord:
         content_size: bytes of indexes, manifest, config and layers as transferred.
         labels: free text by key.
         warnings: what was accepted although it is doubtful.
-        created_at: seconds since 1970 when the record first appeared.
-        updated_at: seconds since 1970 when it last changed.
+        created_at: when the record first appeared.
+        updated_at: when it last changed.
         is_pinned: never removed by policies.
-        used_at: seconds since 1970 when it was last used, to the minute; 0 when never.
+        used_at: when it was last used, to the minute; 0 when never.
     """
 
     reference: str
@@ -151,12 +153,9 @@ class Lease:
     """Keeps content alive until released or expired.
 
     Attributes:
-        id: its name, unique among all namespaces; see lease_key().
-        created_at: seconds since 1970.
-        expires_at: seconds since 1970, infinite for a lease that only its deletion ends.
+        id: unique among all namespaces; see lease_key().
+        expires_at: infinite for a lease that only its deletion ends.
         is_flat: keeps what it lists, but not what that refers to.
-        labels: free text by key.
-        namespace: the one it belongs to.
     """
 
     id: str
@@ -186,13 +185,9 @@ class NamedImage:
     """An image that a client of containerd's services made.
 
     Attributes:
-        namespace: the one it belongs to.
         name: free text, unique in the namespace.
         target: media type, digest and size; the content need not be present.
         annotations: those of the target.
-        labels: free text by key.
-        created_at: seconds since 1970.
-        updated_at: seconds since 1970.
         also_keeps: what it keeps besides its target and what its labels name; our indexes have no edges to manifests.
     """
 
@@ -208,15 +203,7 @@ class NamedImage:
 
 @dataclass(frozen=True, slots=True)
 class ContentRecord:
-    """That an owner knows a blob; the file may still be on its way.
-
-    Attributes:
-        digest: of the blob.
-        size: in bytes.
-        labels: the owner's.
-        created_at: seconds since 1970.
-        updated_at: seconds since 1970.
-    """
+    """That an owner knows a blob, with the owner's labels; the file may still be on its way."""
 
     digest: Digest
     size: int
@@ -253,14 +240,7 @@ def proxy_owner(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
-    """Which object of a bucket holds some content.
-
-    Attributes:
-        digest: of the content.
-        size: in bytes.
-        key: the object's key below the bucket's prefix.
-        stored_at: seconds since 1970.
-    """
+    """Which object of a bucket, by its key below the bucket's prefix, holds some content."""
 
     digest: Digest
     size: int

@@ -201,7 +201,7 @@ class TestOpening:
         with_password = f"{shared_place.url[:at]}:hunter2{shared_place.url[at:]}"
         with shared_place.open(url=with_password) as store:
             assert "hunter2" not in store.name
-            assert "hunter2" not in repr(vars(store.metadata)["_pool"])
+            assert "hunter2" not in repr(vars(store.metadata.database)["_pool"])  # type: ignore[attr-defined]
         with pytest.raises(ImageStoreError) as refused:
             imagestore.open(with_password.replace("/test", "/none-test"), content=shared_place.content)
         assert "hunter2" not in f"{refused.value} {refused.value.hint}"
@@ -235,7 +235,7 @@ class TestOpening:
     def test_many_that_make_it_at_once_make_one(self, shared_place: SharedPlace) -> None:
         with ThreadPoolExecutor(8) as threads:
             stores = list(threads.map(lambda _: shared_place.open(), range(8)))
-        ids = {store.metadata.id for store in stores}  # type: ignore[attr-defined]  # of PostgreSQL's adapter
+        ids = {store.metadata.database.id for store in stores}  # type: ignore[attr-defined]  # of PostgreSQL's adapter
         for store in stores:
             store.close()
         assert len(ids) == 1
