@@ -298,8 +298,9 @@ def test_a_sweep_asks_about_every_record_of_home_and_lets_others_in_between(
 ) -> None:
     """In batches; another process writes between two of them, and what it leases then stays."""
     contents = [Digest.of(str(number).encode()) for number in range(300)]
-    for digest in contents:
-        store.namespaces.record_content(HOME, digest, 1)
+    with store.exclusive():
+        for digest in contents:
+            store.namespaces.record_content(HOME, digest, 1)
     last = store.namespaces.content_records(HOME)[-1].digest
     other = SqliteMetadataStore(tmp_path / "metadata.db", clock=Clock())
     batches = 0
