@@ -93,7 +93,7 @@ def image_record(row: Sequence[Any]) -> ImageRecord:
         points_at,
         points_at if manifest == target else _descriptor(manifest),
         Digest.parse(image_id),
-        parsed_platform(platform),
+        _platform(platform),
         wanted,
         tuple(map(Digest.parse, json.loads(roots))),
         size,
@@ -290,7 +290,6 @@ def _platform_text(platform: Platform) -> str:
 
 # A node has images of a few platforms only.
 @functools.lru_cache(maxsize=256)
-def parsed_platform(text: str) -> Platform:
-    """The platform of a row."""
+def _platform(text: str) -> Platform:
     os, architecture, variant, os_version, os_features = json.loads(text)
     return Platform(os, architecture, variant, os_version, tuple(os_features))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreCorruptError
 from imagestore.metadata.sqlite import journal_lines as lines
-from imagestore.metadata.sqlite.opening import OwnConnection
+from imagestore.metadata.sqlite.forks import OwnConnection
 from imagestore.metadata.sqlite.schema import COPIED
 
 if TYPE_CHECKING:

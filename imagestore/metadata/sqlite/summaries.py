@@ -6,20 +6,20 @@ missing, older, damaged or foreign database.
 
 from __future__ import annotations
 
+import functools
+import json
 import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreError
-from imagestore.metadata.rows import parsed_platform
 from imagestore.metadata.sqlite import schema
-from imagestore.metadata.sqlite.opening import refuse_in_child
+from imagestore.metadata.sqlite.forks import refuse_in_child
+from imagestore.platforms.platform import Platform
 from imagestore.util.root_folder import refuse_untrusted
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from imagestore.platforms.platform import Platform
 
 _QUERY = "SELECT reference, handler, image_id, platform, content_size FROM image ORDER BY reference, handler"
 
@@ -49,10 +49,17 @@ def read_summaries(path: Path) -> list[ImageSummary] | None:
         if (mark, version) != (schema.APPLICATION_ID, schema.CURRENT):
             return None
         return [
-            ImageSummary(reference, handler, image_id, parsed_platform(platform), size)
+            ImageSummary(reference, handler, image_id, _platform(platform), size)
             for reference, handler, image_id, platform, size in db.execute(_QUERY)
         ]
     except (sqlite3.Error, ValueError, TypeError):
         return None
     finally:
         db.close()
+
+
+# As in ``rows``, which imports more than a list needs.
+@functools.lru_cache(maxsize=256)
+def _platform(text: str) -> Platform:
+    os, architecture, variant, os_version, os_features = json.loads(text)
+    return Platform(os, architecture, variant, os_version, tuple(os_features))
