@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from imagestore.errors import IngestLockedError, InvalidInputError, PreconditionError
-from imagestore.metadata.namespace_api import checked_namespace
+from imagestore.metadata.records import checked_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from imagestore.containerd.content_view import ContentView
     from imagestore.containerd.filters import Fields
     from imagestore.content.api import IngestStatus
-    from imagestore.metadata.namespace_api import ContentRecord
+    from imagestore.metadata.records import ContentRecord
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
@@ -146,7 +146,7 @@ class ContentService(ContentServicer):
             status = view.status(store, request.ref)
             if status is None:
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
-            expected = store.metadata.ingests(view.owner)
+            expected = store.metadata.namespaces.ingests(view.owner)
             return wire.StatusResponse(status=_status(view, status, expected))
 
         return await self._workers.quick(_work)
@@ -156,7 +156,7 @@ class ContentService(ContentServicer):
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
             wanted, view = Filter.parse(request.filters), self._view(context)
-            expected = store.metadata.ingests(view.owner)
+            expected = store.metadata.namespaces.ingests(view.owner)
             found = wanted.among(view.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
             return wire.ListStatusesResponse(statuses=[_status(view, each, expected) for each in found])
 
@@ -177,7 +177,7 @@ class ContentService(ContentServicer):
                 on_disk = request.ref  # the write belongs to a pull, not to a client
             if not store.content.abort(on_disk):
                 raise IngestLockedError(f"write {request.ref!r} is going on", hint="end it first")
-            store.metadata.forget_ingest(view.owner, on_disk)
+            store.metadata.namespaces.forget_ingest(view.owner, on_disk)
             return Empty()
 
         return await once_unlocked(lambda: self._workers.quick(_work))

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, IntegrityError, PreconditionError
-from imagestore.metadata.namespace_api import HOME, ContentRecord, proxy_owner
-from imagestore.metadata.records import lease_key
+from imagestore.metadata.records import HOME, ContentRecord, lease_key, proxy_owner
 from imagestore.store import garbage
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class ContentView:
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
         """A blob that the owner sees, or None."""
-        record = store.metadata.content_record(self.owner, digest)
+        record = store.metadata.namespaces.content_record(self.owner, digest)
         return record if record is not None and store.content.exists(digest) else None
 
     def get(self, store: ImageStore, digest: Digest) -> ContentRecord:
@@ -68,18 +67,18 @@ class ContentView:
 
     def all(self, store: ImageStore) -> list[ContentRecord]:
         """Every blob that the owner sees, ordered by digest."""
-        records = store.metadata.content_records(self.owner)
+        records = store.metadata.namespaces.content_records(self.owner)
         return [record for record in records if _is_there(store, record.digest)]
 
     def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
         """Replace the owner's labels of a blob; InvalidInputError if one is too long."""
-        store.metadata.label_record(self.owner, digest, labels)
+        store.metadata.namespaces.label_record(self.owner, digest, labels)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
         """Delete the owner's record of a blob, whose file the next collection deletes; return whether there was one."""
         if self.find(store, digest) is None:
             return False
-        return store.metadata.forget_record(self.owner, digest)
+        return store.metadata.namespaces.forget_record(self.owner, digest)
 
     def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
         """One unfinished write under the owner's name for it, or None."""
@@ -115,13 +114,13 @@ class HomeContentView(ContentView):
             info = store.content.info(digest)
         except ContentNotFoundError:
             return None
-        if not store.metadata.is_home(digest):
+        if not store.metadata.namespaces.is_home(digest):
             return None
         return self._record(store, digest, info.size, info.modified_at)
 
     def all(self, store: ImageStore) -> list[ContentRecord]:
         """Every blob that hasn't records in other namespaces only."""
-        foreign = store.metadata.foreign_content()
+        foreign = store.metadata.namespaces.foreign_content()
         found = sorted(store.content.walk(), key=lambda info: info.digest)
         return [
             self._record(store, info.digest, info.size, info.modified_at)
@@ -131,16 +130,16 @@ class HomeContentView(ContentView):
 
     def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
         """Replace the labels that the store itself uses."""
-        store.metadata.label_content(digest, labels)
+        store.metadata.graph.label_content(digest, labels)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
         """Delete the content at once. Unlike in containerd, content of an image can't be deleted."""
         if self.find(store, digest) is None:
             return False
         with store.metadata.exclusive():
-            store.metadata.forget_record(self.owner, digest)
-            store.metadata.label_content(digest, {})
-            if store.metadata.is_kept_at_home(digest):
+            store.metadata.namespaces.forget_record(self.owner, digest)
+            store.metadata.graph.label_content(digest, {})
+            if store.metadata.graph.is_kept_at_home(digest):
                 raise PreconditionError(
                     f"content {digest} is held by an image or a lease", hint="remove that; 'imagestore why' names it"
                 )
@@ -149,7 +148,7 @@ class HomeContentView(ContentView):
 
     @staticmethod
     def _record(store: ImageStore, digest: Digest, size: int, modified_at: float) -> ContentRecord:
-        labels = store.metadata.content_labels(digest)
+        labels = store.metadata.graph.content_labels(digest)
         return ContentRecord(digest, size, labels, modified_at, modified_at)
 
 
@@ -173,22 +172,22 @@ class ProxyContentView(ContentView):
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
         """A blob of the store, recorded now: containerd relies on content that it finds, without a further call."""
-        record = store.metadata.content_record(self.owner, digest)
+        record = store.metadata.namespaces.content_record(self.owner, digest)
         try:
             size = store.content.info(digest).size
         except ContentNotFoundError:
             return None
         if record is not None:
             return record
-        store.metadata.record_content(self.owner, digest, size)
+        store.metadata.namespaces.record_content(self.owner, digest, size)
         if not store.content.exists(digest):  # collected before it was recorded
-            store.metadata.forget_record(self.owner, digest)
+            store.metadata.namespaces.forget_record(self.owner, digest)
             return None
-        return store.metadata.content_record(self.owner, digest)
+        return store.metadata.namespaces.content_record(self.owner, digest)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
         """Delete the blob at once, unless something else holds it: containerd's collector has decided."""
-        if not store.metadata.forget_record(self.owner, digest):
+        if not store.metadata.namespaces.forget_record(self.owner, digest):
             return False
         garbage.sweep(store.metadata, store.content, [str(digest)]).check()
         return True

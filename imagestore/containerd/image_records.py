@@ -34,7 +34,7 @@ from imagestore.errors import (
     PreconditionError,
     StoreBusyError,
 )
-from imagestore.metadata.namespace_api import HOME, NamedImage, image_name
+from imagestore.metadata.records import HOME, NamedImage, image_name
 from imagestore.oci.gc_labels import checked
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
@@ -110,14 +110,14 @@ def _own_labels(record: ImageRecord) -> dict[str, str]:
 def find(store: ImageStore, name: str) -> HandlerImage | None:
     """The record with this image name, or None."""
     default = store.config.default_handler
-    record = store.metadata.get_image(name, default)
+    record = store.metadata.images.get(name, default)
     if record is not None:
         return project(record, default)
     before, at, after = name.rpartition("@")
     # A handler's name may contain @; the image name from a client any number of them.
     while at and len(after) <= _LONGEST_HANDLER:
         if after and after != default:
-            record = store.metadata.get_image(before, after)
+            record = store.metadata.images.get(before, after)
             if record is not None:
                 return project(record, default)
         before, at, rest = before.rpartition("@")
@@ -128,7 +128,7 @@ def find(store: ImageStore, name: str) -> HandlerImage | None:
 def image(store: ImageStore, namespace: str, name: str) -> NamedImage | None:
     """The image with this name in a namespace: a record's image, else a client's, or None."""
     record = find(store, name) if namespace == HOME else None
-    return record.image if record is not None else store.metadata.named_image(namespace, name)
+    return record.image if record is not None else store.metadata.named_images.get(namespace, name)
 
 
 def existing_image(store: ImageStore, namespace: str, name: str) -> NamedImage:
@@ -143,7 +143,7 @@ def existing_image(store: ImageStore, namespace: str, name: str) -> NamedImage:
 
 def all_images(store: ImageStore) -> list[HandlerImage]:
     """Every record as an image."""
-    return [project(record, store.config.default_handler) for record in store.metadata.find_images()]
+    return [project(record, store.config.default_handler) for record in store.metadata.images.find()]
 
 
 def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str], *, may_unpin: bool) -> None:
@@ -165,9 +165,9 @@ def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str], *
                 f"image {found.image.name!r}: label {key} is the store's own", hint="it says what the record is"
             )
     record, is_pinned = found.record, is_pinned_by(labels)
-    store.metadata.put_image(replace(record, labels=record_labels(labels), is_pinned=is_pinned), {})
+    store.metadata.images.put(replace(record, labels=record_labels(labels), is_pinned=is_pinned), {})
     if record.is_pinned and not is_pinned and may_unpin:
-        store.metadata.pin_images([(record.reference, record.handler)], is_pinned=False)
+        store.metadata.images.pin([(record.reference, record.handler)], is_pinned=False)
 
 
 def is_pinned_by(labels: Mapping[str, str]) -> bool:
@@ -201,7 +201,7 @@ def held_with(store: ImageStore, image: NamedImage) -> tuple[Digest, ...]:
     """What an image of an index keeps in addition: what it kept before, and the manifests of records of that index."""
     if image.target.kind is not Kind.INDEX:
         return ()
-    return tuple(dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)]))
+    return tuple(dict.fromkeys([*image.also_keeps, *store.metadata.named_images.kept_with(image.target.digest)]))
 
 
 def update_record(
@@ -246,7 +246,7 @@ def update_record(
                 raise _unmovable(before, reason)
             return before
         if record is not None and not is_moved and record.record.wanted == present.record.wanted:
-            store.metadata.remove_named_image(HOME, name)  # a new record would look the same
+            store.metadata.named_images.remove(HOME, name)  # a new record would look the same
             return before
         try:
             _put(store, present, after, record, may_unpin=may_unpin)
@@ -297,8 +297,8 @@ def _put(
         created_at=image.created_at,
     )
     if was_pinned and not is_pinned:
-        store.metadata.pin_images([(stored.reference, stored.handler)], is_pinned=False)
-    store.metadata.remove_named_image(HOME, image.name)
+        store.metadata.images.pin([(stored.reference, stored.handler)], is_pinned=False)
+    store.metadata.named_images.remove(HOME, image.name)
 
 
 def _unmovable(image: NamedImage, error: ImageStoreError | None) -> ImageStoreError:

@@ -36,7 +36,7 @@ from imagestore.errors import (
     InvalidInputError,
     PreconditionError,
 )
-from imagestore.metadata.namespace_api import HOME, NamedImage
+from imagestore.metadata.records import HOME, NamedImage
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import EXPIRE, checked
@@ -79,7 +79,7 @@ class ImagesService(ImagesServicer):
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListImagesResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
-            found = {image.name: image for image in store.metadata.named_images(namespace)}
+            found = {image.name: image for image in store.metadata.named_images.find(namespace)}
             if namespace == HOME:
                 found |= {each.image.name: each.image for each in image_records.all_images(store)}
             in_order = [found[name] for name in sorted(found)]
@@ -179,8 +179,8 @@ class ImagesService(ImagesServicer):
                     raise ImageNotFoundError(f"image {request.name!r} has target {image.target.digest} by now")
                 record = image_records.find(store, request.name) if namespace == HOME else None
                 if record is not None:
-                    store.metadata.remove_images([(record.record.reference, record.record.handler)])
-                store.metadata.remove_named_image(namespace, request.name)
+                    store.metadata.images.remove([(record.record.reference, record.record.handler)])
+                store.metadata.named_images.remove(namespace, request.name)
             return Empty()
 
         done = await self._workers.quick(_work)
@@ -195,7 +195,7 @@ def _lease_expiring(store: ImageStore, image: NamedImage, lease: str) -> None:
     """Put an image with a gc.expire label under the caller's lease; others need none (containerd, core/metadata)."""
     if lease and EXPIRE in image.labels:
         key = content_view_of(image.namespace).lease_key(lease)
-        store.metadata.lease_image(key, image.name, store.config.default_handler)
+        store.metadata.leases.add_image(key, image.name, store.config.default_handler)
 
 
 def _put(store: ImageStore, image: NamedImage) -> NamedImage:
@@ -203,7 +203,7 @@ def _put(store: ImageStore, image: NamedImage) -> NamedImage:
     image = replace(image, labels=foreign_labels(image.labels))
     if image.namespace == HOME:
         image = replace(image, also_keeps=image_records.held_with(store, image))
-    return store.metadata.put_named_image(image)
+    return store.metadata.named_images.put(image)
 
 
 def _check_movable(record: HandlerImage, after: NamedImage) -> None:

@@ -48,7 +48,7 @@ class LeasesService(LeasesServicer):
             view = content_view_of(namespace_of(context))
             checked_key(f"lease {request.id[:100]!r}", request.id)
             key = view.lease_key(request.id or _new_id())
-            lease = store.metadata.create_lease(
+            lease = store.metadata.leases.create(
                 key, lifetime_seconds=math.inf, labels=dict(request.labels), namespace=view.owner
             )
             return wire.CreateResponse(lease=_wire(lease))
@@ -60,7 +60,7 @@ class LeasesService(LeasesServicer):
 
         def _work(store: ImageStore) -> Empty:
             lease = _get(store, content_view_of(namespace_of(context)), request.id)
-            store.metadata.delete_lease(lease.id)
+            store.metadata.leases.delete(lease.id)
             return Empty()
 
         done = await self._workers.quick(_work)
@@ -75,7 +75,7 @@ class LeasesService(LeasesServicer):
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
-            found = wanted.among(store.metadata.leases(namespace=namespace), _fields, cancel)
+            found = wanted.among(store.metadata.leases.find(namespace=namespace), _fields, cancel)
             return wire.ListResponse(leases=map(_wire, found))
 
         return await self._workers.transfer(_work)
@@ -89,13 +89,13 @@ class LeasesService(LeasesServicer):
                 lease = _get(store, view, request.id)
                 _check_type(resource)
                 if resource.type == _CONTENT:
-                    store.metadata.lease_content(lease.id, [Digest.parse(resource.id)])
+                    store.metadata.leases.add_content(lease.id, [Digest.parse(resource.id)])
                 elif resource.type == _IMAGES:
                     if not resource.id:
                         raise InvalidInputError("a lease resource of type 'images' needs the name of an image")
                     checked_key(f"image {resource.id[:100]!r}", resource.id)
-                    store.metadata.lease_image(lease.id, resource.id, store.config.default_handler)
-                elif not store.metadata.lease_ingest(view.owner, view.ref_on_disk(resource.id), lease.id):
+                    store.metadata.leases.add_image(lease.id, resource.id, store.config.default_handler)
+                elif not store.metadata.namespaces.lease_ingest(view.owner, view.ref_on_disk(resource.id), lease.id):
                     raise NotFoundError(f"no unfinished write {resource.id!r} to lease")
             return Empty()
 
@@ -110,14 +110,14 @@ class LeasesService(LeasesServicer):
                 lease = _get(store, view, request.id)
                 _check_type(resource)
                 if resource.type == _CONTENT:
-                    store.metadata.unlease_content(lease.id, [Digest.parse(resource.id)])
+                    store.metadata.leases.remove_content(lease.id, [Digest.parse(resource.id)])
                 elif resource.type == _IMAGES:
-                    store.metadata.unlease_image(lease.id, resource.id)
+                    store.metadata.leases.remove_image(lease.id, resource.id)
                 else:
                     on_disk = view.ref_on_disk(resource.id)
-                    _, holder = store.metadata.ingests(view.owner).get(on_disk, ("", ""))
+                    _, holder = store.metadata.namespaces.ingests(view.owner).get(on_disk, ("", ""))
                     if holder == lease.id:
-                        store.metadata.lease_ingest(view.owner, on_disk, "")
+                        store.metadata.namespaces.lease_ingest(view.owner, on_disk, "")
             return Empty()
 
         done = await self._workers.quick(_work)
@@ -130,9 +130,9 @@ class LeasesService(LeasesServicer):
         def _work(store: ImageStore) -> wire.ListResourcesResponse:
             view = content_view_of(namespace_of(context))
             lease = _get(store, view, request.id)
-            content = map(str, store.metadata.leased_content(lease.id))
-            images = store.metadata.leased_images(lease.id)
-            writes = store.metadata.ingests(view.owner).items()
+            content = map(str, store.metadata.leases.content(lease.id))
+            images = store.metadata.leases.images(lease.id)
+            writes = store.metadata.namespaces.ingests(view.owner).items()
             held = sorted(view.ref_of(ref) or ref for ref, (_, holder) in writes if holder == lease.id)
             listed = ((_CONTENT, content), (_IMAGES, images), (_INGESTS, held))
             return wire.ListResourcesResponse(
@@ -143,7 +143,7 @@ class LeasesService(LeasesServicer):
 
 
 def _get(store: ImageStore, view: ContentView, name: str) -> Lease:
-    lease = store.metadata.lease(view.lease_key(name))
+    lease = store.metadata.leases.get(view.lease_key(name))
     if lease is not None and lease.namespace == view.owner:
         return lease
     raise LeaseNotFoundError(f"lease {name!r} is not in namespace {view.owner}")

@@ -11,7 +11,7 @@ from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesServicer
 from imagestore.containerd.calls import changed_map, checked_mask
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.errors import PreconditionError
-from imagestore.metadata.namespace_api import HOME, checked_namespace
+from imagestore.metadata.records import HOME, checked_namespace
 
 if TYPE_CHECKING:
     from imagestore.containerd.calls import Context
@@ -31,7 +31,7 @@ class NamespacesService(NamespacesServicer):
         """One namespace; an unknown one has no labels."""
 
         def _work(store: ImageStore) -> wire.GetNamespaceResponse:
-            labels = store.metadata.namespaces().get(checked_namespace(request.name), {})
+            labels = store.metadata.namespaces.find().get(checked_namespace(request.name), {})
             return wire.GetNamespaceResponse(namespace=wire.Namespace(name=request.name, labels=labels))
 
         return await self._workers.quick(_work)
@@ -41,7 +41,9 @@ class NamespacesService(NamespacesServicer):
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListNamespacesResponse:
             wanted = Filter.parse([request.filter] if request.filter else [])
-            found = [wire.Namespace(name=name, labels=labels) for name, labels in store.metadata.namespaces().items()]
+            found = [
+                wire.Namespace(name=name, labels=labels) for name, labels in store.metadata.namespaces.find().items()
+            ]
             return wire.ListNamespacesResponse(namespaces=wanted.among(found, _fields, cancel))
 
         return await self._workers.transfer(_work)
@@ -51,7 +53,7 @@ class NamespacesService(NamespacesServicer):
 
         def _work(store: ImageStore) -> wire.CreateNamespaceResponse:
             name = checked_namespace(request.namespace.name)
-            store.metadata.create_namespace(name, dict(request.namespace.labels))
+            store.metadata.namespaces.create(name, dict(request.namespace.labels))
             return wire.CreateNamespaceResponse(namespace=request.namespace)
 
         return await self._workers.quick(_work)
@@ -63,10 +65,10 @@ class NamespacesService(NamespacesServicer):
             name, paths = checked_namespace(request.namespace.name), list(request.update_mask.paths)
             checked_mask(paths, whole=("labels",), keyed=("labels",))
             with store.metadata.exclusive():
-                before = store.metadata.namespaces().get(name)
+                before = store.metadata.namespaces.find().get(name)
                 # As in containerd, an absent namespace is created.
                 labels = changed_map("labels", before or {}, dict(request.namespace.labels), paths)
-                store.metadata.label_namespace(name, labels)
+                store.metadata.namespaces.label(name, labels)
             return wire.UpdateNamespaceResponse(namespace=wire.Namespace(name=name, labels=labels))
 
         return await self._workers.quick(_work)
@@ -78,7 +80,7 @@ class NamespacesService(NamespacesServicer):
             name = checked_namespace(request.name)
             if name == HOME:
                 raise PreconditionError(f"namespace {HOME} is the store's own and stays")
-            if not store.metadata.remove_namespace(name):
+            if not store.metadata.namespaces.remove(name):
                 raise PreconditionError(
                     f"namespace {name!r} must be empty, but it has images, content, leases or unfinished writes",
                     hint="remove those first",

@@ -121,7 +121,7 @@ class Upload:
             checked_key(f"ref {piece.ref[:100]!r}", piece.ref)
             self.ref = piece.ref
             self._note(piece)
-            if self._lease and store.metadata.lease(self._lease) is None:
+            if self._lease and store.metadata.leases.get(self._lease) is None:
                 raise LeaseNotFoundError(f"lease {self._lease!r} does not exist")
             self._refuse_known(store)
             if self.expected is not None and not self._view.is_proxy:
@@ -135,7 +135,7 @@ class Upload:
         on_disk = self._view.ref_on_disk(self.ref)
         algorithm = self.expected.algorithm if self.expected is not None else _DEFAULT_ALGORITHM
         self._writer = store.content.try_writer(on_disk, algorithm=algorithm, total=self.total)
-        store.metadata.put_ingest(self._view.owner, on_disk, expected=self.expected, lease=self._lease)
+        store.metadata.namespaces.put_ingest(self._view.owner, on_disk, expected=self.expected, lease=self._lease)
 
     def check(self, store: ImageStore, piece: UploadPart) -> None:
         """Process the total and the expected digest of a message.
@@ -161,7 +161,7 @@ class Upload:
         if self.expected is None or self._view.find(store, self.expected) is None:
             return
         if self._lease:
-            store.metadata.lease_content(self._lease, [self.expected])
+            store.metadata.leases.add_content(self._lease, [self.expected])
         self._drop(store)
         raise AlreadyExistsError(f"content {self.expected} exists already")
 
@@ -218,7 +218,7 @@ class Upload:
                 self._refuse_known(store)
             self._record(store, digest, size, labels)
             self._publish(store, digest, size)
-            store.metadata.forget_ingest(self._view.owner, on_disk)
+            store.metadata.namespaces.forget_ingest(self._view.owner, on_disk)
 
     def _refuse_wrong(self) -> None:
         if self.total and self.total != self.offset:
@@ -232,19 +232,19 @@ class Upload:
         metadata = store.metadata
         with metadata.exclusive():
             if self._lease:
-                metadata.lease_content(self._lease, [digest])
+                metadata.leases.add_content(self._lease, [digest])
             if self._writer is not None:
                 # Until the blob is visible, this keeps a sweep from deleting the record.
                 on_disk = self._view.ref_on_disk(self.ref)
-                metadata.put_ingest(self._view.owner, on_disk, expected=digest, lease=self._lease)
-            metadata.record_content(self._view.owner, digest, size)
+                metadata.namespaces.put_ingest(self._view.owner, on_disk, expected=digest, lease=self._lease)
+            metadata.namespaces.record_content(self._view.owner, digest, size)
             if labels:
                 self._view.set_labels(store, digest, labels)
 
     def _publish(self, store: ImageStore, digest: Digest, size: int) -> None:
         if self._shared is not None:
             if not store.content.exists(digest):
-                store.metadata.forget_record(self._view.owner, digest)
+                store.metadata.namespaces.forget_record(self._view.owner, digest)
                 raise ContentNotFoundError(f"content {digest} was collected since then", hint="write it again")
             store.content.make_durable({digest.algorithm})
             return
@@ -255,13 +255,13 @@ class Upload:
             # Another owner has it too. Its writer may have died before the name was durable.
             store.content.make_durable({digest.algorithm})
         except StoreError:
-            store.metadata.forget_record(self._view.owner, digest)
+            store.metadata.namespaces.forget_record(self._view.owner, digest)
             raise
 
     def _drop(self, store: ImageStore) -> None:
         if self._writer is not None:
             self._writer.abort()
-            store.metadata.forget_ingest(self._view.owner, self._view.ref_on_disk(self.ref))
+            store.metadata.namespaces.forget_ingest(self._view.owner, self._view.ref_on_disk(self.ref))
 
     def _refuse_closed(self) -> None:
         if self._is_closed:

@@ -305,21 +305,13 @@ def _by_config(platform: Platform | None, matcher: Matcher) -> Explanation:
         return Explanation(False, RULE_NO_IMAGE_CONFIG, said)
     # In normal form, as containerd has it: a feature that the config states twice counts once.
     found = matcher.explain(replace(platform, os_features=normalize_features(platform.os_features)))
-    return Explanation(found.matched, found.rule, partial(_said_of_config, found))
+    return Explanation(found.matched, found.rule, f"by its config: {found.reason}")
 
 
 def _missing(error: ContentNotFoundError) -> Explanation:
     return Explanation(False, RULE_DOCUMENT_MISSING, f"has to be judged by a document that is missing: {error}")
 
 
-def _said_of_config(found: Explanation) -> str:
-    return f"by its config: {found.reason}"
-
-
 def _unopened(verdict: Verdict) -> Verdict:
-    said = partial(_said_of_unopened, verdict.explanation)
-    return replace(verdict, explanation=Explanation(True, verdict.rule, said))
-
-
-def _said_of_unopened(found: Explanation) -> str:
-    return f"{found.reason}; the index was not opened, since another entry comes first"
+    reason = f"{verdict.reason}; the index was not opened, since another entry comes first"
+    return replace(verdict, explanation=Explanation(True, verdict.rule, reason))

@@ -71,7 +71,7 @@ class TestSharedContentOverPostgres(ContentContract):
     @pytest.fixture
     def content(self, settings: BucketSettings, tmp_path: Path, database_url: str) -> Iterator[ContentStore]:
         with contextlib.closing(PostgresMetadataStore(database_url)) as records:
-            yield SharedContentStore(settings, tmp_path, records.objects, owner=records.id)
+            yield SharedContentStore(settings, tmp_path, records.objects, owner=records.database.id)
 
     def test_an_upload_is_abandoned_after_it_was_given_up(self, database_url: str) -> None:
         with contextlib.closing(PostgresMetadataStore(database_url)) as records:
@@ -91,7 +91,7 @@ class TestSharedContentOverPostgres(ContentContract):
         self, settings: BucketSettings, database_url: str, tmp_path: Path
     ) -> None:
         with contextlib.closing(PostgresMetadataStore(database_url)) as records:
-            content = SharedContentStore(settings, tmp_path, records.objects, owner=records.id)
+            content = SharedContentStore(settings, tmp_path, records.objects, owner=records.database.id)
             put(content, DATA)
             with contextlib.suppress(ZeroDivisionError), records.exclusive():
                 assert content.delete(DIGEST) == len(DATA)

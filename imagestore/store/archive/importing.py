@@ -297,13 +297,13 @@ class ImportWork:
                 check_present(self.content, everything.values(), what=self.source.what)
                 # A pull may have taken the name since.
                 here = self._check_free(plans, origin)
-                return self.metadata.put_images(
+                return self.metadata.images.put_many(
                     [(self._joined(plan, here.get(plan.key)), plan.edges) for plan in plans]
                 )
 
     def _check_free(self, plans: Iterable[ImportPlan], origin: ArchiveOrigin) -> Mapping[tuple[str, str], ImageRecord]:
         """Check that no name would be moved that may not be, and return the records of these names that are here."""
-        here = self.metadata.get_images([plan.key for plan in plans])
+        here = self.metadata.images.get_many([plan.key for plan in plans])
         records = (plan.record for plan in plans)
         import_names.check_free(here, records, origin.has, may_replace=self.options.may_replace)
         return here

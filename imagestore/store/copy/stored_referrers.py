@@ -54,7 +54,7 @@ class StoredReferrers:
             InvalidInputError: they were never copied into the store.
             ContentNotFoundError, IntegrityError: one was damaged from outside.
         """
-        labels = self._metadata.content_labels(subject)
+        labels = self._metadata.graph.content_labels(subject)
         if _LOOKED_FOR not in labels:
             name = self._reference
             raise InvalidInputError(
@@ -113,7 +113,7 @@ def keep_referrers(
         with metadata.exclusive():
             check_present(content, everything, what=str(reference))
             for digest, labels in _labels(subjects, found).items():
-                metadata.label_content(digest, {**metadata.content_labels(digest), **labels})
+                metadata.graph.label_content(digest, {**metadata.graph.content_labels(digest), **labels})
 
 
 def _labels(subjects: Collection[Digest], found: Sequence[Referrer]) -> dict[Digest, dict[str, str]]:

@@ -71,7 +71,7 @@ class PresentImage:
         check_present(content, needed, what=self.record.reference)
         record = holding(self.record, self.others, {each.digest for each in needed}, content, metadata)
         edges = {self.choice.chosen.digest: [child.digest for child in self.choice.manifest.children]}
-        return metadata.put_image(
+        return metadata.images.put(
             replace(record, labels=dict(labels), is_pinned=is_pinned), edges, created_at=created_at
         )
 
@@ -90,7 +90,7 @@ def holding(
         counted: what its size has already.
     """
     more = [digest for digest in roots if digest not in record.roots]
-    needed = {each for digest in more for each in (digest, *metadata.own_children(digest))} - counted
+    needed = {each for digest in more for each in (digest, *metadata.graph.own_children(digest))} - counted
     if content.missing(needed):
         return record
     size = sum(content.info(each).size for each in needed)
@@ -159,7 +159,7 @@ def _listed(choice: Choice, wanted: Collection[Digest], documents: Documents) ->
 
 def known_targets(metadata: MetadataStore, content: ContentStore, reference: Reference) -> list[Descriptor]:
     """The targets under every handler whose document the store has."""
-    found = [record.target for record in metadata.find_images(reference=str(reference))]
+    found = [record.target for record in metadata.images.find(reference=str(reference))]
     return [target for target in found if content.exists(target.digest)]
 
 

@@ -145,7 +145,7 @@ class PullWork:
         Raises:
             AlreadyExistsError: it does.
         """
-        there = None if self.may_move else self.metadata.get_image(self.name, self.handler)
+        there = None if self.may_move else self.metadata.images.get(self.name, self.handler)
         if there is not None and there.target.digest != target.digest:
             message = f"{self.name} ({self.handler}): is in the store with {there.target.digest}, not {target.digest}"
             raise AlreadyExistsError(message, hint="--replace moves the name")
@@ -166,7 +166,7 @@ class PullWork:
 
     def current(self, target: Descriptor) -> ImageRecord | None:
         """The stored record, if it is what this pull would make and all its content is here."""
-        record = self.metadata.get_image(self.name, self.handler)
+        record = self.metadata.images.get(self.name, self.handler)
         if record is None or record.target.digest != target.digest or record.wanted != self.wanted_text:
             return None
         if record.warnings and self.wanted.is_declared:
@@ -238,8 +238,8 @@ class ResolvedPull:
                 # Another process may have taken the name since it was looked at.
                 work.check_free(self._target)
                 record = choice.record(work.name, work.handler, work.wanted_text)
-                former = work.metadata.get_image(record.reference, record.handler)
-                return work.metadata.put_image(
+                former = work.metadata.images.get(record.reference, record.handler)
+                return work.metadata.images.put(
                     # Clients put labels on a name; a tag that moves takes none away.
                     record if former is None else replace(record, labels=former.labels),
                     {choice.chosen.digest: [child.digest for child in choice.manifest.children]},

@@ -65,7 +65,7 @@ def _undo(metadata: MetadataStore, content: ContentStore, held: HeldLease, new: 
         with contextlib.suppress(StoreError):  # the collection that finds it stale reports why it stays
             content.abort(ingest_ref(descriptor))
     # Where nothing came, the space that is kept back is for better uses.
-    metadata.delete_lease(held.id, is_of_work=len(content.missing([each.digest for each in new])) == len(new))
+    metadata.leases.delete(held.id, is_of_work=len(content.missing([each.digest for each in new])) == len(new))
     # The system may have no descriptor left to read the module.
     with translated("delete from", content.name):
         from imagestore.store.garbage import sweep

@@ -48,7 +48,7 @@ def test_a_whole_image_is_a_record_of_the_default_handler(home: Client, store: I
     assert dict(record.labels) == {"a": "1"}
     assert made == home.image(NAME)
     assert made.labels["io.imagestore.platform"] == "linux/amd64"
-    assert store.metadata.named_images("k8s.io") == []
+    assert store.metadata.named_images.find("k8s.io") == []
     assert home.image_names() == [NAME]
     store.collect_garbage()
     assert [store.content.exists(each.digest) for each in (own.descriptor, own.config, *own.layers)].count(False) == 0
@@ -82,7 +82,7 @@ def test_only_what_the_handler_needs_must_be_there(home: Client, store: ImageSto
 def test_another_name_or_platform_stays_its_clients(home: Client, store: ImageStore, image: Image, name: str) -> None:
     bring(home, image)
     make(home, image, name)
-    assert store.metadata.find_images() == []
+    assert store.metadata.images.find() == []
     assert home.image_names() == [name]
     store.collect_garbage()
     assert set(home.digests()) >= {str(image.target.digest)}
@@ -99,7 +99,7 @@ def test_other_namespaces_images_are_no_records(client: Client, store: ImageStor
     image = build_image()
     bring(client, image)
     make(client, image)
-    assert store.metadata.find_images() == []
+    assert store.metadata.images.find() == []
 
 
 @pytest.mark.parametrize("missing", ["layer", "config", "manifest"])
@@ -109,13 +109,13 @@ def test_what_is_not_whole_becomes_a_record_when_it_is(home: Client, store: Imag
     digest = {"layer": manifest.layers[0], "config": manifest.config, "manifest": manifest.descriptor}[missing].digest
     bring(home, image, without=digest)
     made = make(home, image, labels={"a": "1"})
-    assert store.metadata.find_images() == []
+    assert store.metadata.images.find() == []
     bring(home, image)
     changed = move(home, image)
-    (record,) = store.metadata.find_images()
+    (record,) = store.metadata.images.find()
     assert record.labels["a"] == "1"
     assert changed.created_at == made.created_at
-    assert store.metadata.named_images("k8s.io") == []
+    assert store.metadata.named_images.find("k8s.io") == []
 
 
 def test_content_of_another_size_than_promised_makes_no_record(home: Client, store: ImageStore) -> None:
@@ -123,9 +123,9 @@ def test_content_of_another_size_than_promised_makes_no_record(home: Client, sto
     bring(home, image)
     given = image.target
     home.create_image(NAME, str(given.digest), size=given.size + 1, media_type=given.media_type)
-    assert store.metadata.find_images() == []
+    assert store.metadata.images.find() == []
     home.create_image("docker.io/library/b:1", str(given.digest), size=given.size, media_type="text/plain")
-    assert store.metadata.find_images() == []
+    assert store.metadata.images.find() == []
 
 
 def test_a_layer_of_another_size_than_its_manifest_promises_makes_no_record(home: Client, store: ImageStore) -> None:
@@ -134,7 +134,7 @@ def test_a_layer_of_another_size_than_its_manifest_promises_makes_no_record(home
     image = build_image(layers=[one], members={"layers": [promise]})
     bring(home, image)
     make(home, image)
-    assert (home.image_names(), store.metadata.find_images()) == ([NAME], [])
+    assert (home.image_names(), store.metadata.images.find()) == ([NAME], [])
 
 
 def test_a_record_moves_where_its_content_is_here(home: Client, store: ImageStore) -> None:
@@ -163,12 +163,12 @@ def test_what_a_pull_recorded_is_moved_too(tmp_path: Path) -> None:
         home = Client(channel, "k8s.io")
         bring(home, first)
         make(home, first)
-        store.metadata.put_image(replace(store.get(NAME).record, handler="arm"), {})
+        store.metadata.images.put(replace(store.get(NAME).record, handler="arm"), {})
         bring(home, second)
         with refused(PRECONDITION, "belongs to runtime handler 'arm'"):
             move(home, second, f"{NAME}@arm")
         move(home, second)
-        assert {each.handler: each.target.digest for each in store.metadata.find_images()} == {
+        assert {each.handler: each.target.digest for each in store.metadata.images.find()} == {
             "runc": second.target.digest,
             "arm": first.target.digest,
         }
@@ -212,7 +212,7 @@ def test_labels_that_no_image_may_have_no_record_has_either(home: Client, store:
     labels = {label: "x" * 5000}
     with refused(INVALID, "label"):
         make(home, first, labels=labels)
-    assert (home.image_names(), store.metadata.find_images()) == ([], [])
+    assert (home.image_names(), store.metadata.images.find()) == ([], [])
     make(home, first)
     moved = target(str(second.target.digest), size=second.target.size, media_type=second.target.media_type)
     with refused(INVALID, "label"):
@@ -231,7 +231,7 @@ def test_a_tag_keeps_what_other_handlers_have_of_its_index(
     arm, own = image.manifests
     record = store.get(NAME).record
     other = replace(record, handler="arm", manifest=arm.descriptor, roots=(image.target.digest, arm.descriptor.digest))
-    store.metadata.put_image(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
+    store.metadata.images.put(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
     if is_moved:
         make(home, before, "docker.io/library/tag:1")
         move(home, image, "docker.io/library/tag:1")
@@ -239,7 +239,7 @@ def test_a_tag_keeps_what_other_handlers_have_of_its_index(
         make(home, image, "docker.io/library/tag:1")
     tag = store.get("docker.io/library/tag:1").record
     assert (tag.manifest.digest, tag.handler) == (own.descriptor.digest, "runc")
-    store.metadata.remove_images([(NAME, "runc"), (NAME, "arm")])
+    store.metadata.images.remove([(NAME, "runc"), (NAME, "arm")])
     store.collect_garbage()
     kept = [each.digest for each in (arm.descriptor, arm.config, *arm.layers, own.descriptor, own.config, *own.layers)]
     assert all(store.content.exists(digest) for digest in kept)
@@ -253,7 +253,7 @@ def test_what_another_handler_has_lost_is_not_held(home: Client, store: ImageSto
     arm, own = image.manifests
     roots = (image.target.digest, arm.descriptor.digest)
     other = replace(store.get(NAME).record, handler="arm", manifest=arm.descriptor, roots=roots)
-    store.metadata.put_image(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
+    store.metadata.images.put(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
     store.content.delete(arm.layers[0].digest)
     make(home, image, "docker.io/library/tag:1")
     assert store.get("docker.io/library/tag:1").record.roots == (image.target.digest, own.descriptor.digest)
@@ -267,7 +267,7 @@ def test_what_an_index_lists_twice_is_held_once(home: Client, store: ImageStore)
     assert arm == same
     roots = (image.target.digest, arm.descriptor.digest)
     other = replace(store.get(NAME).record, handler="arm", manifest=arm.descriptor, roots=roots)
-    store.metadata.put_image(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
+    store.metadata.images.put(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
     make(home, image, "docker.io/library/tag:1")
     held = store.get("docker.io/library/tag:1").record.roots
     assert len(held) == len(set(held)) == 3
@@ -315,7 +315,7 @@ def test_another_handlers_damaged_index_keeps_no_image_from_being_a_record(
     (arm,) = inner.manifests
     roots = (Digest.of(outer.data), inner.target.digest, arm.descriptor.digest)
     other = replace(store.get(NAME).record, handler="arm", manifest=arm.descriptor, roots=roots)
-    store.metadata.put_image(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
+    store.metadata.images.put(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
     path = store.content.path(inner.target.digest)
     if damage == "gone":
         path.unlink()

@@ -62,7 +62,7 @@ def test_what_is_collected_meanwhile_makes_no_record(
 
     monkeypatch.setattr(PresentImage, "put", collected)
     make(home, first)
-    assert (home.image_names(), store.metadata.find_images()) == ([NAME], [])
+    assert (home.image_names(), store.metadata.images.find()) == ([NAME], [])
     monkeypatch.setattr(PresentImage, "put", put)
     move(home, first)
     monkeypatch.setattr(PresentImage, "put", collected)
@@ -84,7 +84,7 @@ def test_what_is_gone_when_its_record_would_be_written_makes_none(
     bring(home, image)
     monkeypatch.setattr("imagestore.store.pull.present.make_names_durable", durable_and_lost)
     make(home, image)
-    assert (home.image_names(), store.metadata.find_images()) == ([NAME], [])
+    assert (home.image_names(), store.metadata.images.find()) == ([NAME], [])
 
 
 @pytest.mark.parametrize("error", [ImageDeniedError(NAME, "never", "not this"), ConfigError("too many programs")])
@@ -93,10 +93,10 @@ def test_what_the_verifier_refuses_is_no_record(tmp_path: Path, error: ImageStor
         image = build_image()
         bring(client, image)
         make(client, image)
-        assert store.metadata.find_images() == []
+        assert store.metadata.images.find() == []
         assert client.image_names() == [NAME]
         client.update_image(wire.Image(name=NAME, labels={"a": "1"}), "labels.a")
-        assert store.metadata.find_images() == [], "only who gives a target asks again"
+        assert store.metadata.images.find() == [], "only who gives a target asks again"
         move(client, image)
         assert store.get(NAME).record.labels == {"a": "1"}
 
@@ -149,8 +149,8 @@ def test_a_record_that_went_meanwhile_was_not_moved(tmp_path: Path, case: str) -
         if case == "deleted":
             client.delete_image(NAME)
         else:
-            store.metadata.put_image(replace(store.get(NAME).record, handler="other"), {})
-            store.metadata.remove_images([(NAME, "runc")])
+            store.metadata.images.put(replace(store.get(NAME).record, handler="other"), {})
+            store.metadata.images.remove([(NAME, "runc")])
 
     with interrupted(tmp_path, meanwhile) as (client, _, second):
         with refused(grpc.StatusCode.NOT_FOUND):
@@ -170,7 +170,7 @@ def test_an_update_that_was_not_stored_is_not_answered_as_done(tmp_path: Path) -
         with refused(grpc.StatusCode.PERMISSION_DENIED):
             move(client, second)
         assert client.image(NAME).target.digest == str(third.target.digest)
-        assert {each.reference for each in store.metadata.find_images()}.isdisjoint({NAME})
+        assert {each.reference for each in store.metadata.images.find()}.isdisjoint({NAME})
 
 
 def test_an_image_that_a_record_hides_goes_when_its_client_names_the_target_again(
@@ -180,10 +180,10 @@ def test_an_image_that_a_record_hides_goes_when_its_client_names_the_target_agai
     make(home, image)
     bring(home, image)
     make(home, image, "docker.io/library/other:1")
-    store.metadata.put_image(replace(store.get("docker.io/library/other:1").record, reference=NAME), {})
-    assert len(store.metadata.named_images("k8s.io")) == 1
+    store.metadata.images.put(replace(store.get("docker.io/library/other:1").record, reference=NAME), {})
+    assert len(store.metadata.named_images.find("k8s.io")) == 1
     move(home, image)
-    assert store.metadata.named_images("k8s.io") == []
+    assert store.metadata.named_images.find("k8s.io") == []
 
 
 def test_callers_who_leave_count_until_their_look_has_ended(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_callers_who_leave_count_until_their_look_has_ended(tmp_path: Path) -> N
             with contextlib.suppress(grpc.RpcError):
                 call.result()
         make(client, image)
-        assert [each.reference for each in store.metadata.find_images()] == [NAME]
+        assert [each.reference for each in store.metadata.images.find()] == [NAME]
     assert max(judge.at_once) <= 4
 
 
@@ -213,5 +213,5 @@ def test_few_images_are_looked_at_together(tmp_path: Path) -> None:
         with ThreadPoolExecutor(12) as pool:
             for done in [pool.submit(make, client, image, f"docker.io/library/app:{number}") for number in range(24)]:
                 done.result()
-        assert len(store.metadata.find_images()) == 24
+        assert len(store.metadata.images.find()) == 24
     assert 1 < max(judge.at_once) <= 4

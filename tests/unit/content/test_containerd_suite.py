@@ -34,7 +34,7 @@ from imagestore.errors import (
     StoreError,
     WriterClosedError,
 )
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci import media_types
 from imagestore.registry.events import ignore
 from imagestore.store.pull.fetch import Fetcher
@@ -229,20 +229,18 @@ def test_a_buffer_larger_than_the_blob_reads_it_whole(store: LocalContentStore) 
 # Labels
 
 
-def test_labels_are_replaced_whole_changed_singly_and_removed(tmp_path: Path) -> None:
+def test_labels_are_replaced_whole_and_removed(tmp_path: Path) -> None:
     metadata, digest = SqliteMetadataStore(tmp_path / "metadata.db"), Digest.of(b"labelled")
-    metadata.label_content(digest, {"k1": "v1", "k2": "v2"})
-    assert metadata.content_labels(digest) == {"k1": "v1", "k2": "v2"}
-    metadata.label_content(digest, {"k1": "new"})
-    assert metadata.content_labels(digest) == {"k1": "new"}
-    metadata.update_content_labels(digest, {"k3": "v3"})
-    assert metadata.content_labels(digest) == {"k1": "new", "k3": "v3"}
-    metadata.update_content_labels(digest, {"k1": ""})
-    assert metadata.content_labels(digest) == {"k3": "v3"}
-    metadata.update_content_labels(digest, {"containerd.io/gc.root": "now"})
-    assert metadata.is_held(digest)
-    metadata.update_content_labels(digest, {"containerd.io/gc.root": ""})
-    assert not metadata.is_held(digest)
+    metadata.graph.label_content(digest, {"k1": "v1", "k2": "v2"})
+    assert metadata.graph.content_labels(digest) == {"k1": "v1", "k2": "v2"}
+    metadata.graph.label_content(digest, {"k1": "new"})
+    assert metadata.graph.content_labels(digest) == {"k1": "new"}
+    metadata.graph.label_content(digest, {"k1": "", "k3": "v3"})
+    assert metadata.graph.content_labels(digest) == {"k3": "v3"}
+    metadata.graph.label_content(digest, {"containerd.io/gc.root": "now"})
+    assert metadata.graph.is_held(digest)
+    metadata.graph.label_content(digest, {"containerd.io/gc.root": ""})
+    assert not metadata.graph.is_held(digest)
     metadata.close()
 
 

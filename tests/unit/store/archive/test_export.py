@@ -325,7 +325,7 @@ def test_damage_is_noticed_and_no_archive_appears(here: Node, tmp_path: Path, op
     with pytest.raises(DigestMismatchError, match="at rest"):
         here.store.export_images([PYTHON], tmp_path / "out" / "a", options=options)
     assert list((tmp_path / "out").iterdir()) == []
-    assert list(here.store.metadata.leases()) == []
+    assert list(here.store.metadata.leases.find()) == []
 
 
 def test_missing_content_is_named_and_the_old_file_stays(here: Node, tmp_path: Path) -> None:

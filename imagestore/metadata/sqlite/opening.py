@@ -1,4 +1,4 @@
-"""Opening the database file: where it is reached, how it is tuned, and how its schema becomes today's."""
+"""Opening the database file: whether it can be written, how it is tuned, and migration."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError
-from imagestore.metadata import location, schema
-from imagestore.metadata.failures import FULL_HINT
-from imagestore.metadata.fairness import BUSY_SECONDS
-from imagestore.metadata.forks import HINT, OwnConnection
+from imagestore.metadata.sqlite import location, schema
+from imagestore.metadata.sqlite.failures import FULL_HINT
+from imagestore.metadata.sqlite.fairness import BUSY_SECONDS
+from imagestore.metadata.sqlite.forks import FORK_HINT, OwnConnection
 from imagestore.util.failpoint import reach
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: So long may the log get before a commit has to bring it home; long work does that apart, when no writer waits.
+#: A commit checkpoints a longer log; long work does that on another connection, when no writer waits.
 LOG_PAGES: Final = 6000
+# The first checkpoint copies nearly all of the log, each further one what was added during the last.
+_LOG_TRIES: Final = 4
 
 
 class DatabaseAccess:
-    """How a database is reached: to be written, or only to be read where its disk is read-only or full.
-
-    Args:
-        path: the file.
+    """Whether a database is opened for writing, or only for reading because its disk is read-only or full.
 
     Attributes:
-        is_read_only: whether its file system is mounted read-only, or was found to be as good as that.
+        is_read_only: whether its file system is mounted read-only, or refuses writes as if it were.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,24 +43,22 @@ class DatabaseAccess:
         return self.is_read_only or self._is_cramped
 
     def is_unchanging(self) -> bool:
-        """Whether no process can change anything now; where the disk doesn't say that it is read-only, it is tried."""
+        """Whether no process can change anything now; tried out where the disk isn't mounted read-only."""
         return self.is_read_only or location.refusal(self._path) == errno.EROFS
 
     def do_without_space(self) -> None:
         """From now on only read, since the disk has no space for the index of the log.
 
-        A process that may not write that index makes one in memory (SQLite's "readonly_shm"), and takes part in
-        the locks as others do; only the files have to be there. As long as it is open, no other store of this
-        process can write the database: SQLite has one such index for each process.
-
-        Where they aren't and can't be made, no process writes; then it takes part in no locks (see check_alone()).
+        With "readonly_shm" SQLite keeps that index in memory and still takes part in the locks; only the files must
+        exist. As long as it is open, no other store of this process can write the database: SQLite has one such index
+        for each process. If the files can't be created, no process writes, and no locks are taken; see check_alone().
 
         Raises:
-            OSError: they can't be made, and the log holds changes.
+            OSError: they can't be created, and the log holds changes.
         """
         try:
             for end in ("-wal", "-shm"):
-                # Those that are there aren't opened: to close them would drop the locks that this process has on them.
+                # Existing ones aren't opened: closing them would drop this process's locks on them.
                 with contextlib.suppress(FileExistsError):
                     self._make(f"{self._path}{end}")
         except OSError:
@@ -71,7 +68,7 @@ class DatabaseAccess:
         self._is_cramped = True
 
     def _make(self, path: str) -> None:
-        """Make an empty file that belongs to the database's owner, also if root makes it; as SQLite does."""
+        """Create an empty file that belongs to the database's owner, also if root creates it; as SQLite does."""
         status = os.stat(self._path)
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, status.st_mode & 0o777)
         try:
@@ -82,14 +79,14 @@ class DatabaseAccess:
 
     @property
     def was_overtaken(self) -> bool:
-        """Whether a process has begun to write what is read without SQLite's locks."""
+        """Whether another process has written what is read without SQLite's locks."""
         return self._alone is not None and self._alone != self._written()
 
     def check_alone(self) -> None:
-        """Refuse what was just read without SQLite's locks, where another process gave space back and wrote since.
+        """Refuse what was just read without SQLite's locks if another process has written since.
 
         Raises:
-            StoreBusyError: that is so.
+            StoreBusyError: another process released space and wrote.
         """
         if self.was_overtaken:
             raise StoreBusyError(
@@ -98,7 +95,7 @@ class DatabaseAccess:
             )
 
     def _written(self) -> tuple[int, ...]:
-        """What is another one after every change: it is in the log first, and then in the file."""
+        """A value that differs after every change, which is first in the log and then in the file."""
         log_bytes, status = self._log_bytes(), os.stat(self._path)
         return log_bytes, status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -109,13 +106,13 @@ class DatabaseAccess:
             return 0
 
     def address(self, *, mode: str = "rwc") -> str:
-        """Where the database is, as a URI.
+        """The database as a URI.
 
         Args:
-            mode: SQLite's, see https://www.sqlite.org/uri.html, where it can be written.
+            mode: where it can be written, see https://www.sqlite.org/uri.html.
 
         Raises:
-            StoreReadOnlyError: the log next to it holds changes that can't be brought in.
+            StoreReadOnlyError: the log next to it holds changes that can't be checkpointed.
         """
         if self._is_cramped and self._alone is None:
             return schema.address(self._path, "mode=ro&readonly_shm=1")
@@ -130,10 +127,10 @@ class DatabaseAccess:
         return schema.address(self._path, "immutable=1&mode=ro")
 
     def check_writable(self) -> None:
-        """Refuse to write where that can't be.
+        """Refuse to write.
 
         Raises:
-            StoreReadOnlyError, StoreFullError: it was opened only to be read.
+            StoreReadOnlyError, StoreFullError: it was opened only for reading.
         """
         if self.is_read_only:
             raise StoreReadOnlyError(
@@ -144,11 +141,7 @@ class DatabaseAccess:
 
 
 class Opened:
-    """The file and the process that opened it: the one may be replaced, and the other fork.
-
-    Args:
-        path: the file.
-    """
+    """Which file was opened, and by which process: the file may be replaced, the process may fork."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -156,7 +149,7 @@ class Opened:
         self._file: os.stat_result | None = None
 
     def note(self) -> None:
-        """Remember which file it is."""
+        """Remember the file."""
         self._file = os.stat(self._path)
 
     @property
@@ -165,15 +158,20 @@ class Opened:
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""
+        """Refuse a forked child: SQLite's locks belong to the process that opened the file.
+
+        Raises:
+            StoreError: this process was forked since.
+        """
         if self.is_inherited:
-            raise StoreError(
-                f"{self._path}: this store was opened before the process forked",
-                hint=HINT,
-            )
+            raise StoreError(f"{self._path}: this store was opened before the process forked", hint=FORK_HINT)
 
     def check_file(self) -> None:
-        """A rebuild puts another file in the place of ours, which then is the store's memory no longer."""
+        """Refuse a file that a rebuild has replaced.
+
+        Raises:
+            StoreError: another file is in its place.
+        """
         if self._file is None:
             self.note()
         elif not os.path.samestat(os.stat(self._path), self._file):
@@ -182,7 +180,7 @@ class Opened:
             )
 
     def is_replaced(self) -> bool:
-        """Whether another file is in the place of the one that was opened; one that is only gone may come back."""
+        """Whether another file is in its place; a file that is only gone may come back."""
         try:
             return self._file is not None and not os.path.samestat(os.stat(self._path), self._file)
         except OSError:
@@ -197,32 +195,36 @@ class Opened:
 
 
 def connect(path: Path, address: str) -> OwnConnection:
-    """A connection that waits for others' locks.
-
-    Args:
-        path: the database.
-        address: of it, as a URI.
-
-    Raises:
-        StoreError: this process inherited connections.
-        sqlite3.Error: it can't be opened.
-    """
+    """A connection that waits for locks; arguments and errors are OwnConnection's."""
     return OwnConnection(path, address, busy_seconds=BUSY_SECONDS)
 
 
 def tune(db: sqlite3.Connection, *, has_foreign_keys: bool = True) -> None:
-    """Set what isn't kept in the file."""
+    """Set pragmas that aren't stored in the file."""
     keys = f"foreign_keys = {'ON' if has_foreign_keys else 'OFF'}"
-    # Debian's SQLite writes zeros over what is deleted, also to pages that are never read. Nothing here is secret.
+    # Debian's SQLite overwrites deleted rows with zeros, also in pages that are never read. Nothing here is secret.
     for pragma in ("synchronous = FULL", keys, "secure_delete = OFF", f"wal_autocheckpoint = {LOG_PAGES}"):
         db.execute(f"PRAGMA {pragma}")
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
-    """Take the steps from a version of the schema to today's; inside a transaction."""
+    """Migrate the schema from a version to the current one; inside a transaction."""
     for step in schema.STEPS[version:]:
         for statement in step:
             reach("database-migrate")
             db.execute(statement)
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {schema.CURRENT}")
+
+
+def checkpoint(db: sqlite3.Connection) -> None:
+    """Copy the log's pages into the database.
+
+    A log restarts only when all of it is copied and no reader has an older state of it. So what others added in the
+    meantime is copied too, else the log would grow as long as there are other writers.
+    """
+    pages = -1
+    for _ in range(_LOG_TRIES):
+        before, (_, pages, _) = pages, db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if pages == before:
+            break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sqlite3
@@ -15,9 +16,10 @@ from imagestore.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from imagestore.metadata import location
+from imagestore.metadata.sqlite import location
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -31,9 +33,9 @@ _CODES: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_CORRUPT: StoreCorruptError,
     sqlite3.SQLITE_NOTADB: StoreCorruptError,
 }
-#: What the disk can't read back is damage, as a page with wrong bytes is.
+#: A failed read is damage, as a page with wrong bytes is.
 _UNREADABLE: Final = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
-#: What Python's module says, without a code, of bytes that SQLite's own check takes for a text.
+#: Python's message, without a code, for bytes that SQLite's own check accepts as text.
 NO_TEXT: Final = "Could not decode to UTF-8"
 _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.ENOSPC: StoreFullError,
@@ -42,13 +44,13 @@ _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.EACCES: StoreReadOnlyError,
     errno.EPERM: StoreReadOnlyError,
 }
-#: What the system says when it isn't the database that is wrong.
+#: Texts for errors of the system rather than of the database.
 _REFUSALS: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota is used up",
     errno.EROFS: "the file system is read-only",
 }
-#: What Python's module says of a connection that was closed.
+#: Python's message for a connection that was closed.
 _CLOSED: Final = "Cannot operate on a closed database."
 #: SQLite's limit is 512, and the files next to the database have longer names.
 _LONGEST_PATH: Final = 500
@@ -66,31 +68,27 @@ _HINTS: Final[dict[type[StoreError], str]] = {
 
 
 def closed(path: Path | str) -> StoreError:
-    """The error of calls to a store that was closed.
-
-    Args:
-        path: the store's, or its database's.
-    """
+    """The error of calls to a store that was closed."""
     return StoreError(f"{path}: this store is closed", hint="open it again")
 
 
 def _judged_number(number: int) -> tuple[type[StoreError], str]:
-    """Which of our errors one of the system's is, and what helps."""
+    """Our error for an errno, and its hint."""
     ours = _NUMBERS.get(number, StoreError)
     return ours, StoreReadOnlyError.MOUNTED_HINT if number == errno.EROFS else _HINTS.get(ours, "")
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another connection holds what was wanted."""
+    """Whether another connection holds the lock."""
     # The low byte of an extended code is the plain one.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 class Translated:
-    """As a context manager: raise our errors instead of SQLite's and the system's. Every call passes through one.
+    """A context manager that raises our errors instead of SQLite's and the system's, around every call.
 
     Args:
-        database: what is named, and whose file system is looked at when SQLite can't say what is wrong.
+        database: named in messages; its file system is examined when SQLite doesn't say what is wrong.
     """
 
     __slots__ = ("_database",)
@@ -116,14 +114,14 @@ class Translated:
             raise InvalidInputError(f"{value.object[:_SHOWN]!r}: expected UTF-8") from value
 
     def _judged(self, error: sqlite3.Error) -> tuple[type[StoreError], str, str]:
-        """Which of our errors it is, its text, and what helps."""
+        """Our error, its text, and its hint."""
         extended = getattr(error, "sqlite_errorcode", 0)
         code = extended & 0xFF
         if str(error).startswith(NO_TEXT):
             return StoreCorruptError, str(error), CORRUPT_HINT
         if code == sqlite3.SQLITE_CANTOPEN and len(os.fsencode(self._database)) > _LONGEST_PATH:
             return StoreError, f"the path is longer than the {_LONGEST_PATH} bytes that SQLite takes", ""
-        number = self._system_said(code) if extended not in _UNREADABLE else None
+        number = self._system_error(code) if extended not in _UNREADABLE else None
         if number is not None:
             ours, hint = _judged_number(number)
             said = _REFUSALS.get(number)
@@ -131,10 +129,25 @@ class Translated:
         ours = StoreCorruptError if extended in _UNREADABLE else _CODES.get(code, StoreError)
         return ours, str(error), _HINTS.get(ours, "")
 
-    def _system_said(self, code: int) -> int | None:
-        """What SQLite doesn't tell: why a file can't be made or written. A dying disk is no question of permission."""
+    def _system_error(self, code: int) -> int | None:
+        """The errno that SQLite doesn't report: why a file can't be created or written."""
         if code == sqlite3.SQLITE_CANTOPEN:
             return location.cause(self._database)
         if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY):
             return location.refusal(self._database)
         return None
+
+
+@contextlib.contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Report rows that can't be parsed as damage of a database.
+
+    Raises:
+        StoreCorruptError: a record can't be read.
+    """
+    try:
+        yield
+    except UnicodeEncodeError:
+        raise  # of the question, not of the records
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorruptError(f"{path}: a record can't be read: {error}", hint=CORRUPT_HINT) from error

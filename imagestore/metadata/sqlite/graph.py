@@ -1,4 +1,4 @@
-"""What keeps what: edges, labels on content, and the two questions of collection.
+"""What keeps what, in SQLite: edges, labels on content, and the two questions of a collection.
 
 *Everything that is kept* is answered downwards from all roots, in one snapshot. *Is this kept* is answered upwards from
 one content, so that removing one image costs what the image has, not what the store has.
@@ -12,13 +12,14 @@ import operator
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError
-from imagestore.metadata.database import Database
-from imagestore.metadata.failures import CORRUPT_HINT
-from imagestore.metadata.images import insert_edges
+from imagestore.metadata import rows
 from imagestore.metadata.marking import climb, in_order, mark
-from imagestore.metadata.named_images import IS_ALIVE
-from imagestore.metadata.namespace_api import HOME
-from imagestore.metadata.records import Holder, HolderKind
+from imagestore.metadata.records import HOME
+from imagestore.metadata.sqlite import integrity
+from imagestore.metadata.sqlite import journal_lines as lines
+from imagestore.metadata.sqlite.failures import CORRUPT_HINT, naming_damage
+from imagestore.metadata.sqlite.images import insert_edges
+from imagestore.metadata.sqlite.named_images import IS_ALIVE
 from imagestore.oci import gc_labels
 from imagestore.oci.digest import Digest, as_written
 from imagestore.oci.gc_labels import ContentTerms
@@ -26,6 +27,9 @@ from imagestore.oci.gc_labels import ContentTerms
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from imagestore.metadata.records import Holder
+    from imagestore.metadata.sqlite.database import Database
 
 # Collection reads the tables: if an index lacks a row, needed content would be garbage. SQLite reads covering indexes
 # even with NOT INDEXED; a condition on the key's first column makes it read the table.
@@ -60,15 +64,15 @@ _IS_ROOT: Final = (
 )
 _BELOW_ROOTS: Final = (
     f"SELECT child FROM edge WHERE parent IN ({_DEEP_ROOTS})"  # noqa: S608 - constants
-    # Of labels there are few, and mostly none; then the roots aren't read again.
+    # There are few labels, mostly none; then the roots aren't read again.
     f" UNION ALL SELECT child FROM label_edge WHERE parent IN ({_DEEP_ROOTS})"
 )
-#: What edges or labels start from, unless it is a root that isn't looked for in vain.
+#: What edges or labels start from, except roots.
 _INNER: Final = (
     f"SELECT DISTINCT parent FROM edge e WHERE NOT ({_IS_ROOT.format('e.parent')})"  # noqa: S608 - constants
     f" UNION SELECT digest FROM content_label d WHERE NOT ({_IS_ROOT.format('d.digest')})"
 )
-#: Those of some digests that are roots, leased or pointed at: what may be held. The others certainly aren't.
+#: Those of some digests that are roots, leased or pointed at, and so may be held. The others certainly aren't.
 _SUSPECTS: Final = (
     f"SELECT value FROM json_each(:texts) WHERE {_IS_ROOT.format('value')}"  # noqa: S608 - constants
     " OR EXISTS (SELECT 1 FROM lease_content l JOIN lease ON l.lease = lease.id"
@@ -78,7 +82,7 @@ _SUSPECTS: Final = (
     " OR EXISTS (SELECT 1 FROM namespace_content WHERE digest = value)"
 )
 
-#: Leases that keep whatever there is, of any namespace.
+#: Leases that keep all content, of any namespace.
 _KEEPS_ALL: Final = (
     f"SELECT id FROM lease WHERE namespace = '{HOME}'"  # noqa: S608 - constants
     f" AND json_type(labels, '$.\"{gc_labels.KEEP_ALL}\"') IS NOT NULL"
@@ -86,7 +90,7 @@ _KEEPS_ALL: Final = (
 _KEEPS_ALL_NOW: Final = f"{_KEEPS_ALL} AND expires_at > :now LIMIT 1"
 
 _HAS_LABELS: Final = "SELECT EXISTS (SELECT 1 FROM content_label)"
-#: Whether anything of the kinds is there that _IS_ROOT and the flat holders ask for, expired or not.
+#: Whether there is anything that _IS_ROOT or _FLAT could find, expired or not.
 _ANY_ROOT: Final = (
     "SELECT EXISTS (SELECT 1 FROM image_root WHERE reference >= '') OR EXISTS (SELECT 1 FROM content_root)"  # noqa: S608
     " OR EXISTS (SELECT 1 FROM lease_content WHERE lease >= '')"
@@ -95,39 +99,29 @@ _ANY_ROOT: Final = (
     f" OR EXISTS ({_KEEPS_ALL})"
 )
 
-#: What tells whether content is held.
+#: Tables that decide whether content is held.
 _HOLDING: Final = (
-    "image_root",
-    "edge",
-    "label_edge",
-    "content_root",
-    "lease",
-    "lease_content",
-    "named_image",
-    "named_image_root",
-    "namespace_content",
+    *("image_root", "edge", "label_edge", "content_root", "lease", "lease_content"),
+    *("named_image", "named_image_root", "namespace_content"),
 )
-
-#: Where the labels of content are, and what follows from them.
+#: The labels of content, and what follows from them.
 _OF_LABELS: Final = ("label_edge", "content_label", "content_root")
 
 
-class GraphTables(Database):
+class SqliteGraph:
     """Edges and labels."""
 
-    _has_whole_indexes = False
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._has_whole_indexes = False
 
     def label_content(self, digest: Digest, labels: Mapping[str, str]) -> None:
-        """Replace the labels of content; gc.root and gc.ref.content mean what they mean in containerd.
-
-        Raises:
-            InvalidInputError: a label is too long.
-        """
+        """Replace the labels of content; gc.root and gc.ref.content mean what they mean in containerd."""
         kept = gc_labels.checked(labels)
         terms = ContentTerms.of(kept)
         key = str(digest)
-        with self._writing() as db:
-            self._note_labels(digest, self.content_labels(digest), kept)
+        with self._database.writing() as db:
+            self._note_labels(db, digest, self.content_labels(digest), kept)
             _forget(db, [key], *_OF_LABELS)
             db.executemany("INSERT INTO content_label VALUES (?, ?, ?)", [(key, *each) for each in kept.items()])
             if terms.is_root:
@@ -135,83 +129,67 @@ class GraphTables(Database):
             pairs = [(key, str(child)) for child in terms.references]
             db.executemany("INSERT INTO label_edge VALUES (?, ?)", pairs)
 
-    def update_content_labels(self, digest: Digest, changes: Mapping[str, str]) -> None:
-        """Set some labels of content and leave the others; an empty value removes one; otherwise as label_content()."""
-        with self._writing():
-            self.label_content(digest, {**self.content_labels(digest), **changes})
-
     def content_labels(self, digest: Digest) -> dict[str, str]:
         """The labels of content."""
-        with self._reading() as db:
+        with self._database.reading() as db:
             found = db.execute("SELECT key, value FROM content_label WHERE digest = ? ORDER BY key", (str(digest),))
             return dict(found.fetchall())
 
-    def _note_labels(self, digest: Digest, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """What is added is in the journal before the commit, what is taken away after it."""
-        number = self._number_change()
+    def _note_labels(
+        self, db: sqlite3.Connection, digest: Digest, before: Mapping[str, str], after: Mapping[str, str]
+    ) -> None:
+        """What is added is in the journal before the commit, what is removed after it."""
+        changes = self._database.changes
+        number = changes.number(db)
         if not after.items() <= before.items():
-            self._journal.put_labels(number, digest, {**before, **after})
+            self._database.journal.append([lines.labels(number, digest, {**before, **after})])
         if not before.items() <= after.items():
-            self._after_commit.append(lambda: self._journal.put_labels(number, digest, after, is_committed=True))
+            changes.after_commit([lines.labels(number, digest, after, is_committed=True)])
 
-    def _all_labels(self, db: sqlite3.Connection) -> Iterator[tuple[Digest, dict[str, str]]]:
+    def all_labels(self, db: sqlite3.Connection) -> Iterator[tuple[Digest, dict[str, str]]]:
+        """The labels of all content that a connection sees."""
         found = db.execute("SELECT digest, key, value FROM content_label ORDER BY digest, key")
         for text, group in itertools.groupby(found, key=operator.itemgetter(0)):
             yield as_written(text), {key: value for _, key, value in group}
 
     def children_of(self, texts: Sequence[str]) -> dict[str, list[str]]:
-        """What several contents point at, all in text form; those that point at nothing are left out."""
-        found: dict[str, list[str]] = {}
-        with self._snapshot() as db:
+        """What each content points at; those that point at nothing are left out."""
+        with self._database.snapshot() as db:
             query = _BELOW_WITH_LABELS if db.execute(_HAS_LABELS).fetchone()[0] else _BELOW
-            for parent, child in db.execute(query, {"texts": json.dumps(texts)}):
-                found.setdefault(parent, []).append(child)
-        return found
+            return rows.by_parent(db.execute(query, {"texts": json.dumps(texts)}))
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""
-        with self._writing() as db:
+        with self._database.writing() as db:
             db.executemany("DELETE FROM edge WHERE parent = ?", [(str(parent),) for parent in edges])
             insert_edges(db, edges)
 
-    def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
-        """Every edge: children by parent."""
-        return {
-            as_written(parent): tuple(map(as_written, dict.fromkeys(children)))
-            for parent, children in self.edges_as_written().items()
-        }
-
-    def edges_as_written(self) -> Mapping[str, Sequence[str]]:
-        """Every edge in text form: children by parent; one that a label names too comes twice."""
-        found: dict[str, list[str]] = {}
-        with self._reading_apart() as db:
-            for parent, child in db.execute(_EDGES):
-                found.setdefault(parent, []).append(child)
-        return found
+    def edges_as_written(self) -> dict[str, list[str]]:
+        """Every edge, children by parent; an edge that a label names too comes twice."""
+        with self._database.reading_apart() as db:
+            return rows.by_parent(db.execute(_EDGES))
 
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
-        """What one content points at by its own words, labels aside."""
-        with self._reading() as db:
+        """What one content points at, labels aside."""
+        with self._database.reading() as db:
             found = db.execute("SELECT child FROM edge WHERE parent = ?", (str(digest),)).fetchall()
-        with self._damage_named():
+        with naming_damage(self._database.path):
             return tuple(Digest.parse(text) for (text,) in found)
 
     def parents(self, digest: Digest) -> tuple[Digest, ...]:
-        """Which contents point at this one."""
-        with self._reading() as db:
+        """What points at this content."""
+        with self._database.reading() as db:
             return tuple(map(Digest.parse, _texts(db, _PARENTS, {"child": str(digest)})))
 
     def garbage(self, present: Iterable[str]) -> list[str]:
-        """Which of these digests nothing keeps at one moment, and what else edges or labels start from in vain.
-
-        Works on texts and lets the database join: a big store has a million of them.
+        """What nothing keeps at one moment; see the port. Lets the database join: a big store has a million digests.
 
         Raises:
-            StoreCorruptError: the database is older than its journal, and so knows nothing of newer images.
+            StoreCorruptError: the database is older than its journal, and so lacks newer images.
         """
-        # The look comes before the snapshot, which may lack a change that the journal knows a moment later.
-        with self._reading_apart(before=self._numbering.refuse_overtaken) as db:
-            values = {"now": self._clock()}
+        # The check comes before the snapshot, which may lack a change that the journal knows a moment later.
+        with self._database.reading_apart(before=self._database.changes.refuse_overtaken) as db:
+            values = {"now": self._database.clock()}
             if db.execute(_KEEPS_ALL_NOW, values).fetchone():
                 return []
             # What points on without being a root itself: garbage, or inside a graph of several levels; usually little.
@@ -225,54 +203,51 @@ class GraphTables(Database):
             return [*in_order(rest & inner), *in_order(rest - inner)]
 
     def unheld(self, texts: Sequence[str]) -> list[str]:
-        """Those of some digests, in text form, that nothing keeps now."""
-        with self._snapshot() as db:
-            # Then nothing has to be asked about each.
+        """Those digests that nothing keeps now."""
+        with self._database.snapshot() as db:
             if self.keeps_nothing():
                 return list(texts)
             if self.keeper_of_all():
                 return []
-            found = db.execute(_SUSPECTS, {"texts": json.dumps(texts), "now": self._clock()})
+            found = db.execute(_SUSPECTS, {"texts": json.dumps(texts), "now": self._database.clock()})
             suspects = {text for (text,) in found}
             return [text for text in texts if text not in suspects or not self.is_held(as_written(text))]
 
     def refuse_damaged_indexes(self) -> None:
-        """Look once whether what is asked upwards is answered from whole indexes; one that lacks rows hides a holder.
+        """Check once that the indexes which the upward question reads are whole: a missing row would hide a holder.
 
         Raises:
-            StoreCorruptError: they don't go with their tables.
+            StoreCorruptError: an index doesn't match its table.
         """
         if self._has_whole_indexes:
             return
-        with self._reading_apart() as db:
-            from imagestore.metadata import integrity
-
+        with self._database.reading_apart() as db:
             found = integrity.damaged_tables(db, _HOLDING)
         if found:
-            raise StoreCorruptError(f"{self._path}: {found[0]}; nothing was removed", hint=CORRUPT_HINT)
+            raise StoreCorruptError(f"{self._database.path}: {found[0]}; nothing was removed", hint=CORRUPT_HINT)
         self._has_whole_indexes = True
 
     def keeper_of_all(self) -> str:
-        """The id of a lease that keeps all content now; empty where there is none."""
-        with self._reading() as db:
-            found = db.execute(_KEEPS_ALL_NOW, {"now": self._clock()}).fetchone()
+        """The id of a lease that keeps all content now; empty: none."""
+        with self._database.reading() as db:
+            found = db.execute(_KEEPS_ALL_NOW, {"now": self._database.clock()}).fetchone()
             return str(found[0]) if found else ""
 
     def keeps_nothing(self) -> bool:
-        """Whether there is nothing at all that could keep content; what has expired but wasn't dropped counts."""
-        with self._reading() as db:
+        """Whether nothing exists that could keep content, not even something that has expired; read from the tables."""
+        with self._database.reading() as db:
             return not db.execute(_ANY_ROOT).fetchone()[0]
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now."""
-        with self._snapshot() as db:
+        with self._database.snapshot() as db:
             query = "SELECT EXISTS (SELECT 1 FROM namespace_content WHERE digest = ?)"
             return bool(db.execute(query, (str(digest),)).fetchone()[0]) or self.is_kept_at_home(digest)
 
     def is_kept_at_home(self, digest: Digest) -> bool:
-        """Whether records, leases or labels of the store's own namespace, or any lease, keep this content now."""
-        now, key = self._clock(), str(digest)
-        with self._snapshot() as db:
+        """Whether records, labels or named images of ``HOME``, or any lease, keep this content now."""
+        now, key = self._database.clock(), str(digest)
+        with self._database.snapshot() as db:
             if self.keeper_of_all():
                 return True
             held = (
@@ -293,38 +268,30 @@ class GraphTables(Database):
 
     def holders(self, digest: Digest) -> tuple[Holder, ...]:
         """What keeps this content by itself, without edges."""
-        key = str(digest)
-        with self._snapshot() as db:
-            images = db.execute(
-                "SELECT DISTINCT reference, handler FROM image_root WHERE digest = ? ORDER BY reference, handler",
-                (key,),
-            ).fetchall()
-            leases = db.execute(
-                "SELECT id, flat FROM lease_content JOIN lease ON lease = id WHERE digest = ? AND expires_at > ?"
-                " ORDER BY id",
-                (key, self._clock()),
-            ).fetchall()
-            labels = [name for name in self.content_labels(digest) if name.startswith(gc_labels.ROOT)]
-            named = db.execute(
-                "SELECT name FROM named_image_root r JOIN named_image USING (namespace, name)"  # noqa: S608 - constants
-                f" WHERE r.digest = :key AND namespace = :home AND {IS_ALIVE} ORDER BY name",
-                {"key": key, "home": HOME, "now": self._clock()},
-            ).fetchall()
-            owners = db.execute(
-                "SELECT owner FROM namespace_content WHERE digest = ? ORDER BY owner", (key,)
-            ).fetchall()
-        return (
-            *(Holder(HolderKind.IMAGE, reference, handler) for reference, handler in images),
-            *(Holder(HolderKind.FLAT_LEASE if flat else HolderKind.LEASE, name) for name, flat in leases),
-            *(Holder(HolderKind.LABEL, name) for name in labels),
-            *(Holder(HolderKind.NAMED_IMAGE, name) for (name,) in named),
-            *(Holder(HolderKind.NAMESPACE, owner) for (owner,) in owners),
-        )
+        given = {"key": str(digest), "home": HOME, "now": self._database.clock()}
+        with self._database.snapshot() as db:
+            return rows.holders(
+                db.execute(
+                    "SELECT DISTINCT reference, handler FROM image_root WHERE digest = :key ORDER BY 1, 2", given
+                ),
+                db.execute(
+                    "SELECT id, flat FROM lease_content JOIN lease ON lease = id"
+                    " WHERE digest = :key AND expires_at > :now ORDER BY id",
+                    given,
+                ),
+                db.execute("SELECT key FROM content_label WHERE digest = :key ORDER BY key", given),
+                db.execute(
+                    "SELECT name FROM named_image_root r JOIN named_image USING (namespace, name)"  # noqa: S608 - constants
+                    f" WHERE r.digest = :key AND namespace = :home AND {IS_ALIVE} ORDER BY name",
+                    given,
+                ),
+                db.execute("SELECT owner FROM namespace_content WHERE digest = :key ORDER BY owner", given),
+            )
 
     def forget_content(self, texts: Collection[str]) -> None:
-        """Drop labels of content that was deleted, given in text form, and the edges that start there."""
+        """Remove labels of deleted content, and the edges that start there."""
         if texts:
-            with self._writing() as db:
+            with self._database.writing() as db:
                 # Content without labels has no rows in any of the other tables, and most stores have no labels at all.
                 has_labels = db.execute(_HAS_LABELS).fetchone()[0]
                 _forget(db, texts, "edge", *(_OF_LABELS if has_labels else ()))

@@ -1,8 +1,7 @@
-"""The list of images as people see it, read straight from the database by a process that does nothing else.
+"""A list of images read straight from the database, without opening the store, which takes longer than a list.
 
-A full record costs several times what a line of a list shows, and opening the store for everything takes longer than
-reading a thousand lines. So this opens the file only to read, and only when nothing has to be done first: a missing,
-older, damaged or foreign database is left to SqliteMetadataStore, which makes, migrates or refuses it.
+The file is only read, and only if nothing has to be done first: SqliteMetadataStore creates, migrates or refuses a
+missing, older, damaged or foreign database.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreError
-from imagestore.metadata import schema
-from imagestore.metadata.forks import refuse_in_child
+from imagestore.metadata.sqlite import schema
+from imagestore.metadata.sqlite.forks import refuse_in_child
 from imagestore.platforms.platform import Platform
 from imagestore.util.root_folder import refuse_untrusted
 
@@ -27,15 +26,7 @@ _QUERY = "SELECT reference, handler, image_id, platform, content_size FROM image
 
 @dataclass(frozen=True, slots=True)
 class ImageSummary:
-    """What a list shows of a record.
-
-    Attributes:
-        reference: canonical text.
-        handler: name of the runtime handler.
-        image_id: digest of the config in text form.
-        platform: what the image is for.
-        size: bytes of all its content as it travels.
-    """
+    """What a list shows of a record; ``image_id`` is in text form, ``size`` the bytes of all content as transferred."""
 
     reference: str
     handler: str
@@ -45,14 +36,7 @@ class ImageSummary:
 
 
 def read_summaries(path: Path) -> list[ImageSummary] | None:
-    """Every record's summary, ordered by reference and handler.
-
-    Args:
-        path: the database.
-
-    Returns:
-        None when the database must be opened in full first.
-    """
+    """Every record's summary, ordered by reference and handler; None when the database must be opened in full first."""
     try:
         refuse_untrusted(path.parent)
         refuse_in_child(path)
@@ -74,6 +58,7 @@ def read_summaries(path: Path) -> list[ImageSummary] | None:
         db.close()
 
 
+# As in ``rows``, which imports more than a list needs.
 @functools.lru_cache(maxsize=256)
 def _platform(text: str) -> Platform:
     os, architecture, variant, os_version, os_features = json.loads(text)

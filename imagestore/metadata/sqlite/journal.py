@@ -1,11 +1,10 @@
-"""The journal of records: a second memory next to the database, to rebuild the records from when that is damaged.
+"""The journal of records next to the database, from which a rebuild restores the records of a damaged database.
 
 ``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of
-one that was removed; the labels of content; a lease that was made to last, or the id of one that was released. What is
-put is written before its commit and what is removed after it, so that a process that dies in between leaves the journal
-with an entry too many, never with one too few; the numbers put them in order, each transaction's first line tells which
-of those above it were never committed, and its last one that it was (see ``journal_lines``). Nothing is synced: a
-rebuild checks each record against the content anyway.
+one that was removed; the labels of content; a lease with a long lifetime, or the id of one that was released. What is
+put is written before its commit and what is removed after it. So a process that dies in between leaves an entry too
+many, never one too few (``journal_lines`` says how committed lines are told apart). Nothing is synced: a rebuild checks
+each record against the content anyway.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from imagestore.metadata import journal_lines as lines
-from imagestore.metadata.location import JOURNAL
+from imagestore.metadata.sqlite import journal_lines as lines
+from imagestore.metadata.sqlite.location import JOURNAL
 from imagestore.util.failpoint import reach
 from imagestore.util.files import open_regular, opener
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO, Self
 
-    from imagestore.metadata.journal_reading import Journaled
     from imagestore.metadata.records import ImageRecord, Lease
+    from imagestore.metadata.sqlite.journal_reading import Journaled
     from imagestore.oci.digest import Digest
 
 # A record takes some 1.5 kB; a journal several times as long as its records need is written anew.
@@ -38,10 +37,10 @@ _TAIL_BYTES: Final = 16 * 1024
 
 
 class RecordJournal:
-    """The journal in one file; made when the first record comes.
+    """The journal in one file, created with the first line.
 
-    Puts hold the database's write lock; removals come after their commit and so without it. Each append holds a
-    shared flock on the file, an exchange of the file an exclusive one, so that no line goes into a file that is gone.
+    Each append holds a shared flock on the file, an exchange of the file an exclusive one, so that no line is written
+    to a file that was replaced.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,98 +51,22 @@ class RecordJournal:
         """The journal of a database."""
         return cls(database.with_name(JOURNAL))
 
-    def begin(self, number: int) -> None:
-        """Say with which number the last committed change ended; inside a transaction, before its first change.
+    def append(self, entries: Iterable[str]) -> None:
+        """Add lines, which ``journal_lines`` writes: what is put before its commit, what is removed after it.
 
         Raises:
             OSError: the file can't be written.
         """
-        self._append([lines.begin(number)])
-
-    def announce(self, number: int, entries: Iterable[str], *, begin: int | None) -> None:
-        """Note what will be noted after the commit, with the transaction's begin unless that is None; inside it.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        first = [] if begin is None else [lines.begin(begin)]
-        self._append([*first, *(lines.announced(number, entry) for entry in entries)])
-
-    def commit(self, number: int) -> None:
-        """Say that a change was committed; after its commit.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.committed(number)])
-
-    def put(self, number: int, records: Iterable[ImageRecord]) -> None:
-        """Add records; inside the transaction that puts them.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.put(number, record) for record in records])
-
-    def remove(self, number: int, keys: Iterable[tuple[str, str]]) -> None:
-        """Note removals; after the commit of the transaction that numbered them.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.remove(number, key) for key in keys])
-
-    def put_labels(self, number: int, digest: Digest, labels: Mapping[str, str], *, is_committed: bool = False) -> None:
-        """Note the labels that content has now; inside the transaction, or after its commit.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.labels(number, digest, labels, is_committed=is_committed)])
-
-    def put_lease(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
-        """Note a lease and what it lists now; inside the transaction.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append(lines.whole_lease(number, lease, content))
-
-    def put_leased(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
-        """Note what a lease lists besides what it listed before; inside the transaction.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append(lines.leased(number, lease, part) for part in lines.parts(content))
-
-    def unlease(self, number: int, lease_id: str, content: Collection[Digest]) -> None:
-        """Note what a lease lists no more; after the commit.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append(lines.unleased(number, lease_id, part) for part in lines.parts(content))
-
-    def release(self, number: int, lease_id: str) -> None:
-        """Note that a lease is gone; after the commit.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([lines.release(number, lease_id)])
-
-    def _append(self, entries: Iterable[str]) -> None:
-        # A line break first: what a full disk cut off must not spoil the next entry.
+        # A line break first, so that a line which a full disk cut off doesn't spoil the next one.
         data = "".join(f"\n{entry}" for entry in entries).encode()
         descriptor = self._open_shared()
         try:
             reach("journal-append")
             rest = memoryview(data)
-            while rest:  # a disk that fills up takes a part first, and says so only at the next
+            while rest:  # a disk that becomes full takes a part, and fails only at the next write
                 rest = rest[os.write(descriptor, rest) :]
         finally:
-            # A child that was forked since then has the same open file, and would keep the lock.
+            # A child forked since then shares the open file, and would keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -168,7 +91,7 @@ class RecordJournal:
         return self.size() > 0
 
     def is_long(self) -> bool:
-        """Whether it is worth asking how many records there are."""
+        """Whether it may be due for rewriting, so that the records have to be counted."""
         return self.size() > _SMALLEST_BYTES or not self.path.exists()
 
     def is_due(self, records: int) -> bool:
@@ -185,15 +108,9 @@ class RecordJournal:
         labels: Iterable[tuple[Digest, Mapping[str, str]]],
         leases: Iterable[tuple[Lease, Collection[Digest]]],
     ) -> Iterator[BinaryIO | None]:
-        """A new journal next to this one, with an entry for each record, labelled content and lasting lease.
+        """A new journal next to this one with all records, labels and lasting leases, as of the change ``number``.
 
-        Written without any lock; gone with the block.
-
-        Args:
-            number: of the last change that is in what follows.
-            records: every record.
-            labels: all labels.
-            leases: every lasting lease, with what it lists.
+        Written without any lock; removed at the end of the block.
 
         Yields:
             The open file, for exchange(); None while another process prepares one.
@@ -210,9 +127,7 @@ class RecordJournal:
             except BlockingIOError:
                 yield None
                 return
-            if not _is_named(
-                descriptor, temporary
-            ):  # exchanged by the process that had the lock before: it is the journal
+            if not _is_named(descriptor, temporary):  # the process that had the lock before made it the journal
                 fcntl.flock(file, fcntl.LOCK_UN)
                 yield None
                 return
@@ -226,18 +141,18 @@ class RecordJournal:
             finally:
                 if _is_named(descriptor, temporary):
                     os.unlink(temporary)
-                # It may be the journal by now, and a child that was forked since then has the same open file.
+                # It may be the journal by now, and a child forked since then shares the open file.
                 fcntl.flock(file, fcntl.LOCK_UN)
 
     def exchange(self, prepared: BinaryIO, start: int) -> bool:
-        """Put a prepared journal in this one's place, with the lines that came since; under the write lock.
+        """Replace this journal by a prepared one, with the lines added since; under the write lock.
 
         Args:
-            prepared: with the records as they were when this journal was ``start`` bytes long.
-            start: that length.
+            prepared: the new journal.
+            start: the length of this journal when its content was read.
 
         Returns:
-            Whether it was exchanged; not while a writer appends, or when another process exchanged it.
+            Whether it was replaced; not while a writer appends, or when another process replaced it.
 
         Raises:
             OSError: it can't be written; this one stays.
@@ -260,7 +175,7 @@ class RecordJournal:
                 fcntl.flock(current, fcntl.LOCK_UN)
 
     def committed(self) -> int:
-        """The number of the last change that was certainly committed, read from the journal's end; 0: none is known.
+        """The number of the last change that was certainly committed, read from the journal's end; 0: unknown.
 
         Raises:
             OSError: the file can't be read.
@@ -280,13 +195,12 @@ class RecordJournal:
         return 0
 
     def read(self, *, committed: int | None = None) -> Journaled:
-        """What it says.
+        """The state that its lines lead to.
 
         Args:
-            committed: the number of the last committed change, where the database can be believed; else some changes
-                are uncertain.
+            committed: the database's last committed change, if that can be relied on; else some changes are uncertain.
         """
-        from imagestore.metadata.journal_reading import Reading  # only for a database that is damaged
+        from imagestore.metadata.sqlite.journal_reading import Reading  # only for a database that is damaged
 
         reading = Reading()
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb", opener=opener) as file:

@@ -1,4 +1,4 @@
-"""The database's tables, and how an older version becomes the current one.
+"""The tables and their migrations.
 
 Strict tables; ``user_version`` counts the steps taken. A step is never edited after a release: a new one is appended.
 """
@@ -181,7 +181,7 @@ COPIED: Final = "copied"
 
 
 class SchemaTooNewError(StoreCorruptError):
-    """A newer version wrote the database; it is whole, and not for us."""
+    """A newer version wrote the database, which isn't damaged."""
 
 
 class ForeignDatabaseError(StoreCorruptError):
@@ -189,7 +189,7 @@ class ForeignDatabaseError(StoreCorruptError):
 
 
 def address(path: Path, terms: str) -> str:
-    """A database's file as a URI, to open it on terms; see https://www.sqlite.org/uri.html, section 3.1.
+    """A database's file as a URI with query parameters; see https://www.sqlite.org/uri.html, section 3.1.
 
     >>> from pathlib import Path
     >>> address(Path("/what?/100% #1"), "mode=ro")
@@ -200,12 +200,12 @@ def address(path: Path, terms: str) -> str:
 
 
 def refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
-    """Another program's database is neither migrated nor guessed at.
+    """Refuse to migrate another program's database.
 
     Raises:
-        ForeignDatabaseError: it is one.
+        ForeignDatabaseError: its application_id isn't ours.
     """
-    # The mark last: another process may be making the database, tables and mark in one transaction.
+    # The mark last: another process may be creating the database, tables and mark in one transaction.
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (mark,) = db.execute("PRAGMA application_id").fetchone()
@@ -217,7 +217,7 @@ def version(db: sqlite3.Connection, path: Path) -> int:
     """How many steps were taken.
 
     Raises:
-        SchemaTooNewError: more than we know.
+        SchemaTooNewError: more than this version knows.
     """
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if found > CURRENT:
@@ -229,10 +229,10 @@ def version(db: sqlite3.Connection, path: Path) -> int:
 
 
 def refuse_moved_on(db: sqlite3.Connection, path: Path) -> None:
-    """What was brought up to date since it was opened isn't written any more: its new tables count on every writer.
+    """Refuse to write a database that a newer version migrated since it was opened: its tables rely on every writer.
 
     Raises:
-        SchemaTooNewError: a newer version has done that.
+        SchemaTooNewError: it was migrated.
     """
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if found > CURRENT:
@@ -244,7 +244,7 @@ def refuse_moved_on(db: sqlite3.Connection, path: Path) -> None:
 
 
 def refuse_older(db: sqlite3.Connection, path: Path) -> None:
-    """What can't be written can't be brought up to date.
+    """Refuse a read-only database that would have to be migrated.
 
     Raises:
         SchemaTooNewError: as version().

@@ -7,7 +7,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from imagestore.metadata import image_rows
+from imagestore.metadata import rows
 from imagestore.metadata.records import ImageRecord, Lease
 from imagestore.oci import gc_labels
 from imagestore.oci.digest import Digest
@@ -40,17 +40,9 @@ class Journaled:
 
 @dataclass(frozen=True, slots=True)
 class _Removed:
-    key: tuple[str, str]
+    """A record was removed; without a key: all records."""
 
-
-@dataclass(frozen=True, slots=True)
-class _RemovedAll:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    """Marks that a change was committed; carries no data."""
+    key: tuple[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +52,19 @@ class _Labelled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Leased:
-    """A lease with all the content that it lists, or with an addition to that."""
+class _LeaseChange:
+    """A change of a lease. One that is whole says all of it, and without a lease that it was released."""
 
-    lease: Lease
-    content: tuple[Digest, ...]
-    is_addition: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Unleased:
     lease_id: str
-    content: tuple[Digest, ...]
+    lease: Lease | None = None
+    added: tuple[Digest, ...] = ()
+    removed: tuple[Digest, ...] = ()
+    is_whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Released:
-    lease_id: str
-
-
-_Value: TypeAlias = ImageRecord | _Removed | _RemovedAll | _Committed | _Labelled | _Leased | _Unleased | _Released
+#: None: the line only says that its change was committed.
+_Value: TypeAlias = ImageRecord | _Removed | _Labelled | _LeaseChange | None
+_LeaseState: TypeAlias = tuple[Lease, tuple[Digest, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +168,7 @@ class _Known:
         self._records: dict[tuple[str, str], list[tuple[int, ImageRecord]]] = {}
         self._removed: dict[tuple[str, str], int] = {}
         self._labels: dict[Digest, tuple[int, _Labelled]] = {}
-        self._leases: dict[str, list[tuple[int, _Leased | _Unleased | _Released]]] = {}
+        self._leases: dict[str, list[tuple[int, _LeaseChange]]] = {}
 
     def add(self, line: _Line) -> None:
         """Apply one change. A known change of the same subject that has a higher number stays in force."""
@@ -191,46 +176,39 @@ class _Known:
         if isinstance(value, ImageRecord):
             self._records.setdefault((value.reference, value.handler), []).append((number, value))
         elif isinstance(value, _Removed):
-            self._removed[value.key] = max(number, self._removed.get(value.key, 0))
-        elif isinstance(value, _RemovedAll):
-            for key in self._records:
+            for key in self._records if value.key is None else [value.key]:
                 self._removed[key] = max(number, self._removed.get(key, 0))
         elif isinstance(value, _Labelled):
             known = self._labels.get(value.digest)
             if known is None or number >= known[0]:
                 self._labels[value.digest] = number, value
-        elif not isinstance(value, _Committed):
-            self._add_to_lease(number, value)
+        elif value is not None:
+            changes = self._leases.setdefault(value.lease_id, [])
+            if value.is_whole and all(number >= other for other, _ in changes):
+                changes.clear()
+            changes.append((number, value))
 
-    def _add_to_lease(self, number: int, value: _Leased | _Unleased | _Released) -> None:
-        lines = self._leases.setdefault(_lease_id(value), [])
-        is_whole = isinstance(value, _Released) or (isinstance(value, _Leased) and not value.is_addition)
-        if is_whole and all(number >= other for other, _ in lines):
-            lines.clear()
-        lines.append((number, value))
-
-    def _lease(self, lease_id: str) -> _Leased | None:
+    def _lease(self, lease_id: str) -> _LeaseState | None:
         """A lease after all its lines were applied in the order of their numbers; None if it was released."""
         lease: Lease | None = None
         listed: set[Digest] = set()
         for _, value in sorted(self._leases.get(lease_id, ()), key=operator.itemgetter(0)):
-            if isinstance(value, _Unleased):
-                listed.difference_update(value.content)
-                continue
-            if isinstance(value, _Released) or not value.is_addition:
+            if value.is_whole:
                 listed.clear()
-            lease = None if isinstance(value, _Released) else value.lease
-            listed.update(() if isinstance(value, _Released) else value.content)
-        return None if lease is None else _Leased(lease, tuple(sorted(listed)))
+            if value.is_whole or value.lease is not None:
+                lease = value.lease
+            listed.difference_update(value.removed)
+            listed.update(value.added)
+        return None if lease is None else (lease, tuple(sorted(listed)))
 
-    def state(self, line: _Line) -> ImageRecord | _Labelled | _Leased | None:
+    def state(self, line: _Line) -> ImageRecord | _Labelled | _LeaseState | None:
         """The current state of the subject of a line; None if it is removed or unknown."""
         value = line.value
         if isinstance(value, ImageRecord):
             return next(iter(self._newest_first((value.reference, value.handler))), None)
         if isinstance(value, _Labelled):
             return self._labels.get(value.digest, (0, None))[1]
-        return None if isinstance(value, (_Removed, _RemovedAll, _Committed)) else self._lease(_lease_id(value))
+        return self._lease(value.lease_id) if isinstance(value, _LeaseChange) else None
 
     def _newest_first(self, key: tuple[str, str]) -> list[ImageRecord]:
         entries = sorted(self._records.get(key, ()), key=lambda entry: entry[0])
@@ -244,45 +222,40 @@ class _Known:
         """Labels by digest, sorted; content without labels is left out."""
         return {digest: known.labels for digest, (_, known) in sorted(self._labels.items()) if known.labels}
 
-    def leases(self) -> list[tuple[Lease, tuple[Digest, ...]]]:
+    def leases(self) -> list[_LeaseState]:
         """Leases that were not released, sorted by id, each with the content it lists."""
         known = (self._lease(lease_id) for lease_id in sorted(self._leases))
-        return [(each.lease, each.content) for each in known if each is not None]
-
-
-def _lease_id(value: _Leased | _Unleased | _Released) -> str:
-    return value.lease.id if isinstance(value, _Leased) else value.lease_id
+        return [each for each in known if each is not None]
 
 
 def _subject(value: _Value) -> object:
     """The key of the thing that a line changes; several lines may have the same one."""
     if isinstance(value, ImageRecord):
         return value.reference, value.handler
-    if isinstance(value, _Removed):
-        return value.key
-    if isinstance(value, (_RemovedAll, _Committed)):
-        return value
-    return value.digest if isinstance(value, _Labelled) else _lease_id(value)
+    if isinstance(value, _Labelled):
+        return value.digest
+    return value.lease_id if isinstance(value, _LeaseChange) else value
 
 
 def _lost(
-    old: ImageRecord | _Labelled | _Leased | None, new: ImageRecord | _Labelled | _Leased | None
+    old: ImageRecord | _Labelled | _LeaseState | None, new: ImageRecord | _Labelled | _LeaseState | None
 ) -> frozenset[Digest]:
     """Content that the old state keeps and the new one does not."""
     kept = _kept(new)
-    if isinstance(old, _Leased) and isinstance(new, _Leased):
-        is_weaker = new.lease.is_flat > old.lease.is_flat or new.lease.expires_at < old.lease.expires_at
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        before, after = old[0], new[0]
+        is_weaker = after.is_flat > before.is_flat or after.expires_at < before.expires_at
         kept = frozenset() if is_weaker else kept
     return _kept(old) - kept
 
 
-def _kept(state: ImageRecord | _Labelled | _Leased | None) -> frozenset[Digest]:
+def _kept(state: ImageRecord | _Labelled | _LeaseState | None) -> frozenset[Digest]:
     if isinstance(state, ImageRecord):
         return frozenset(state.held)
     if isinstance(state, _Labelled):
         terms = ContentTerms.of(state.labels)
         return frozenset([*terms.references, *([state.digest] if terms.is_root else [])])
-    return frozenset() if state is None else frozenset(state.content)
+    return frozenset() if state is None else frozenset(state[1])
 
 
 def _decoded(line: bytes) -> Any:
@@ -304,24 +277,25 @@ def _number(value: Any) -> int:
 def _parsed(entry: Any) -> _Line:
     number, is_committed = _number(entry["number"]), entry.get("committed") is True
     if "put" in entry:
-        return _Line(number, image_rows.checked(image_rows.to_record(entry["put"])), is_committed)
+        return _Line(number, rows.checked_image(rows.image_record(entry["put"])), is_committed)
     if "announced" in entry:
         return _Line(number, _parsed(entry["announced"]).value, is_committed=False, is_announced=True)
     if "remove" in entry:
         if entry["remove"] is None:
-            return _Line(number, _RemovedAll(), is_committed=True)
+            return _Line(number, _Removed(None), is_committed=True)
         reference, handler = entry["remove"]
         return _Line(number, _Removed((str(reference), str(handler))), is_committed=True)
     if "labels" in entry:
         text, labels = entry["labels"]
         return _Line(number, _Labelled(Digest.parse(text), gc_labels.checked(dict(labels))), is_committed)
     if is_committed and len(entry) == 2:
-        return _Line(number, _Committed(), is_committed)
+        return _Line(number, None, is_committed)
     if "release" in entry:
-        return _Line(number, _Released(str(entry["release"])), is_committed=True)
+        return _Line(number, _LeaseChange(str(entry["release"]), is_whole=True), is_committed=True)
     if "unleased" in entry:
         lease_id, content = entry["unleased"]
-        return _Line(number, _Unleased(str(lease_id), tuple(map(Digest.parse, content))), is_committed=True)
+        removed = tuple(map(Digest.parse, content))
+        return _Line(number, _LeaseChange(str(lease_id), removed=removed), is_committed=True)
     is_addition = "leased" in entry
     lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["leased" if is_addition else "lease"]
     if not lease_id:
@@ -329,4 +303,5 @@ def _parsed(entry: Any) -> _Line:
     end = gc_labels.NEVER if expires_at is None else float(expires_at)
     checked = gc_labels.checked(dict(labels))
     lease = Lease(str(lease_id), float(created_at), end, bool(is_flat), checked, str(namespace))
-    return _Line(number, _Leased(lease, tuple(map(Digest.parse, content)), is_addition), is_committed)
+    added = tuple(map(Digest.parse, content))
+    return _Line(number, _LeaseChange(lease.id, lease, added, is_whole=not is_addition), is_committed)

@@ -1,8 +1,7 @@
-"""Whether the database file is whole.
+"""Whether the database file is damaged.
 
-``integrity_check`` compares every index with its table, which ``quick_check`` doesn't: a row that an index lacks is not
-found by what it is looked up with. SQLite takes any bytes for a text, and checks references only while rows change, so
-both are looked at here too.
+``integrity_check`` compares every index with its table, which ``quick_check`` doesn't: a row that an index lacks isn't
+found by its key. SQLite accepts any bytes as text, and checks references only while rows change, so this checks both.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ import collections
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from imagestore.metadata.failures import NO_TEXT
+from imagestore.metadata.sqlite.failures import NO_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Columns with a JSON object in them; those of images are read as a whole by the check.
+#: Columns with a JSON object; those of images are parsed by the check of the store.
 _OBJECTS: Final = frozenset({"labels", "annotations"})
-
-
 #: Lines of SQLite's check: one is enough to act, some help to understand.
 _MOST_LINES: Final = 20
 
@@ -40,11 +37,7 @@ def damaged_tables(db: sqlite3.Connection, tables: Iterable[str]) -> list[str]:
 
 
 def _texts(db: sqlite3.Connection) -> Iterator[str]:
-    """A line for each table with such a text.
-
-    Args:
-        db: found whole by SQLite.
-    """
+    """A line for each table with texts that aren't UTF-8 or not the JSON they should be."""
     for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall():
         rows = db.execute(f"SELECT * FROM {table}")  # noqa: S608 - a name from the schema
         columns = [each[0] for each in rows.description]

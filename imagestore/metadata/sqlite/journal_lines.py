@@ -1,13 +1,12 @@
-"""The journal's lines: how each is written (what all of them say together: ``journal_reading``).
+"""The format of the journal's lines (``journal_reading`` reads them).
 
-A transaction that changes anything says first with which number the last one ended: ``{"begin": 7}``. Numbers come from
-a counter in the database, so a transaction that died leaves its numbers to be given again; and whatever is above a
-``begin`` with a higher number than it names was never committed. What was numbered below was. So only the lines after
-the last ``begin`` are uncertain, unless one of them was written after its commit; the last line of a transaction that
-put something and was synced is one.
+The first line of a transaction has the number with which the last one ended: ``{"begin": 7}``. Numbers come from a
+counter in the database, so the numbers of a transaction that died are used again. Lines above a ``begin`` with a higher
+number than it names were never committed; those with a lower number were. So only the lines after the last ``begin``
+are uncertain, unless one of them was written after its commit, as the last line of a synced transaction is.
 
-What a lease lists is told as it changes, since it may be filled with thousands of contents, one by one; a line that
-adds to it says again what the lease is, so that no earlier line is needed for that.
+Content that is added to a lease has lines of its own, since a lease may get thousands of contents, one by one. Such a
+line repeats the lease, so that no earlier line is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from imagestore.metadata import image_rows
+from imagestore.metadata import rows
 from imagestore.oci import gc_labels
 
 if TYPE_CHECKING:
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from imagestore.metadata.records import ImageRecord, Lease
     from imagestore.oci.digest import Digest
 
-# In one line: readers bound what they take for a line.
+# Contents in one line: readers bound its length.
 _CONTENTS: Final = 10_000
-#: What is only written once its transaction was committed.
+#: Lines that are only written after the commit.
 _AFTER_COMMIT: Final = ("remove", "release", "unleased")
 
 
@@ -36,7 +35,7 @@ def whole(
     labels_of: Iterable[tuple[Digest, Mapping[str, str]]],
     leases: Iterable[tuple[Lease, Collection[Digest]]],
 ) -> Iterator[str]:
-    """The lines of a new journal; what they say, and what they leave out, was committed up to this number."""
+    """The lines of a new journal that has all changes up to this number."""
     yield begin(number)
     for record in records:
         yield put(number, record)
@@ -47,20 +46,20 @@ def whole(
 
 
 def begin(number: int) -> str:
-    """The line before those of a transaction: with which number the last one ended."""
+    """The first line of a transaction: the number with which the last one ended."""
     return json.dumps({"begin": number})
 
 
 def committed(number: int) -> str:
-    """A change was committed, and so was all of its transaction; after the commit.
+    """A change was committed, with all of its transaction; written after the commit.
 
-    No begin, which drops what is above it: another process's lines may be there by now.
+    A ``begin`` would drop lines above it, which another process may have written in the meantime.
     """
     return json.dumps({"number": number, "committed": True})
 
 
 def committed_number(line: bytes) -> int:
-    """The number that a line says was committed; 0 where it says nothing of the kind, or can't be read.
+    """The number that a line says was committed; 0 for other lines, and those that can't be read.
 
     >>> committed_number(b'{"begin": 7}'), committed_number(b'{"number": 8, "release": "a"}'), committed_number(b"{")
     (7, 8, 0)
@@ -76,27 +75,28 @@ def committed_number(line: bytes) -> int:
 
 
 def put(number: int, record: ImageRecord) -> str:
-    """A record that is there."""
-    values = image_rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
-    return json.dumps({"number": number, "put": [*values, json.dumps([str(digest) for digest in record.roots])]})
+    """A record was put."""
+    return json.dumps(
+        {"number": number, "put": [*rows.image_values(record), json.dumps([str(digest) for digest in record.roots])]}
+    )
 
 
 def remove(number: int, key: tuple[str, str]) -> str:
-    """A record that is gone; after the commit."""
-    # There may be many thousand, and texts alone take a tenth of the time that all of it takes.
+    """A record was removed; written after the commit."""
+    # Formatted by hand, for removals of many thousands.
     reference, handler = map(json.dumps, key)
     return f'{{"number": {number}, "remove": [{reference}, {handler}]}}'
 
 
 def remove_all(number: int) -> str:
-    """Every record is gone; only announced, since the lines of what was removed follow."""
+    """Every record was removed; only announced, since a line for each record follows."""
     return json.dumps({"number": number, "remove": None})
 
 
 def announced(number: int, line: str) -> str:
-    """Before a commit, the line that follows it: it counts once a later line says that this change was committed.
+    """A line that will follow the commit, written before it. It counts once a later line confirms the change.
 
-    If the process dies between its commit and the line, what it removed doesn't come back by a rebuild.
+    So what was removed isn't restored if the process dies between its commit and the line.
     """
     return f'{{"number": {number}, "announced": {line}}}'
 
@@ -116,7 +116,7 @@ def whole_lease(number: int, lasting: Lease, content: Collection[Digest]) -> Ite
 
 
 def parts(content: Collection[Digest]) -> Iterator[list[Digest]]:
-    """What one line each may say of many contents."""
+    """Contents in parts for one line each."""
     listed = list(content)
     return (listed[start : start + _CONTENTS] for start in range(0, len(listed), _CONTENTS))
 
@@ -127,7 +127,7 @@ def lease(number: int, lease: Lease, content: Collection[Digest]) -> str:
 
 
 def leased(number: int, lease: Lease, content: Collection[Digest]) -> str:
-    """A lease and what it lists besides what it listed before."""
+    """A lease and the content that was added to it."""
     return json.dumps({"number": number, "leased": _lease_values(lease, content)})
 
 
@@ -138,10 +138,10 @@ def _lease_values(lease: Lease, content: Collection[Digest]) -> list[object]:
 
 
 def unleased(number: int, lease_id: str, content: Collection[Digest]) -> str:
-    """What a lease lists no more; after the commit."""
+    """Content was removed from a lease; written after the commit."""
     return json.dumps({"number": number, "unleased": [lease_id, [str(digest) for digest in content]]})
 
 
 def release(number: int, lease_id: str) -> str:
-    """A lease that is gone; after the commit."""
+    """A lease was released; written after the commit."""
     return json.dumps({"number": number, "release": lease_id})

@@ -19,7 +19,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.metadata.failures import is_busy
+from imagestore.metadata.sqlite.failures import is_busy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A copy of the database in one new file, made while others go on."""
+"""Backups: a copy of the database in one new file, made while others go on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, InvalidInputError, PreconditionError, StoreFullError
-from imagestore.metadata import integrity, schema
-from imagestore.metadata.failures import Translated
-from imagestore.metadata.schema import COPIED
+from imagestore.metadata.sqlite import integrity, schema
+from imagestore.metadata.sqlite.failures import Translated
+from imagestore.metadata.sqlite.schema import COPIED
 from imagestore.util import files
 from imagestore.util.failpoint import reach
 from imagestore.util.files import sync_directory
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: What file systems say that know no second names (those of memory sticks, some of the network).
+#: Errors of file systems without hard links (of memory sticks, some network ones).
 NO_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -41,9 +41,9 @@ def copy_to(connection: sqlite3.Connection, target: Path) -> None:
             copy = sqlite3.connect(temporary, isolation_level=None)
             try:
                 connection.backup(copy)
-                # Opened as a store, it would have a newer journal in its folder.
+                # Marks it as older than the journal in the folder where it will be restored.
                 copy.execute("INSERT INTO counter VALUES (?, 1)", (COPIED,))
-                # One file that can be copied anywhere; opening it as a store turns the log on again.
+                # One file without a log, that can be copied anywhere; opening it as a store turns the log on again.
                 copy.execute("PRAGMA journal_mode = DELETE")
             finally:
                 copy.close()
@@ -56,14 +56,10 @@ def copy_to(connection: sqlite3.Connection, target: Path) -> None:
 
 
 def refuse_unrestorable(path: Path, *, named: Path) -> None:
-    """Refuse a file that is no whole copy of a store's database, or one that this version can't read.
-
-    Args:
-        path: the file; nothing else uses it.
-        named: what the error calls it.
+    """Refuse a file that can't be restored; the error calls it ``named``.
 
     Raises:
-        InvalidInputError: it is something else, damaged, or from a newer version.
+        InvalidInputError: it is no backup of a store, damaged, or from a newer version.
     """
     try:
         with contextlib.closing(sqlite3.connect(schema.address(path, "mode=ro"), uri=True)) as db:
@@ -85,7 +81,7 @@ def refuse_unrestorable(path: Path, *, named: Path) -> None:
 
 @contextlib.contextmanager
 def _writing(target: Path) -> Iterator[None]:
-    """What goes wrong with the copy is no fault of the store: it isn't full because that disk is."""
+    """Report errors of the copy as the target's: the store isn't full because that disk is."""
     try:
         with Translated(target):
             try:
@@ -97,12 +93,12 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 def _name(temporary: Path, target: Path) -> None:
-    """Give a file its name, which must be free."""
+    """Rename a file to a name that must not exist."""
     try:
         os.link(temporary, target)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        # Only an empty file of ours is replaced.
+        # So that only our own empty file is replaced.
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         os.replace(temporary, target)

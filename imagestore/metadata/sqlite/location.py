@@ -1,6 +1,7 @@
-"""Where a database may live: SQLite's write-ahead log needs memory shared by all processes, so one machine's disk.
+"""Where a database may be, and why it can't be opened.
 
-The kernel's mount table says what file system a path is on (proc(5), mountinfo).
+SQLite's write-ahead log needs memory that all processes share, so a local disk. The kernel's mount table says what file
+system a path is on (proc(5), mountinfo).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from imagestore.errors import StoreCorruptError, StoreError, StoreMissingError
 #: The journal of records, next to its database.
 JOURNAL: Final = "records.jsonl"
 MOUNTS: Final = Path("/proc/self/mountinfo")
-#: File systems that several machines write, or that lock and map files for one machine only by chance.
+#: File systems that several machines write, or whose locks and mappings hold for one machine only.
 NETWORK: Final = frozenset(
     {
         *("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre"),
@@ -31,12 +32,7 @@ _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 
 def file_system(path: Path, *, mounts: Path = MOUNTS) -> str:
-    """The kind of file system a path is on, in the kernel's word; empty where there is no mount table.
-
-    Args:
-        path: an existing folder.
-        mounts: the mount table.
-    """
+    """The kernel's name for the file system of an existing folder; empty where there is no mount table."""
     try:
         table = mounts.read_text("utf-8", "replace")
     except OSError:
@@ -59,11 +55,7 @@ def file_system(path: Path, *, mounts: Path = MOUNTS) -> str:
 
 
 def refuse_network(path: Path, kind: str) -> None:
-    """Refuse a database on a file system of the network.
-
-    Args:
-        path: the database.
-        kind: its file system, as file_system() says.
+    """Refuse a database on a network file system; ``kind`` is file_system()'s.
 
     Raises:
         StoreError: it is one of NETWORK.
@@ -77,14 +69,11 @@ def refuse_network(path: Path, kind: str) -> None:
 
 
 def refuse_missing(path: Path) -> None:
-    """Refuse to begin a store.
-
-    Args:
-        path: the database. Where it alone is gone, that is for who opens it to tell.
+    """Refuse to create a store. If the journal exists, opening the database reports what is missing.
 
     Raises:
-        StoreMissingError: nothing is there.
-        StoreCorruptError: only content is.
+        StoreMissingError: there is no store.
+        StoreCorruptError: there is only content.
     """
     try:
         # A crash may leave a file of no bytes.
@@ -106,7 +95,7 @@ def refuse_missing(path: Path) -> None:
 
 
 def has_database(path: Path) -> bool:
-    """Whether there is a database, and not only the name of one."""
+    """Whether there is a database that isn't empty."""
     try:
         return os.stat(path).st_size > 0
     except OSError:
@@ -114,7 +103,7 @@ def has_database(path: Path) -> bool:
 
 
 def _has_blobs(content: Path) -> bool:
-    """Whether there is content, and not only its folders, which a process that died at once leaves."""
+    """Whether there is content. Empty folders may come from a process that died at once."""
     try:
         return any(each.is_file() for each in (content / "blobs").glob("*/*"))
     except OSError:
@@ -122,7 +111,7 @@ def _has_blobs(content: Path) -> bool:
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether the file system under a folder is mounted read-only; False when it can't be told."""
+    """Whether the file system of a folder is mounted read-only; False when that is unknown."""
     try:
         return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
     except OSError:
@@ -130,11 +119,10 @@ def is_read_only(folder: Path) -> bool:
 
 
 def refusal(path: Path) -> int | None:
-    """The system's reason for not taking a small file next to a database; None when it takes one, or
-    that can't be found out.
+    """The errno of creating a small file next to a database; None when that works or fails for another reason.
 
-    No other call tells what is full by a quota, has no inode left, or turned read-only without being mounted so (ext4
-    after an error, a subvolume of btrfs).
+    No other call reveals an exceeded quota, a lack of inodes, or a disk that became read-only without being mounted so
+    (ext4 after an error, a subvolume of btrfs).
     """
     made = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
     try:
@@ -150,27 +138,27 @@ def refusal(path: Path) -> int | None:
 
 
 def cause(path: Path) -> int | None:
-    """The system's reason for not opening a database; None when it can be opened, or that can't be found out.
+    """The errno of opening a database; None when it can be opened, or the reason is unknown.
 
-    It is opened only where that will fail: to close it would drop the locks that SQLite has on it in this process
-    (fcntl(2)). That a disk has died is seen at the files next to it.
+    The file is opened only where that will fail: closing it would drop SQLite's locks in this process (fcntl(2)). A
+    dead disk shows at the files next to it.
     """
     try:
-        # Tells where no descriptor is left, and of folders that may not be passed.
+        # Fails when no descriptor is left, and in folders without search permission.
         os.close(os.open(path, os.O_PATH | os.O_CLOEXEC)) if hasattr(os, "O_PATH") else os.stat(path)
         if not os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-            # Should it have changed its mind, one descriptor stays open.
+            # If it succeeds after all, the descriptor stays open; see above.
             os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        pass  # it was to be made
+        pass  # it was to be created
     except OSError as error:
         return error.errno
-    # SQLite makes two more files, its log and the index of that.
-    return _cause_beside(path) or refusal(path)
+    # SQLite creates two more files, its log and the log's index.
+    return _neighbour_error(path) or refusal(path)
 
 
-def _cause_beside(path: Path) -> int | None:
-    """Why a file in the same folder can't be read that isn't SQLite's; None if one can be, or it is unknown."""
+def _neighbour_error(path: Path) -> int | None:
+    """The errno of reading a file in the same folder that isn't SQLite's; None if one can be read."""
     try:
         for each in path.parent.iterdir():
             if not each.name.startswith(path.name) and each.is_file():
