@@ -1,15 +1,16 @@
 """The distribution specification's read API (OCI distribution specification 1.1, "Pull" and "Content discovery").
 
-What clients do with answers decides which are given (containerd, dockerd, skopeo were tried): a blob that can't be had
-is a 404 and never a 5xx, after which dockerd retries for minutes; a manifest is a 404 if its upstream says so, else a
-503; a limit of the upstream's is never passed on as 429, which containerd answers with requests at once; and no
-challenge of an upstream's is, since some clients would send this host a registry's password.
+What clients do with an answer decides which one they get (containerd, dockerd and skopeo were tried):
+
+* a blob that can't be fetched is a 404, since dockerd retries for minutes after a 5xx;
+* a manifest is a 404 if its upstream says so, else a 503;
+* an upstream's 429 is never passed on, since containerd retries at once;
+* an upstream's challenge (401) is never passed on, since some clients would send this host a registry's password.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -21,7 +22,7 @@ from aiohttp import web
 from imagestore._version import __version__
 from imagestore.errors import Category, ImageStoreError, ReferenceNotFoundError, ServerError
 from imagestore.mirror.bodies import send_blob
-from imagestore.mirror.owners import INSTANCE_HEADER, REPLICA_HEADER
+from imagestore.mirror.upstreams import INSTANCE_HEADER, REPLICA_HEADER
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import OCI_INDEX, OCTETS
 
@@ -33,31 +34,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What answers a request.
+#: Answers a request.
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-#: What aiohttp's own refusals say in their headers.
+#: Headers of aiohttp's own refusals that are passed on.
 _KEPT: Final = ("Content-Range", "Allow")
 _MOST_LISTED: Final = 10_000
-#: RFC 9111, section 5.5 (of its predecessor): caches say so.
-_NOES: Final = frozenset(
+_NOT_FOUND: Final = frozenset(
     {Category.NOT_FOUND, Category.INVALID_ARGUMENT, Category.PERMISSION_DENIED, Category.UNAUTHENTICATED}
 )
+#: RFC 7234, section 5.5.1.
 _STALE: Final = '110 imagestore "Response is Stale"'
 
 
 class MirrorApp:
-    """The routes.
-
-    Args:
-        mirror: answers.
-    """
+    """The routes of a mirror."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
 
     def application(self) -> web.Application:
-        """For aiohttp's runner."""
+        """The application for aiohttp's runner."""
         application = web.Application(middlewares=[self._answered])
         application.router.add_get("/healthz", self._health)
         application.router.add_get("/v2/", self._base)
@@ -103,36 +100,38 @@ class MirrorApp:
     async def _manifest(self, request: web.Request) -> web.Response:
         repository = self._repository(request)
         reference = repository.reference(request.match_info["reference"])
-        found = await self._mirror.document(repository, reference, is_for_replica=_is_replica(request))
+        found = await self._mirror.document(repository, reference)
         headers = _headers(found.descriptor.digest)
         headers["Content-Type"] = found.descriptor.media_type
         if found.age_seconds:
             headers["Age"] = str(int(found.age_seconds))
         if found.is_stale:
             headers["Warning"] = _STALE
-        if request.method == "GET" and not _is_replica(request):
-            self._mirror.numbers.count_served(repository.upstream.name, len(found.raw))
+        if request.method == "GET" and not repository.is_for_replica:
+            self._mirror.counters.count("served_bytes", repository.upstream.name, len(found.raw))
         return web.Response(body=found.raw, headers=headers)
 
     async def _blob(self, request: web.Request) -> web.StreamResponse:
         repository, digest = self._repository(request), Digest.parse(request.match_info["digest"])
-        is_for_replica = _is_replica(request)
         headers = {**_headers(digest), "Content-Type": OCTETS}
         if request.method == "HEAD":
-            known = await self._mirror.find_blob(repository, digest, is_for_replica=is_for_replica)
+            known = await self._mirror.blobs.find(repository, digest)
             headers |= {"Content-Length": str(known.size), "Accept-Ranges": "bytes"}
             return web.Response(headers=headers)
-        if not is_for_replica and (location := await self._mirror.location(repository, digest)):
+        if not repository.is_for_replica and (location := await self._mirror.blobs.location(repository, digest)):
             return web.Response(status=307, headers={**_headers(digest), "Location": location})
-        found = await self._mirror.blob(repository, digest, is_for_replica=is_for_replica)
-        # What a replica gets isn't served to anybody yet.
-        count = self._mirror.numbers.count_served if not is_for_replica else _uncounted
-        served = functools.partial(count, repository.upstream.name)
+        found = await self._mirror.blobs.open(repository, digest)
+
+        def served(byte_count: int) -> None:
+            # The other replica counts what it serves to its client.
+            if not repository.is_for_replica:
+                self._mirror.counters.count("served_bytes", repository.upstream.name, byte_count)
+
         return await send_blob(request, found, headers, served)
 
     async def _tags(self, request: web.Request) -> web.Response:
         repository = self._repository(request)
-        tags = sorted(await self._mirror.tags(repository))
+        tags = sorted(await self._mirror.lists.tags(repository))
         page, headers = _page(request, tags)
         return web.json_response({"name": request.match_info["name"], "tags": page}, headers=headers)
 
@@ -145,7 +144,7 @@ class MirrorApp:
     async def _referrers(self, request: web.Request) -> web.Response:
         repository, digest = self._repository(request), Digest.parse(request.match_info["digest"])
         artifact_type = request.query.get("artifactType", "")
-        found = await self._mirror.referrers(repository, digest, artifact_type)
+        found = await self._mirror.lists.referrers(repository, digest, artifact_type)
         headers = _headers()
         headers["Content-Type"] = OCI_INDEX
         if artifact_type:
@@ -159,7 +158,8 @@ class MirrorApp:
 
     def _repository(self, request: web.Request) -> Repository:
         name, namespace = request.match_info["name"], request.query.get("ns", "")
-        repository = self._mirror.upstreams.repository(name, namespace)
+        is_for_replica = REPLICA_HEADER in request.headers
+        repository = self._mirror.upstreams.repository(name, namespace, is_for_replica=is_for_replica)
         if repository.upstream.is_private and not request.get_extra_info("peercert"):
             raise ReferenceNotFoundError(
                 f"{repository.name}: this mirror serves it to clients with a certificate only",
@@ -181,14 +181,6 @@ def _page(request: web.Request, names: Sequence[str]) -> tuple[list[str], dict[s
     return page, headers
 
 
-def _uncounted(_upstream: str, _byte_count: int) -> None:
-    """Count nothing."""
-
-
-def _is_replica(request: web.Request) -> bool:
-    return REPLICA_HEADER in request.headers
-
-
 def _headers(digest: Digest | None = None) -> dict[str, str]:
     headers = {"Docker-Distribution-Api-Version": "registry/2.0", "Server": "imagestore"}
     if digest is not None:
@@ -199,8 +191,9 @@ def _headers(digest: Digest | None = None) -> dict[str, str]:
 def _refusal(request: web.Request, error: ImageStoreError) -> web.Response:
     is_blob = "/blobs/" in request.path
     code = "BLOB_UNKNOWN" if is_blob else "MANIFEST_UNKNOWN" if "/manifests/" in request.path else "NAME_UNKNOWN"
-    is_no = error.category in _NOES
-    return _error(404 if is_blob or is_no else 503, code if is_blob or is_no else "UNAVAILABLE", str(error))
+    if is_blob or error.category in _NOT_FOUND:
+        return _error(404, code, str(error))
+    return _error(503, "UNAVAILABLE", str(error))
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

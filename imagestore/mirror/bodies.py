@@ -1,4 +1,4 @@
-"""Sends blobs: whole or a range, from a file that is complete or still being written, to clients that may be slow."""
+"""Sends blobs to clients: whole or a range, from a file that is complete or still being written."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
@@ -18,63 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
 
-    from imagestore.oci.descriptor import Descriptor
+    from imagestore.mirror.blobs import BlobSource
 
 log = logging.getLogger(__name__)
 
-#: A client that doesn't take so many bytes in so many seconds is cut off; it may ask for the rest.
+#: A client that doesn't take so many bytes in so many seconds is disconnected; it may ask for the rest.
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
 _WINDOW_SECONDS: Final = 60.0
 _PIECE_BYTES: Final = 64 * 1024
-
-
-class BlobSource(Protocol):
-    """Where a blob's bytes are read."""
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """Of the blob."""
-
-    @property
-    def file(self) -> BinaryIO:
-        """The open file; its position means nothing."""
-
-    async def begun(self) -> None:
-        """Wait until bytes can be had, before an answer begins.
-
-        Raises:
-            ImageStoreError: they can't.
-        """
-
-    async def available(self, start: int, end: int) -> int:
-        """Wait until bytes behind an offset may be given out, of an answer up to an end; up to before which one.
-
-        Raises:
-            ImageStoreError: they don't come.
-            RestartedError: what was read before is no good.
-        """
-
-    def close(self) -> None:
-        """The client is served, or gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBlob:
-    """A blob in a file, whole and open; it stays readable when it is evicted."""
-
-    file: BinaryIO
-    descriptor: Descriptor
-
-    async def begun(self) -> None:
-        """At once."""
-
-    async def available(self, start: int, end: int) -> int:
-        """All of it."""
-        return end
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
 
 
 async def send_blob(
@@ -84,12 +34,12 @@ async def send_blob(
 
     Args:
         request: may ask for a range.
-        source: of its bytes.
-        headers: that the answer has besides.
-        served: hears how many bytes were sent.
+        source: of the bytes.
+        headers: of the answer.
+        served: called with the number of bytes after each part that was sent.
 
     Raises:
-        web.HTTPRequestRangeNotSatisfiable: the range is behind the blob's end.
+        web.HTTPRequestRangeNotSatisfiable: the range begins behind the blob's end.
     """
     with contextlib.closing(source):
         size = source.descriptor.size
@@ -111,18 +61,18 @@ async def send_blob(
         except TimeoutError:
             _cut_off(request, "it reads too slowly")
         except ConnectionError:
-            raise  # it went away
+            raise  # the client went away
         except Exception:
-            # Another answer can't be given any more.
+            # The status line is sent, so no error answer is possible.
             log.exception("a blob can't be sent", extra={"path": request.path})
-            _cut_off(request, "of a fault here")
+            _cut_off(request, "internal error")
         else:
             await response.write_eof()
         return response
 
 
 async def _send(request: web.Request, response: web.StreamResponse, file: BinaryIO, start: int, count: int) -> None:
-    """Part of a file; without TLS the kernel copies it."""
+    """Send part of a file; without TLS the kernel copies it."""
     transport = request.transport
     if transport is None:
         raise ConnectionResetError("the client went away")
@@ -141,13 +91,13 @@ async def _send(request: web.Request, response: web.StreamResponse, file: Binary
 
 def _cut_off(request: web.Request, why: str) -> None:
     """End the connection, so that the body is seen to be incomplete."""
-    log.warning("a client is cut off: %s", why, extra={"path": request.path, "client": request.remote})
+    log.warning("disconnected a client: %s", why, extra={"path": request.path, "client": request.remote})
     if request.transport is not None:
         request.transport.abort()
 
 
 def _range(request: web.Request, size: int) -> tuple[int, int, int]:
-    """First byte, the one behind the last, and the status (RFC 9110, section 14); several ranges are the whole."""
+    """First byte, the one behind the last, and the status (RFC 9110, section 14); for several ranges the whole blob."""
     try:
         wanted = request.http_range
     except ValueError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.mirror.numbers import MirrorNumbers
+    from imagestore.mirror.counters import MirrorCounters
 
 _MEANINGS: Final = {
     "fetched_bytes": "Bytes fetched from upstream.",
@@ -24,7 +24,7 @@ class Measured(Protocol):
     """What has a mirror's numbers."""
 
     @property
-    def numbers(self) -> MirrorNumbers:
+    def counters(self) -> MirrorCounters:
         """Its counters."""
 
     def usage(self) -> dict[str, tuple[int, int | None]]:
@@ -55,10 +55,10 @@ class MirrorCollector:
             " failed.",
             labels=["upstream", "kind", "result"],
         )
-        for (upstream, kind, result), count in sorted(self._mirror.numbers.requests().items()):
+        for (upstream, kind, result), count in sorted(self._mirror.counters.requests().items()):
             requests.add_metric([upstream, kind, result], count)
         yield requests
-        tables = list(self._mirror.numbers.by_upstream())
+        tables = list(self._mirror.counters.by_upstream())
         for name, meaning in _MEANINGS.items():
             family = CounterMetricFamily(f"imagestore_mirror_{name}", meaning, labels=["upstream"])
             for upstream, table in tables:
