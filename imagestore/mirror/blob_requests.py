@@ -110,11 +110,11 @@ class BlobRequests:
         if not self._stored.redirects:
             return ""
 
-        def look(_: ImageStore) -> str:
+        def _look(_: ImageStore) -> str:
             known = self._catalogue.known(repository.upstream.name, repository.name, digest)
             return self._stored.location(known.descriptor) if known is not None and known.is_confirmed else ""
 
-        found = await self._shared.quick(look, str(digest))
+        found = await self._shared.quick(_look, str(digest))
         if found:
             self._counters.count_request(repository.upstream.name, "blob", "redirected")
             self._note_use(repository, digest)
@@ -127,13 +127,13 @@ class BlobRequests:
             ImageStoreError: the upstream doesn't have it, or didn't answer in time.
         """
 
-        def look(store: ImageStore) -> tuple[Descriptor | None, bool]:
+        def _look(store: ImageStore) -> tuple[Descriptor | None, bool]:
             known = self._catalogue.known(repository.upstream.name, repository.name, digest)
             if known is None:
                 return None, False
             return known.descriptor, known.is_confirmed and self._stored.has(store, known.descriptor)
 
-        known, is_here = await self._shared.quick(look, str(digest))
+        known, is_here = await self._shared.quick(_look, str(digest))
         if known is not None and (is_here or not repository.table.settings.is_offline):
             return known
         return await self._confirmed(repository, digest)

@@ -153,7 +153,7 @@ class Catalogue:
         """
         digest = str(document.digest)
 
-        def put(transaction: Transaction) -> None:
+        def _put(transaction: Transaction) -> None:
             transaction.lock(upstream)
             transaction.tell()
             _put_document(transaction, upstream, name, document, now)
@@ -163,19 +163,19 @@ class Catalogue:
             if tag:
                 transaction.run(sql.PUT_TAG, {"name": name, "tag": tag, "digest": digest, "now": now})
 
-        self._database.write(put)
+        self._database.write(_put)
 
     def put_blob(self, upstream: str, name: str, blob: Descriptor, *, now: float) -> None:
         """Note content in the store. Content that nothing of the upstream names becomes a document, to be evictable."""
 
-        def put(transaction: Transaction) -> None:
+        def _put(transaction: Transaction) -> None:
             transaction.lock(upstream)
             transaction.tell()
             _put_blob(transaction, upstream, blob, is_here=True)
             if not transaction.rows(sql.NAMED, {"upstream": upstream, "digest": str(blob.digest)}):
                 _put_document(transaction, upstream, name, Descriptor(OCTETS, blob.digest, blob.size), now)
 
-        self._database.write(put)
+        self._database.write(_put)
 
     def marks(self, digest: Digest) -> dict[str, int]:
         """For each upstream whose content counts as in the store: a number that changes each time it is put."""
@@ -193,11 +193,11 @@ class Catalogue:
             {"upstream": upstream, "digest": str(digest), "mark": mark} for upstream, mark in sorted(marks.items())
         ]
 
-        def forget(transaction: Transaction) -> None:
+        def _forget(transaction: Transaction) -> None:
             transaction.tell()
             transaction.run_many(sql.FORGET_CONTENT, rows)
 
-        self._database.write(forget)
+        self._database.write(_forget)
 
     def distrust(self, name: str, digest: Digest) -> None:
         """Forget a blob that is a document of its own, since the size that its upstream stated was wrong."""
@@ -226,28 +226,28 @@ class Catalogue:
         """
         upstream = wanted.upstream
 
-        def is_within(transaction: Transaction) -> bool:
+        def _is_within(transaction: Transaction) -> bool:
             if quota_bytes is None:
                 return True
             ((taken,),) = transaction.rows(sql.TAKEN, {"upstream": upstream, "now": now})
             return int(taken) <= quota_bytes
 
-        def reserve(transaction: Transaction) -> ReserveResult:
+        def _reserve(transaction: Transaction) -> ReserveResult:
             transaction.lock(upstream)
             transaction.run(sql.END_DEAD_RESERVATIONS, {"upstream": upstream, "now": now})
             # Before room is looked for, so that the eviction spares it.
             transaction.run(sql.RESERVE, {**dataclasses.asdict(wanted), "digest": str(wanted.digest)})
-            if is_within(transaction):
+            if _is_within(transaction):
                 return ReserveResult(Outcome.RESERVED, has_evicted=False)
             has_evicted = _evict_oldest(transaction, upstream, not_since)
             if has_evicted:
                 transaction.tell()
-            if has_evicted and is_within(transaction):
+            if has_evicted and _is_within(transaction):
                 return ReserveResult(Outcome.RESERVED, has_evicted=True)
             transaction.run(sql.END_RESERVATION, {"id": wanted.id})
             return ReserveResult(Outcome.EVICTED if has_evicted else Outcome.REFUSED, has_evicted)
 
-        return self._database.write(reserve)
+        return self._database.write(_reserve)
 
     def renew_reservations(self, owner: str, *, ends_at: float) -> None:
         """Set the end of all reservations of a replica."""
@@ -277,32 +277,32 @@ class Catalogue:
     def wanted(self, upstream: str, digests: Sequence[Digest], *, now: float) -> frozenset[Digest]:
         """Those of some digests that a document of the upstream is or names, or that a live reservation is for."""
 
-        def look(transaction: Transaction) -> frozenset[Digest]:
+        def _look(transaction: Transaction) -> frozenset[Digest]:
             values: Values = {"upstream": upstream, "now": now}
             return frozenset(each for each in digests if transaction.rows(sql.WANTED, {**values, "digest": str(each)}))
 
-        return self._database.read(look)
+        return self._database.read(_look)
 
     def forget_unnamed(self, upstream: str) -> None:
         """Evict content that no document names, as ``distrust`` leaves it."""
 
-        def forget(transaction: Transaction) -> None:
+        def _forget(transaction: Transaction) -> None:
             transaction.lock(upstream)
             transaction.tell()
             _evict(transaction, upstream, [text for (text,) in transaction.rows(sql.UNNAMED, {"upstream": upstream})])
 
-        self._database.write(forget)
+        self._database.write(_forget)
 
     def forget_upstream(self, upstream: str) -> None:
         """Forget all content of an upstream."""
 
-        def forget(transaction: Transaction) -> None:
+        def _forget(transaction: Transaction) -> None:
             transaction.lock(upstream)
             transaction.tell()
             for statement in sql.FORGET_UPSTREAM:
                 transaction.run(statement, {"upstream": upstream})
 
-        self._database.write(forget)
+        self._database.write(_forget)
 
     def contents(self, upstream: str) -> frozenset[Digest]:
         """All that an upstream's lease has to hold: content it is known to have, and content its documents name."""

@@ -138,11 +138,11 @@ class DocumentSource:
             StoreError, OperationCancelledError: it can't be kept, or was cancelled.
         """
 
-        def resolve(client: RegistryClient, token: CancelToken) -> tuple[Descriptor, bytes | None]:
+        def _resolve(client: RegistryClient, token: CancelToken) -> tuple[Descriptor, bytes | None]:
             return client.resolve_whole(reference, known=() if known is None else [known], cancel=token)
 
         try:
-            (target, raw), is_from_replica = repository.table.ask(repository.upstream, owner, resolve, cancel=cancel)
+            (target, raw), is_from_replica = repository.table.ask(repository.upstream, owner, _resolve, cancel=cancel)
         except ReferenceNotFoundError:
             if reference.digest is None:
                 self._catalogue.drop_tag(repository.name, reference.tag)

@@ -135,7 +135,7 @@ class BlobFetcher:
         await self._shared.in_time(fill.begun(), str(fill.descriptor.digest))
 
     def _fetch(self, fill: Fill, repository: Repository, owner: str) -> ImageStoreError | None:
-        """Fetch a blob, in a thread; a failure is told to the readers, and returned."""
+        """Fetch a blob, in a thread; a failure is returned, and raised in the readers."""
         fill.tell(fill.start)
         failure: ImageStoreError
         try:

@@ -60,14 +60,14 @@ class Fill:
     def tell(self, change: Callable[[], None]) -> None:
         """Change the state, from the fetching thread, and wake the readers."""
 
-        def told() -> None:
+        def _changed() -> None:
             change()
             self._changed.set()
             self._changed = asyncio.Event()
             if self.is_over:
                 self._let_go()
 
-        self._loop.call_soon_threadsafe(told)
+        self._loop.call_soon_threadsafe(_changed)
 
     def start(self) -> None:
         """Note that the fetch has left the queue."""

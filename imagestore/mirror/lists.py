@@ -46,12 +46,12 @@ class ListSource:
         """
         reference, is_offline = repository.reference("latest"), repository.table.settings.is_offline
 
-        def ask(client: RegistryClient, token: CancelToken) -> tuple[str, ...]:
+        def _ask(client: RegistryClient, token: CancelToken) -> tuple[str, ...]:
             return client.tags(reference, cancel=token)
 
         try:
             repository.table.refuse_offline(repository.name)
-            return await self._listed(("tags", repository.name), repository, ask)
+            return await self._listed(("tags", repository.name), repository, _ask)
         except ImageStoreError as error:
             here = await self._shared.quick(lambda _: self._catalogue.tags(repository.name), repository.name)
             is_no = isinstance(error, ReferenceNotFoundError) and not is_offline
@@ -67,11 +67,11 @@ class ListSource:
         """
         reference = repository.reference(str(digest))
 
-        def ask(client: RegistryClient, token: CancelToken) -> Referrers:
+        def _ask(client: RegistryClient, token: CancelToken) -> Referrers:
             return client.referrers(reference, digest, artifact_type=artifact_type, cancel=token)
 
         repository.table.refuse_offline(str(reference))
-        return await self._listed(("referrers", str(reference), artifact_type), repository, ask)
+        return await self._listed(("referrers", str(reference), artifact_type), repository, _ask)
 
     async def _listed(
         self,

@@ -67,7 +67,7 @@ def open_shared_backing(
     locate = SeenObjects(workers).location if settings.bucket is not None and settings.bucket.redirects else None
 
     @contextlib.contextmanager
-    def lent() -> Iterator[ContentStore]:
+    def _lent() -> Iterator[ContentStore]:
         with workers.lend() as current:
             yield current.content
 
@@ -75,7 +75,7 @@ def open_shared_backing(
         statements = metadata.statements("mirror", version=VERSION, tables=TABLES)
         catalogue = Catalogue(statements, statements.changes)
         opened.callback(catalogue.close)
-        stored = LocalCopies(store.root / COPIES, settings.local_quota_bytes, lent, loop, locate=locate)
+        stored = LocalCopies(store.root / COPIES, settings.local_quota_bytes, _lent, loop, locate=locate)
         opened.callback(stored.close)
         return Backing(catalogue, stored, None, is_alone=False, close=opened.pop_all().close)
 

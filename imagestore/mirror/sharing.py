@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Requests at one upstream at a time, besides transfers of blobs.
+#: Requests at one upstream at a time; transfers of blobs are counted apart.
 _ASK_THREADS: Final = 8
 #: Work is cancelled after so long, its time in the queue included; clients were refused long before.
 _ASK_SECONDS: Final = 60.0
