@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.redaction import kind_of, may_be_secret, value_without_secrets, without_secrets
-from imagestore.config.tree import Location
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from imagestore.config.tree import Plain, Table
+    from imagestore.config.tree import Location, Plain, Table
 
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -89,12 +88,6 @@ def dotted(path: Sequence[str]) -> str:
 def shorten(text: str) -> str:
     """Cut a user's text for a message."""
     return cut(text, _SHOWN_CHARACTERS)
-
-
-def byte_order_mark(file: str) -> Finding:
-    """A TOML file begins with a mark that some editors for Windows write: it is read here, and not by containerd 2."""
-    text = "begins with a byte-order mark, which containerd 2 refuses"
-    return Finding(Severity.WARNING, Location(file, 1), "", text, "save the file as UTF-8 without one (BOM)")
 
 
 def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:

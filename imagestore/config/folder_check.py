@@ -8,9 +8,9 @@ import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import imagestore.config.certificates as certificates
 import imagestore.config.hosts as hosts
 import imagestore.config.hosts_file as hosts_file
+from imagestore.config.connection import load_certificates
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted, nearest, show
 from imagestore.config.hosts import find_folder
 from imagestore.config.redaction import without_secrets
@@ -169,7 +169,7 @@ def unusable_files(found: RegistryHosts, host: str) -> Iterator[Finding]:
         is_plain = each.base.startswith("http://") or (not each.base and is_local(host) and not host.endswith(":443"))
         if is_plain or not (settings.ca_files or settings.client_pairs):
             continue
-        for location, fault in certificates.load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings):
+        for location, fault in load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings):
             text = f"{str(fault).removeprefix(f'{location}: ')}; pulls from {whose(host)} are refused"
             yield Finding(Severity.ERROR, location, "", text, fault.hint)
 

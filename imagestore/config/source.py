@@ -1,21 +1,16 @@
 """One configuration file or text, from bytes to a tree with locations.
 
-Reads TOML 1.0 in UTF-8 with or without a byte-order mark. Everything is bounded before it is parsed; what containerd's
-decoder (go-toml) refuses, an integer beyond 64 bits for instance, is refused here too.
+Everything is bounded before it is parsed. Integers beyond 64 bits are refused, as by containerd's decoder (go-toml).
 """
 
 from __future__ import annotations
 
-import codecs
-import re
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import byte_order_mark, dotted, refusal, show
+from imagestore.config.findings import dotted, refusal, show
 from imagestore.config.key_names import fold_file
-from imagestore.config.redaction import quoted_without_secrets
-from imagestore.config.toml_lines import KeyLines
+from imagestore.config.toml_lines import parse_toml
 from imagestore.config.tree import Location, Plain, Table, build
 from imagestore.util import files
 
@@ -30,7 +25,6 @@ MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 #: Newest version of the configuration format that is understood.
 MAX_VERSION: Final = 4
 _INT64: Final = range(-(2**63), 2**63)
-_POSITION: Final = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +71,10 @@ def read_bytes(name: str, *, wanted_at: Location | None = None) -> bytes:
 def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
     """Parse the bytes of one file.
 
-    Args:
-        raw: the file's content.
-        name: for locations.
-        findings: gets warnings.
-
     Raises:
         RefusalError: not UTF-8, not TOML, nested too deeply, numbers out of range, or an unknown version.
     """
-    if raw.startswith(codecs.BOM_UTF8):
-        findings.append(byte_order_mark(name))
-    text = _decode(raw, name)
-    lines = KeyLines(text, name)
-    document = _parse_toml(text, name)
+    document, lines = parse_toml(raw, name, findings)
 
     def _locate(path: KeyPath) -> Location:
         return Location(name, lines.find(path))
@@ -98,30 +83,6 @@ def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
     table = fold_file(build(document, _locate), findings)
     version, is_versioned = _take_version(table, name)
     return SourceFile(name, version, is_versioned, _take_imports(table), table)
-
-
-def _decode(raw: bytes, name: str) -> str:
-    # Windows editors write a byte-order mark; containerd 1 skips it, tomllib and containerd 2 don't.
-    raw = raw.removeprefix(codecs.BOM_UTF8)
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise refusal(Location(name, line), "", "is not UTF-8", "save the file as UTF-8") from error
-    return text.replace("\r\n", "\n")
-
-
-def _parse_toml(text: str, name: str) -> dict[str, Plain]:
-    try:
-        document: dict[str, Plain] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        message = str(error)
-        found = _POSITION.search(message)
-        line = int(found[1]) if found is not None and found[1] else text.count("\n") + 1 if found else None
-        where = f" (column {found[2]})" if found is not None and found[2] else ""
-        reason = quoted_without_secrets(_POSITION.sub("", message))
-        raise refusal(Location(name, line), "", f"is not TOML: {reason}{where}") from error
-    return document
 
 
 def _check_numbers(value: Plain, path: KeyPath, locate: Callable[[KeyPath], Location]) -> None:
