@@ -32,12 +32,11 @@ from imagestore.config.known import (
     normal_member,
     options_of,
 )
-from imagestore.config.mirror_plugin import check_selections, read_mirror_plugin
 from imagestore.config.model import MirrorSettings, RegistrySettings, Settings, VerifierSettings
-from imagestore.config.registry_plugin import read_registry_plugin
+from imagestore.config.own_plugins import check_selections, read_mirror_plugin, read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, Location, plain
-from imagestore.errors import InvalidInputError, InvalidPlatformError
+from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows
 from imagestore.platforms.normalize import (
     KNOWN_ARCHITECTURES,
@@ -45,7 +44,6 @@ from imagestore.platforms.normalize import (
     normalize_architecture,
     normalize_os,
 )
-from imagestore.util.durations import Duration
 from imagestore.util.text import printable
 
 if TYPE_CHECKING:
@@ -231,28 +229,11 @@ def _check_handler_name(name: str, section: Section) -> None:
 def _verifier(section: Section) -> VerifierSettings:
     default = VerifierSettings()
     most = section.integer("max_verifiers")
-    seconds = _seconds(section, "per_verifier_timeout")
     return VerifierSettings(
         bin_dir=section.text("bin_dir") or default.bin_dir,
         max_verifiers=default.max_verifiers if most is None else most,
-        timeout_seconds=seconds or default.timeout_seconds,
+        timeout_seconds=section.seconds("per_verifier_timeout", 0.0) or default.timeout_seconds,
     )
-
-
-def _seconds(section: Section, key: str) -> float | None:
-    """A duration; None where it isn't set or can't be read."""
-    text = section.text(key)
-    if not text:
-        return None
-    try:
-        found = Duration.parse(text)
-    except InvalidInputError as error:
-        section.report(Severity.ERROR, key, str(error), error.hint)
-        return None
-    if found < Duration():
-        section.report(Severity.ERROR, key, f"expected a duration that isn't negative, got {show(text)}")
-        return None
-    return found.seconds
 
 
 def _settings(
@@ -267,7 +248,7 @@ def _settings(
         pinned_images={use: pinned.text(use) for use in pinned.table if pinned.text(use)},
         registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
         max_concurrent_downloads=images.integer("max_concurrent_downloads"),
-        image_pull_progress_timeout=_seconds(images, "image_pull_progress_timeout") or None,
+        image_pull_progress_timeout=images.seconds("image_pull_progress_timeout", 0.0) or None,
         image_verifier=verifier,
         registry=registry,
         mirror=mirror,

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from imagestore.config.findings import Finding, Severity, dotted, nearest, show_at
+from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
 from imagestore.config.key_names import fold_names
 from imagestore.config.known import Kind
 from imagestore.config.plugin_names import generation, place_of
 from imagestore.config.tree import Entry, Location, Table
+from imagestore.errors import InvalidInputError
+from imagestore.resources import quantity
+from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,6 +149,50 @@ class Section:
         if entry is None or not isinstance(entry.value, list):
             return ()
         return tuple(item for item in entry.value if isinstance(item, str))
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """true or false; ``default`` when the key isn't set."""
+        entry = self.table.get(name)
+        return default if entry is None else bool(entry.value)
+
+    def count(self, name: str, most: int | None = None) -> int | None:
+        """A number from 1 to ``most``; None when the key isn't set or the number is reported."""
+        number = self.integer(name)
+        if number is None or (number >= 1 and (most is None or number <= most)):
+            return number
+        expected = "a number above 0" if most is None else f"a number from 1 to {most}"
+        self.report(Severity.ERROR, name, f"expected {expected}, got {number}", "leave it out for the default")
+        return None
+
+    def seconds(self, name: str, default: float, *, has_days: bool = False) -> float:
+        """A duration; ``default`` when the key isn't set or the duration is reported."""
+        text = self.text(name)
+        if not text:
+            return default
+        try:
+            found = Duration.parse(text, has_days=has_days)
+        except InvalidInputError as error:
+            self.report(Severity.ERROR, name, str(error), error.hint)
+            return default
+        if found < Duration():
+            self.report(Severity.ERROR, name, f"expected a duration that isn't negative, got {show(text)}")
+            return default
+        return found.seconds
+
+    def size(self, name: str) -> int | None:
+        """Bytes, such as ``200Gi``; None when the key isn't set or the size is reported."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            found = quantity.parse(text).value()
+        except InvalidInputError as error:
+            self.report(Severity.ERROR, name, str(error), error.hint)
+            return None
+        if found < 1:
+            self.report(Severity.ERROR, name, f"expected a size above 0, got {show(text)}", "for example 200Gi")
+            return None
+        return found
 
     def section(self, name: str, known: Mapping[str, Kind] | None, *, path: Path | None = None) -> Section:
         """A table inside this one; empty when it isn't there.

@@ -1,6 +1,9 @@
-"""The plugin table ``io.imagestore.mirror.v1``: a closed table of upstreams that a mirror serves, and how.
+"""This project's own plugin tables: ``io.imagestore.registry.v1`` and ``io.imagestore.mirror.v1``.
 
-A mirror dials no host but those named here. What can't be read is an error, as for every table of ours.
+The first one says what the operator allows and limits about registries, which has no place in containerd's tables; it
+widens trust or bounds work, so each key is off or at its default unless it is written. The second one is the closed
+table of upstreams that a mirror serves; it dials no other host. What can't be read is an error: a slip must not change
+what is trusted.
 """
 
 from __future__ import annotations
@@ -9,14 +12,12 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from imagestore.config.findings import Severity, show
+from imagestore.config.findings import Severity, show, show_at
 from imagestore.config.known import MIRROR_BUCKET, MIRROR_UPSTREAM
-from imagestore.config.model import BucketSettings, MirrorSettings, Upstream
-from imagestore.errors import ImageStoreError, InvalidInputError, InvalidPlatformError
+from imagestore.config.model import BucketSettings, MirrorSettings, RegistrySettings, Upstream
+from imagestore.errors import ImageStoreError, InvalidPlatformError
 from imagestore.oci.reference import Reference
 from imagestore.platforms import parse
-from imagestore.resources import quantity
-from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,23 +25,86 @@ if TYPE_CHECKING:
     from imagestore.config.section import Section
     from imagestore.platforms import Platform
 
-
+#: More connections to one host would harm it.
+_MOST_HOST_CONNECTIONS: Final = 64
+_MOST_RANGES: Final = 16
+_NAME: Final = r"(?:[a-z0-9_-]+\.)*[a-z0-9_-]+|\[[0-9a-f:.]+\]"
+_HOST: Final = re.compile(rf"(?:{_NAME})(?::[0-9]{{1,5}})?")
+_HOST_ALONE: Final = re.compile(_NAME)
+_REALM_TRUSTS: Final = ("warn", "strict")
 _MOST_CONNECTIONS: Final = 65536
-_MOST_UPSTREAM_CONNECTIONS: Final = 64
 _BUCKET: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[!-~]+)?")
 _URL: Final = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#]*)?")
 
 
+def read_registry_plugin(section: Section) -> RegistrySettings:
+    """Read ``io.imagestore.registry.v1``; everything that can't be used becomes a finding."""
+    return RegistrySettings(
+        mirror_credentials=_mirror_credentials(section),
+        foreign_layer_hosts=frozenset(
+            host for host in section.texts("foreign_layer_hosts") if _is_host(section, "foreign_layer_hosts", host)
+        ),
+        trusted_realms=_trusted_realms(section),
+        is_realm_strict=_is_strict(section),
+        bytes_per_second=section.count("bytes_per_second"),
+        parallel_ranges=section.count("parallel_ranges", _MOST_RANGES),
+        connections_per_host=section.count("connections_per_host", _MOST_HOST_CONNECTIONS),
+    )
+
+
+def _mirror_credentials(section: Section) -> dict[str, str]:
+    found: dict[str, str] = {}
+    table = section.section("mirror_credentials", None)
+    for mirror, entry in table.table.items():
+        if not isinstance(entry.value, str):
+            text = f"expected the registry whose credentials the mirror may see, got {show_at(table.path, entry.value)}"
+            table.report(Severity.ERROR, mirror, text, 'write "mirror.example" = "docker.io"')
+        elif _is_host(table, mirror, mirror) and _is_host(table, mirror, entry.value):
+            found[mirror] = entry.value
+    return found
+
+
+def _trusted_realms(section: Section) -> frozenset[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    table = section.section("trusted_realms", None)
+    for registry in table.table:
+        hosts = table.texts(registry)
+        if not hosts:
+            hint = 'write "registry.example" = ["auth.example"]'
+            table.report(Severity.ERROR, registry, "expected a list of hosts of token services", hint)
+        for host in hosts:
+            if all(_is_host(table, registry, name, form=_HOST_ALONE) for name in (registry, host)):
+                found.add((registry.strip("[]"), host.strip("[]")))
+    return frozenset(found)
+
+
+def _is_strict(section: Section) -> bool:
+    text = section.text("realm_trust")
+    if text and text not in _REALM_TRUSTS:
+        expected = " or ".join(show(each) for each in _REALM_TRUSTS)
+        section.report(Severity.ERROR, "realm_trust", f"expected {expected}, got {show(text)}")
+    return text == "strict"
+
+
+def _is_host(section: Section, name: str, text: str, *, form: re.Pattern[str] = _HOST) -> bool:
+    if form.fullmatch(text):
+        return True
+    port = "without a port" if form is _HOST_ALONE else "with its port unless that is the scheme's own"
+    hint = f"write the host alone, in lower case, {port}"
+    section.report(Severity.ERROR, name, f"expected a host, got {show_at((*section.path, name), text)}", hint)
+    return False
+
+
 def read_mirror_plugin(section: Section) -> MirrorSettings:
-    """The settings, with a finding for everything that can't be used."""
+    """Read ``io.imagestore.mirror.v1``; everything that can't be used becomes a finding."""
     default = MirrorSettings()
     upstreams = section.section("upstreams", None)
-    found = {name: _upstream(upstreams, name) for name in upstreams.table if _is_host(upstreams, name)}
+    found = {name: _upstream(upstreams, name) for name in upstreams.table if _is_registry_host(upstreams, name)}
     settings = MirrorSettings(
         upstreams=found,
         default_upstream=section.text("default_upstream"),
-        is_offline=_boolean(section, "offline", default=False),
-        has_catalog=_boolean(section, "catalog", default=False),
+        is_offline=section.flag("offline"),
+        has_catalog=section.flag("catalog"),
         replicas=_urls(section, "replicas"),
         replica=section.text("replica").rstrip("/"),
         replica_ca=section.text("replica_ca"),
@@ -49,10 +113,10 @@ def read_mirror_plugin(section: Section) -> MirrorSettings:
         certificate=section.text("certificate"),
         key=section.text("key"),
         client_ca=section.text("client_ca"),
-        max_connections=_count(section, "max_connections", _MOST_CONNECTIONS) or default.max_connections,
-        answer_seconds=_seconds(section, "answer_timeout", default.answer_seconds),
+        max_connections=section.count("max_connections", _MOST_CONNECTIONS) or default.max_connections,
+        answer_seconds=section.seconds("answer_timeout", default.answer_seconds, has_days=True),
         bucket=_bucket(section.section("bucket", MIRROR_BUCKET)) if "bucket" in section.table else None,
-        local_quota_bytes=_bytes(section, "local_quota") or default.local_quota_bytes,
+        local_quota_bytes=section.size("local_quota") or default.local_quota_bytes,
     )
     _check(section, upstreams, settings)
     return settings
@@ -74,7 +138,7 @@ def _bucket(section: Section) -> BucketSettings | None:
         region=section.text("region") or BucketSettings(url).region,
         access_key_file=section.text("access_key_file"),
         secret_key_file=section.text("secret_key_file"),
-        redirects=_boolean(section, "redirect", default=False),
+        redirects=section.flag("redirect"),
     )
 
 
@@ -86,14 +150,14 @@ def _upstream(upstreams: Section, name: str) -> Upstream:
         endpoints=_urls(section, "endpoints"),
         handlers=section.texts("handlers"),
         platforms=section.texts("platforms"),
-        fresh_seconds=_seconds(section, "tag_freshness", default.fresh_seconds),
+        fresh_seconds=section.seconds("tag_freshness", default.fresh_seconds, has_days=True),
         immutable_tags=section.texts("immutable_tags"),
-        serves_stale=_boolean(section, "serve_stale", default=True),
-        requests_per_second=_count(section, "requests_per_second", None),
-        bytes_per_second=_count(section, "bytes_per_second", None),
-        max_connections=_count(section, "max_connections", _MOST_UPSTREAM_CONNECTIONS) or default.max_connections,
-        quota_bytes=_bytes(section, "quota"),
-        is_private=_boolean(section, "private", default=False),
+        serves_stale=section.flag("serve_stale", default=True),
+        requests_per_second=section.count("requests_per_second"),
+        bytes_per_second=section.count("bytes_per_second"),
+        max_connections=section.count("max_connections", _MOST_HOST_CONNECTIONS) or default.max_connections,
+        quota_bytes=section.size("quota"),
+        is_private=section.flag("private"),
     )
 
 
@@ -114,14 +178,7 @@ def _check(section: Section, upstreams: Section, settings: MirrorSettings) -> No
 
 
 def check_selections(section: Section, settings: MirrorSettings, handlers: Collection[str], host: Platform) -> None:
-    """Report runtime handlers that aren't there, and platforms that can't be read.
-
-    Args:
-        section: the plugin's.
-        settings: what was read of it.
-        handlers: names of those that the configuration has.
-        host: the node's platform.
-    """
+    """Report an upstream's runtime handlers that don't exist, and platforms that can't be parsed."""
     upstreams = section.section("upstreams", None)
     for upstream in settings.upstreams.values():
         for name in upstream.handlers:
@@ -135,7 +192,7 @@ def check_selections(section: Section, settings: MirrorSettings, handlers: Colle
                 upstreams.report(Severity.ERROR, upstream.name, str(error), error.hint)
 
 
-def _is_host(section: Section, name: str) -> bool:
+def _is_registry_host(section: Section, name: str) -> bool:
     try:
         parsed = Reference.parse(f"{name}/x/y:1")
     except ImageStoreError:
@@ -156,47 +213,3 @@ def _urls(section: Section, name: str) -> tuple[str, ...]:
             hint = "write https://HOST:PORT, without a login"
             section.report(Severity.ERROR, name, f"expected URLs of registries, got {show(text)}", hint)
     return tuple(found)
-
-
-def _boolean(section: Section, name: str, *, default: bool) -> bool:
-    entry = section.table.get(name)
-    return bool(entry.value) if entry is not None else default
-
-
-def _count(section: Section, name: str, most: int | None) -> int | None:
-    number = section.integer(name)
-    if number is None or (number >= 1 and (most is None or number <= most)):
-        return number
-    expected = "a number above 0" if most is None else f"a number from 1 to {most}"
-    section.report(Severity.ERROR, name, f"expected {expected}, got {number}", "leave it out for the default")
-    return None
-
-
-def _seconds(section: Section, name: str, default: float) -> float:
-    text = section.text(name)
-    if not text:
-        return default
-    try:
-        found = Duration.parse(text, has_days=True)
-    except InvalidInputError as error:
-        section.report(Severity.ERROR, name, str(error), error.hint)
-        return default
-    if found < Duration():
-        section.report(Severity.ERROR, name, f"expected a duration that isn't negative, got {show(text)}")
-        return default
-    return found.seconds
-
-
-def _bytes(section: Section, name: str) -> int | None:
-    text = section.text(name)
-    if not text:
-        return None
-    try:
-        found = quantity.parse(text).value()
-    except InvalidInputError as error:
-        section.report(Severity.ERROR, name, str(error), error.hint)
-        return None
-    if found < 1:
-        section.report(Severity.ERROR, name, f"expected a size above 0, got {show(text)}", "for example 200Gi")
-        return None
-    return found
