@@ -9,26 +9,18 @@ import imagestore.platforms as platforms
 from imagestore.config.defaults import built_in_tables, default_name, is_of_runtimes, with_built_in
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
 from imagestore.config.guest_platform import GuestPlatform, Isolation, PlatformText, RuntimeHandler
+from imagestore.config.key_names import FILE, GUEST, RUNTIME_PLATFORMS
 from imagestore.config.known import (
-    CONTAINERD_SECTION,
     CRI_PLUGIN,
     GUEST_MEMBERS,
-    HANDLER,
     IMAGES_PLUGIN,
-    IMAGES_SECTION,
     MIRROR_PLUGIN,
-    MIRROR_PLUGIN_SECTION,
     REGISTRY_PLUGIN,
-    REGISTRY_PLUGIN_SECTION,
-    REGISTRY_SECTION,
     RUNHCS_TYPE,
-    RUNTIME_PLATFORM,
     RUNTIME_PLUGIN,
-    RUNTIME_SECTION,
-    TOP_LEVEL,
     VERIFIER_PLUGIN,
-    VERIFIER_SECTION,
     WASM_SYSTEMS,
+    Shape,
     normal_member,
     options_of,
 )
@@ -96,26 +88,24 @@ class Reading:
     ) -> None:
         self._host = host
         self._findings = findings
-        top = Section(Entry(table, Location(name, 0)), (), TOP_LEVEL, findings, version=version)
-        plugins = top.section("plugins", None)
+        top = Section(Entry(table, Location(name, 0)), (), FILE, findings, version=version)
+        plugins = top.section("plugins")
         _check_plugin_names(plugins)
-        plugins.section(CRI_PLUGIN, None)
-        containerd = plugins.section(RUNTIME_PLUGIN, RUNTIME_SECTION).section(
-            "containerd", CONTAINERD_SECTION, path=("containerd",)
-        )
-        images = plugins.section(IMAGES_PLUGIN, IMAGES_SECTION)
+        plugins.section(CRI_PLUGIN)
+        containerd = plugins.section(RUNTIME_PLUGIN).section("containerd", path=("containerd",))
+        images = plugins.section(IMAGES_PLUGIN)
         verifier = None
         if VERIFIER_PLUGIN in plugins.table:
-            verifier = _verifier(plugins.section(VERIFIER_PLUGIN, VERIFIER_SECTION))
-        registry = read_registry_plugin(plugins.section(REGISTRY_PLUGIN, REGISTRY_PLUGIN_SECTION))
-        mirror_section = plugins.section(MIRROR_PLUGIN, MIRROR_PLUGIN_SECTION)
+            verifier = _verifier(plugins.section(VERIFIER_PLUGIN))
+        registry = read_registry_plugin(plugins.section(REGISTRY_PLUGIN))
+        mirror_section = plugins.section(MIRROR_PLUGIN)
         mirror = read_mirror_plugin(mirror_section)
         self.settings = _settings(images, verifier, registry, mirror)
         self.default_name = PlatformText(
             containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
         )
         self._image_side = self._runtime_platforms(images)
-        runtimes = containerd.section("runtimes", None, path=("runtimes",))
+        runtimes = containerd.section("runtimes", path=("runtimes",))
         self.default_handler = self.default_name.text or default_name(host)
         is_written = any(is_of_runtimes(entry) for entry in runtimes.table.values())
         unwritten = built_in_tables(host) if is_merged or not is_written else {self.default_handler}
@@ -123,7 +113,7 @@ class Reading:
         self.handlers = {}
         for name, entry in runtimes.table.items():
             path = ("runtimes", name) if is_of_runtimes(entry) or not entry.path else entry.path[-1:]
-            self.handlers[name] = self._handler(name, runtimes.section(name, HANDLER, path=path))
+            self.handlers[name] = self._handler(name, runtimes.section(name, path=path))
         check_selections(mirror_section, mirror, self.handlers, host)
         for handler, section in self._image_side.items():
             if handler not in self.handlers:
@@ -136,7 +126,7 @@ class Reading:
         """Tables of ``runtime_platforms`` by handler, with those of containerd's misspelt migration below them."""
         found: dict[str, Section] = {}
         for name in ("runtime_platform", "runtime_platforms"):
-            tables = images.section(name, None, path=(name,))
+            tables = images.section(name, path=(name,))
             if name == "runtime_platform" and tables.table:
                 text = "is what containerd's migration writes and containerd doesn't read; it is read here"
                 tables.report(Severity.WARNING, "", text, "rename it to runtime_platforms")
@@ -145,13 +135,13 @@ class Reading:
                     # There the migration leaves an object where a text belongs.
                     kept = {key: held for key, held in entry.value.items() if isinstance(held.value, str)}
                     entry = Entry(kept, entry.location)
-                found[handler] = Section(entry, (*tables.path, handler), RUNTIME_PLATFORM, self._findings)
+                found[handler] = Section(entry, (*tables.path, handler), RUNTIME_PLATFORMS.at(handler), self._findings)
         return found
 
     def _handler(self, name: str, section: Section) -> RuntimeHandler:
         _check_handler_name(name, section)
         runtime_type = section.text("runtime_type")
-        options = section.section("options", options_of(runtime_type))
+        options = section.section("options", shape=Shape(options_of(runtime_type) or ()))
         image_side = self._image_side.get(name)
         isolation, sandbox_platform = _sandbox(runtime_type, options)
         return RuntimeHandler(
@@ -183,7 +173,7 @@ class Reading:
         if entry is None or not isinstance(entry.value, dict):
             return None
         section = Section(
-            _with_normal_members(entry, handler), (*handler.path, "guest_platform"), GUEST_MEMBERS, self._findings
+            _with_normal_members(entry, handler), (*handler.path, "guest_platform"), GUEST, self._findings
         )
         members = {name: section.text(name) for name in GUEST_MEMBERS if name != "OSFeatures"}
         features = section.texts("OSFeatures")
@@ -239,14 +229,14 @@ def _verifier(section: Section) -> VerifierSettings:
 def _settings(
     images: Section, verifier: VerifierSettings | None, registry: RegistrySettings, mirror: MirrorSettings
 ) -> Settings:
-    pinned = images.section("pinned_images", None)
+    pinned = images.section("pinned_images")
     for use, entry in pinned.table.items():
         if not isinstance(entry.value, str):
             pinned.report(Severity.ERROR, use, f"expected a text, got {show_at((*pinned.path, use), entry.value)}")
     return Settings(
         snapshotter=images.text("snapshotter"),
         pinned_images={use: pinned.text(use) for use in pinned.table if pinned.text(use)},
-        registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
+        registry_config_path=images.section("registry").text("config_path"),
         max_concurrent_downloads=images.integer("max_concurrent_downloads"),
         image_pull_progress_timeout=images.seconds("image_pull_progress_timeout", 0.0) or None,
         image_verifier=verifier,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,20 @@ class Shape:
     """What is known of a table.
 
     Attributes:
-        names: keys in the spelling wanted.
+        names: keys in the spelling wanted; with their kinds, if a reader checks these and reports unknown keys.
         inside: shapes of the tables under them.
         each: shape of the tables under every other key.
-        is_login: whether it is a login, in which what isn't known may be secret.
+        is_login: it is a login, in which unknown keys may be secret.
     """
 
-    names: Iterable[str] = ()
+    names: Mapping[str, Kind] | tuple[str, ...] = ()
     inside: Mapping[str, Shape] = field(default_factory=dict)
     each: Shape | None = None
     is_login: bool = False
+
+    def at(self, name: str) -> Shape:
+        """The shape of the table under a key; an empty one if nothing is known of it."""
+        return self.inside.get(name, self.each) or Shape()
 
 
 RUNTIME_PLUGIN: Final = "io.containerd.cri.v1.runtime"

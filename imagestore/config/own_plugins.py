@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from imagestore.config.findings import Severity, show, show_at
-from imagestore.config.known import MIRROR_BUCKET, MIRROR_UPSTREAM
 from imagestore.config.model import BucketSettings, MirrorSettings, RegistrySettings, Upstream
 from imagestore.errors import ImageStoreError, InvalidPlatformError
 from imagestore.oci.reference import Reference
@@ -54,7 +53,7 @@ def read_registry_plugin(section: Section) -> RegistrySettings:
 
 def _mirror_credentials(section: Section) -> dict[str, str]:
     found: dict[str, str] = {}
-    table = section.section("mirror_credentials", None)
+    table = section.section("mirror_credentials")
     for mirror, entry in table.table.items():
         if not isinstance(entry.value, str):
             text = f"expected the registry whose credentials the mirror may see, got {show_at(table.path, entry.value)}"
@@ -66,7 +65,7 @@ def _mirror_credentials(section: Section) -> dict[str, str]:
 
 def _trusted_realms(section: Section) -> frozenset[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
-    table = section.section("trusted_realms", None)
+    table = section.section("trusted_realms")
     for registry in table.table:
         hosts = table.texts(registry)
         if not hosts:
@@ -98,7 +97,7 @@ def _is_host(section: Section, name: str, text: str, *, form: re.Pattern[str] = 
 def read_mirror_plugin(section: Section) -> MirrorSettings:
     """Read ``io.imagestore.mirror.v1``; everything that can't be used becomes a finding."""
     default = MirrorSettings()
-    upstreams = section.section("upstreams", None)
+    upstreams = section.section("upstreams")
     found = {name: _upstream(upstreams, name) for name in upstreams.table if _is_registry_host(upstreams, name)}
     settings = MirrorSettings(
         upstreams=found,
@@ -115,7 +114,7 @@ def read_mirror_plugin(section: Section) -> MirrorSettings:
         client_ca=section.text("client_ca"),
         max_connections=section.count("max_connections", _MOST_CONNECTIONS) or default.max_connections,
         answer_seconds=section.seconds("answer_timeout", default.answer_seconds, has_days=True),
-        bucket=_bucket(section.section("bucket", MIRROR_BUCKET)) if "bucket" in section.table else None,
+        bucket=_bucket(section.section("bucket")) if "bucket" in section.table else None,
         local_quota_bytes=section.size("local_quota") or default.local_quota_bytes,
     )
     _check(section, upstreams, settings)
@@ -143,7 +142,7 @@ def _bucket(section: Section) -> BucketSettings | None:
 
 
 def _upstream(upstreams: Section, name: str) -> Upstream:
-    section = upstreams.section(name, MIRROR_UPSTREAM)
+    section = upstreams.section(name)
     default = Upstream(name)
     return Upstream(
         name=name,
@@ -179,7 +178,7 @@ def _check(section: Section, upstreams: Section, settings: MirrorSettings) -> No
 
 def check_selections(section: Section, settings: MirrorSettings, handlers: Collection[str], host: Platform) -> None:
     """Report an upstream's runtime handlers that don't exist, and platforms that can't be parsed."""
-    upstreams = section.section("upstreams", None)
+    upstreams = section.section("upstreams")
     for upstream in settings.upstreams.values():
         for name in upstream.handlers:
             if name not in handlers:

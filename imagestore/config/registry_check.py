@@ -23,6 +23,7 @@ from imagestore.config.folder_check import (
     would_refuse,
 )
 from imagestore.config.hosts import find_folder, used_folders
+from imagestore.config.key_names import REGISTRY
 from imagestore.config.section import Section
 from imagestore.config.tree import child
 from imagestore.errors import ConfigError
@@ -117,17 +118,17 @@ def key_findings(registry: Table) -> Iterator[Finding]:
     found: list[Finding] = []
     yield from _without_host(registry)
     for host, entry in _hosts(registry, "mirrors"):
-        Section(entry, entry.path, known.REGISTRY_MIRROR, found)
+        Section(entry, entry.path, REGISTRY.at("mirrors").at(host), found)
         if host != "*":
             yield from _mirror_name(host, entry)
     for host, entry in _hosts(registry, "configs"):
-        table = Section(entry, entry.path, known.REGISTRY_CONFIG, found)
-        table.section("tls", known.REGISTRY_TLS)
-        table.section("auth", known.REGISTRY_LOGIN)
+        table = Section(entry, entry.path, REGISTRY.at("configs").at(host), found)
+        table.section("tls")
+        table.section("auth")
         yield from _address(host, entry)
         yield from _hub_certificates(host, registry)
-    for _, entry in _hosts(registry, "auths"):
-        Section(entry, entry.path, known.REGISTRY_LOGIN, found)
+    for host, entry in _hosts(registry, "auths"):
+        Section(entry, entry.path, REGISTRY.at("auths").at(host), found)
     for finding in found:
         text = f"{finding.text}; it isn't used" if finding.severity is Severity.ERROR else finding.text
         yield replace(finding, severity=Severity.WARNING, text=text)

@@ -6,11 +6,12 @@ the wrong type is an error, since containerd doesn't start with it either.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, assert_never
 
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show, show_at
 from imagestore.config.key_names import fold_names
-from imagestore.config.known import Kind
+from imagestore.config.known import Kind, Shape
 from imagestore.config.plugin_names import generation, place_of
 from imagestore.config.tree import Entry, Location, Table
 from imagestore.errors import InvalidInputError
@@ -18,8 +19,6 @@ from imagestore.resources import quantity
 from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from imagestore.config.tree import Path
 
 
@@ -33,7 +32,7 @@ class Section:
     Args:
         entry: the table; anything else is an error finding and reads as empty.
         path: its key path, for findings.
-        known: names and types it may have; None when any key is fine.
+        shape: what is known of it; a shape without kinds allows any key.
         findings: gets what is found.
         version: of the main file.
 
@@ -48,7 +47,7 @@ class Section:
         self,
         entry: Entry | None,
         path: Path,
-        known: Mapping[str, Kind] | None,
+        shape: Shape,
         findings: list[Finding],
         *,
         version: int = 3,
@@ -57,6 +56,7 @@ class Section:
         self.version = version
         self._written = entry.path if entry is not None else ()
         self.findings = findings
+        self._shape = shape
         self.location = entry.location if entry is not None else Location("", 0)
         self.table: Table = {}
         if entry is None:
@@ -67,8 +67,8 @@ class Section:
             )
             return
         self.table = entry.value
-        if known is not None:
-            self.table = self._checked(fold_names(entry.value, known, path, findings), known)
+        if isinstance(shape.names, Mapping):
+            self.table = self._checked(fold_names(entry.value, shape.names, path, findings), shape.names)
 
     def _checked(self, table: Table, known: Mapping[str, Kind]) -> Table:
         checked: Table = {}
@@ -194,17 +194,16 @@ class Section:
             return None
         return found
 
-    def section(self, name: str, known: Mapping[str, Kind] | None, *, path: Path | None = None) -> Section:
+    def section(self, name: str, *, shape: Shape | None = None, path: Path | None = None) -> Section:
         """A table inside this one; empty when it isn't there.
 
         Args:
             name: its key.
-            known: names and types of its keys.
-            path: how findings call it, when its full path would only puzzle a reader of an older version's file.
+            shape: of it, if this table's shape doesn't say.
+            path: how findings call it, if its full path would puzzle a reader of an older version's file.
         """
-        entry = self.table.get(name)
         here = (*self.path, name) if path is None else path
-        return Section(entry, here, known, self.findings, version=self.version)
+        return Section(self.table.get(name), here, shape or self._shape.at(name), self.findings, version=self.version)
 
 
 def is_kind(entry: Entry, kind: Kind) -> bool:
