@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from imagestore.config.checking import check_config as check_config
     from imagestore.config.defaults import default as default
     from imagestore.config.defaults import default_text as default_text
-    from imagestore.config.dump import dumps as dumps
-    from imagestore.config.dump import effective as effective
     from imagestore.config.findings import Finding as Finding
     from imagestore.config.findings import Severity as Severity
     from imagestore.config.guest_platform import GuestPlatform as GuestPlatform
     from imagestore.config.guest_platform import Isolation as Isolation
     from imagestore.config.guest_platform import PlatformText as PlatformText
     from imagestore.config.guest_platform import RuntimeHandler as RuntimeHandler
+    from imagestore.config.loading import dumps as dumps
+    from imagestore.config.loading import effective as effective
     from imagestore.config.loading import load as load
     from imagestore.config.loading import loads as loads
     from imagestore.config.model import Config as Config
@@ -73,8 +73,8 @@ _HOMES = {
     "check_config": "imagestore.config.checking",
     "default": "imagestore.config.defaults",
     "default_text": "imagestore.config.defaults",
-    "dumps": "imagestore.config.dump",
-    "effective": "imagestore.config.dump",
+    "dumps": "imagestore.config.loading",
+    "effective": "imagestore.config.loading",
     "load": "imagestore.config.loading",
     "loads": "imagestore.config.loading",
 }

@@ -18,7 +18,6 @@ from imagestore.config.tree import child
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from imagestore.config.source import SourceFile
     from imagestore.config.tree import Entry, Path, Table
 
 
@@ -56,20 +55,20 @@ def full_name(plugin: str) -> str:
     return _V1_NAMES.get(plugin, f"io.containerd.{kind}.v1.{plugin}")
 
 
-def foreign_names(source: SourceFile) -> Iterator[Finding]:
-    """A finding for each name of a plugin that the file's version doesn't have, wherever it stands."""
-    plugins = child(source.table, "plugins")
+def foreign_names(table: Table, version: int) -> Iterator[Finding]:
+    """A finding for each name of a plugin in a file that the file's version doesn't have."""
+    plugins = child(table, "plugins")
     for name, entry in plugins.items():
-        # Unquoted dots: told where the tables are read.
+        # Unquoted dots are reported where the tables are read.
         if name != "io":
-            yield from _judge(name, source.version, entry, "the table", _raises_version(plugins, source.version))
+            yield from _judge(name, version, entry, "the table", _raises_version(plugins, version))
     for key in _LISTS:
-        listed = source.table.get(key)
+        listed = table.get(key)
         if listed is None or not isinstance(listed.value, list):
             continue
         for item in listed.value:
             if isinstance(item, str):
-                yield from _judge(item, source.version, listed, "this entry", False)
+                yield from _judge(item, version, listed, "this entry", False)
 
 
 def _raises_version(plugins: Table, version: int) -> bool:
