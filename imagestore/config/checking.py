@@ -134,14 +134,14 @@ def _tables(config: Config) -> Iterator[Finding]:
     for host in dict.fromkeys((*registry_hosts.mirrors(document), *registry_hosts.certificates(document))):
         try:
             if not (folders and find_folder(host, folders)):
-                yield from unusable_files(registry_hosts.examine(host, document), host)
-        except ConfigError:
-            continue  # of its folder, which is reported there
+                yield from unusable_files(registry_hosts.read(host, document), host)
         except RefusalError as error:
             place = (error.finding.location, error.finding.key)
             if place not in places:
                 yield would_refuse(error, host)
             places.add(place)
+        except ConfigError:
+            continue  # of its folder, which is reported there
 
 
 def _next_to_folders(document: Table) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.redaction import kind_of, may_be_secret, value_without_secrets, without_secrets
+from imagestore.errors import ConfigError
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
@@ -57,15 +58,11 @@ class Finding:
         return f"{self.location}: {self.key}: {self.text}" if self.key else f"{self.location}: {self.text}"
 
 
-class RefusalError(Exception):
-    """Carries the finding that ends a load out of the reading functions; never leaves this package.
-
-    Attributes:
-        finding: the error.
-    """
+class RefusalError(ConfigError):
+    """A ConfigError with the finding that it reports."""
 
     def __init__(self, finding: Finding) -> None:
-        super().__init__(str(finding))
+        super().__init__(str(finding), hint=finding.hint)
         self.finding = finding
 
 

@@ -128,7 +128,7 @@ def _unreached(path: str, name: str) -> Finding:
 
 def _host_folder(folder: str, host: str) -> Iterator[Finding]:
     try:
-        found = hosts_file.examine(folder)
+        found = hosts_file.read(folder)
     except RefusalError as error:
         yield would_refuse(error, host)
         return

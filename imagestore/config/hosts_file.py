@@ -16,7 +16,6 @@ from imagestore.config.findings import RefusalError, Severity, nearest, refusal
 from imagestore.config.hosts_fields import Fields
 from imagestore.config.toml_lines import parse_toml
 from imagestore.config.tree import Location
-from imagestore.errors import ConfigError
 from imagestore.util import files
 
 if TYPE_CHECKING:
@@ -39,19 +38,7 @@ def read(folder: str) -> RegistryHosts:
     """What a folder says.
 
     Raises:
-        ConfigError: names file, line and member.
-    """
-    try:
-        return examine(folder)
-    except RefusalError as error:
-        raise ConfigError(str(error.finding), hint=error.finding.hint) from error
-
-
-def examine(folder: str) -> RegistryHosts:
-    """As read(), but an error can be reported as a finding.
-
-    Raises:
-        RefusalError: the folder can't be used.
+        RefusalError: names file, line and member.
     """
     path = os.path.join(folder, _FILE_NAME)
     try:

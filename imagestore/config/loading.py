@@ -32,11 +32,7 @@ def load(path: str | os.PathLike[str], *, host: Platform | None = None) -> Confi
         ConfigError: names file, line and key of what can't be used.
     """
     name = os.fspath(path)
-    try:
-        raw = read_bytes(name)
-    except RefusalError as error:
-        raise _config_error([error.finding]) from error
-    return _accepted(raw, name, host)
+    return _accepted(read_bytes(name), name, host)
 
 
 def loads(text: str, *, filename: str = "config.toml", host: Platform | None = None) -> Config:
@@ -98,13 +94,9 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
 def _accepted(raw: bytes, name: str, host: Platform | None) -> Config:
     config, findings = read(raw, name, host)
     if config is None:
-        raise _config_error([finding for finding in findings if finding.severity is Severity.ERROR])
+        first, *others = (finding for finding in findings if finding.severity is Severity.ERROR)
+        raise ConfigError(f"{first} (and {len(others)} more)" if others else str(first), hint=first.hint)
     return config
-
-
-def _config_error(faults: list[Finding]) -> ConfigError:
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return ConfigError(f"{faults[0]}{more}", hint=faults[0].hint)
 
 
 def effective(config: Config) -> dict[str, Plain]:

@@ -11,11 +11,10 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings, HostConfig, RegistryHosts
-from imagestore.config.findings import RefusalError, dotted, refusal, show
+from imagestore.config.findings import dotted, refusal, show
 from imagestore.config.hosts_file import base_url
 from imagestore.config.known import IMAGES_PLUGIN
 from imagestore.config.tree import child
-from imagestore.errors import ConfigError
 from imagestore.oci.reference import api_host
 
 if TYPE_CHECKING:
@@ -34,19 +33,7 @@ def read(host: str, document: Table) -> RegistryHosts:
         document: the merged and migrated configuration.
 
     Raises:
-        ConfigError: names file, line and key.
-    """
-    try:
-        return examine(host, document)
-    except RefusalError as error:
-        raise ConfigError(str(error.finding), hint=error.finding.hint) from error
-
-
-def examine(host: str, document: Table) -> RegistryHosts:
-    """What the main configuration says about a registry host; as read(), but an error can be reported as a finding.
-
-    Raises:
-        RefusalError: it can't be used.
+        RefusalError: names file, line and key.
     """
     known = mirrors(document)
     name = host if host in known else _WILDCARD
