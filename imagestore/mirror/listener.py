@@ -26,7 +26,7 @@ _KEEP_ALIVE_SECONDS: Final = 75.0
 _FIRST_REQUEST_SECONDS: Final = 20.0
 _HANDSHAKE_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 5.0
-#: A client that takes none of its pending bytes for so long is disconnected. Blobs have their own limit in ``bodies``.
+#: A client that takes none of its pending bytes for so long is disconnected. Blobs have their own limit in ``app``.
 _STUCK_SECONDS: Final = 60.0
 _MOST_HEAD_BYTES: Final = 8190
 _BACKLOG: Final = 1024
