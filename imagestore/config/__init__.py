@@ -1,8 +1,8 @@
 """Configuration: containerd's file read into runtime handlers with their platforms.
 
-``load`` reads a file with its imports, ``loads`` a text, ``default`` stands for no file at all; each gives a frozen
-``Config``. ``check`` looks a file over for people and never raises for what is in it. A name is imported when it is
-first used: a store without a configuration needs no reader of one, and no check.
+``load`` reads a file with its imports, ``loads`` a text, ``default`` is for nodes without a file; each returns a frozen
+``Config``. ``check`` reports all faults of a file and doesn't raise for them. A name is imported when it is first used,
+since a store without a configuration needs neither readers nor checks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading one registry host's folder: ``hosts.toml``, or without it certificates in Docker's way (see ``hosts``)."""
+"""Reads one registry host's folder: ``hosts.toml``, or without it certificates in Docker's way (see ``hosts``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FILE_NAME: Final = "hosts.toml"
 _MAX_FILE_BYTES: Final = 1024 * 1024
 _HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
-# The parser overlooks what stands behind a bracket.
+# urlsplit accepts text behind a bracket.
 _NETLOC: Final = re.compile(r"[^\[\]]*|\[[^\[\]]*\](?::[0-9]*)?")
 _PATH: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
 _SCHEMES: Final = ("https", "http")
@@ -71,8 +71,7 @@ def _server(root: Fields) -> HostConfig:
     url = root.text("server")
     if url:
         return _host(root, url, member="server")
-    # As in containerd: without a named server the root's capabilities and path rule have nothing to apply to.
-    # They are read all the same, so that a mistake in them is reported.
+    # As in containerd, capabilities and override_path need a named server. They are read to report mistakes in them.
     root.capabilities()
     root.flag("override_path")
     return HostConfig(headers=root.headers(), connection=root.connection(), location=root.file)
@@ -93,15 +92,15 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
     """A host's URL with its path as containerd completes it, without a slash at the end.
 
     Args:
-        url: as configured; https when it names no scheme.
-        override_path: take the path as it stands.
+        url: as configured; https if it names no scheme.
+        override_path: keep the path unchanged.
         refuse: makes the error from a text, and perhaps a hint.
     """
     try:
         parts = urlsplit(url if "://" in url else f"https://{url}")
         port = parts.port
     except ValueError as error:
-        # The parser's own words repeat what may be a part of a login.
+        # The parser's message may repeat a part of a login.
         hint = _about_slip(url) or "write it as https://registry.example:5000, the port in digits"
         raise refuse("expected a URL whose host and port can be read", hint) from error
     host = parts.hostname or ""
@@ -121,7 +120,7 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
 
 
 def _about_slip(url: str) -> str:
-    """The URL that was meant by one with a slip, unless that can't be used either."""
+    """A hint with the URL that was probably meant, if that one is valid."""
     meant = meant_url(url)
     if not meant or meant == url:
         return ""
@@ -133,7 +132,7 @@ def _about_slip(url: str) -> str:
 
 
 def meant_url(url: str) -> str:
-    """The URL that was probably meant by one with a slip before its host; empty where there is none.
+    """The URL that was probably meant by one with a typo before its host; else empty.
 
     >>> meant_url("https:/m.example"), meant_url("htps://m.example/a"), meant_url("ftp://m.example")
     ('https://m.example', 'https://m.example/a', '')

@@ -66,16 +66,16 @@ _ISOLATIONS: Final = {0: Isolation.PROCESS, 1: Isolation.HYPERVISOR}
 
 
 class Reading:
-    """What one pass over the tree found.
+    """The settings and handlers of a merged tree.
 
     Args:
         table: merged keys of version 3 or later.
         name: of the main file.
         host: completes partial platforms.
-        is_merged: whether containerd merges the files into its built-in handlers whatever they write; else these count
-            only where no handler is written.
-        version: of the main file.
         findings: gets what is found.
+        is_merged: whether containerd merges the files into its built-in handlers; else these exist only if no handler
+            is written.
+        version: of the main file.
 
     Attributes:
         settings: of the images section.
@@ -132,7 +132,7 @@ class Reading:
                 tables.report(Severity.WARNING, "", text, "rename it to runtime_platforms")
             for handler, entry in tables.table.items():
                 if name == "runtime_platform" and isinstance(entry.value, dict):
-                    # There the migration leaves an object where a text belongs.
+                    # containerd's migration writes a table where a text belongs.
                     kept = {key: held for key, held in entry.value.items() if isinstance(held.value, str)}
                     entry = Entry(kept, entry.location)
                 found[handler] = Section(entry, (*tables.path, handler), RUNTIME_PLATFORMS.at(handler), self._findings)
@@ -208,7 +208,7 @@ class Reading:
 
 
 def _check_handler_name(name: str, section: Section) -> None:
-    """CRI requests carry it, records are kept under it, and an empty one stands for the default handler."""
+    """CRI requests and image records have this name; an empty one means the default handler."""
     if not name:
         section.report(Severity.ERROR, "", "no request can name a handler without a name", "give it a name")
     elif len(name) > _MAX_NAME_CHARACTERS or printable(name) != name:
@@ -246,7 +246,7 @@ def _settings(
 
 
 def _snapshotter(handler: Section, image_side: Section | None, settings: Settings) -> str:
-    """containerd hands a handler's own snapshotter to the images section where that names none."""
+    """The image side's snapshotter, else, as in containerd, the handler's own, else the default one."""
     explicit = image_side.text("snapshotter") if image_side is not None else ""
     own = handler.text("snapshotter")
     return explicit or own or settings.snapshotter
@@ -270,7 +270,7 @@ def _sandbox(runtime_type: str, options: Section) -> tuple[Isolation | None, Pla
 
 
 def _with_normal_members(entry: Entry, handler: Section) -> Entry:
-    """The table with its members in the KEP's spelling; one that is given twice must say the same both times."""
+    """The table with its members in the KEP's spelling; one given twice must have the same value both times."""
     members: Table = {}
     assert isinstance(entry.value, dict)
     for name, held in entry.value.items():
@@ -300,7 +300,7 @@ def _check_member(section: Section, name: str, text: str) -> bool:
 
 
 def _check_names(section: Section, members: Mapping[str, str]) -> None:
-    """Warn about an operating system or architecture that no image can have: usually a slip."""
+    """Warn about an operating system or architecture that images don't use: usually a typo."""
     architecture = normalize_architecture(members["Architecture"], members["Variant"])[0]
     for name, value, known in (
         ("OS", members["OS"].lower(), KNOWN_OPERATING_SYSTEMS | {"macos", *WASM_SYSTEMS}),
@@ -313,7 +313,7 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
 
 
 def _check_plugin_names(plugins: Section) -> None:
-    """Warn about names that were meant to be ours: a slip here would silently leave the defaults in place."""
+    """Warn about misspelt names of plugins that are read, since their tables would have no effect."""
     ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN, REGISTRY_PLUGIN, MIRROR_PLUGIN)
     for name in plugins.table:
         if name in ours or not name.lower().startswith("io"):

@@ -1,8 +1,8 @@
-"""Names and types of the keys that are read, or that containerd knows where we read.
+"""Names and kinds of the keys that are read, or that containerd knows in the same tables.
 
 From containerd's documentation (docs/cri/config.md, docs/man/containerd-config.toml.5.md) for versions 1.4 to 2.3,
-and from the option messages of the runc, runhcs and Kata shims. Tables of plugins that have nothing to do with
-runtime handlers and images aren't listed: their keys are kept without judgement. ``guest_platform`` is KEP-4216's.
+and from the option messages of the runc, runhcs and Kata shims. Tables of other plugins aren't listed, and their
+keys are kept unchecked. ``guest_platform`` is KEP-4216's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Shape:
 RUNTIME_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
 VERIFIER_PLUGIN: Final = "io.containerd.image-verifier.v1.bindir"
-#: Our own; containerd keeps tables of plugins that it doesn't know.
+#: This project's own; containerd keeps tables of plugins that it doesn't know.
 REGISTRY_PLUGIN: Final = "io.imagestore.registry.v1"
 MIRROR_PLUGIN: Final = "io.imagestore.mirror.v1"
 #: Version 2's one CRI plugin; from version 3 on it has only the streaming server's keys.

@@ -1,4 +1,4 @@
-"""Names of plugins that a file of this version doesn't have: what containerd makes of them, and what was meant.
+"""Plugin names of other versions: what containerd makes of them, and what was meant.
 
 Version 1 names plugins by their last part (``cri``), version 2 by a URI of at least four parts, version 3 splits the
 CRI plugin. containerd 1 compares names with those of the file's version (its V1DisabledFilter and Config.Decode) and
@@ -128,7 +128,7 @@ _OLD_IMAGES_KEYS: Final = known.IMAGES_KEYS_OF_CRI | known.IMAGES_KEYS_OF_CONTAI
 
 
 def generation(path: Path, version: int) -> int:
-    """The version whose names a key's path has; the file's own where the path doesn't tell.
+    """The version whose names a key's path has; the file's own if the path doesn't tell.
 
     >>> generation(("plugins", "cri", "containerd"), 1), generation(("plugins", "io.containerd.cri.v1.images"), 2)
     (1, 3)
@@ -138,11 +138,11 @@ def generation(path: Path, version: int) -> int:
 
 
 def place_of(name: str, here: Path, version: int) -> Path:
-    """The key path under which containerd reads a key of this name; empty when it reads none.
+    """The key path under which containerd reads a key of this name; empty if it reads none.
 
     Args:
         name: the key, in any case.
-        here: path of the table where it stands, as in its file or from ``runtimes`` on.
+        here: path of its table, as in its file or from ``runtimes`` on.
         version: of the file.
 
     >>> place_of("SystemdCgroup", ("runtimes", "runc"), 2)

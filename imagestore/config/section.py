@@ -30,7 +30,7 @@ class Section:
     """A table with its keys checked.
 
     Args:
-        entry: the table; anything else is an error finding and reads as empty.
+        entry: the table; another value is reported, and reads as empty.
         path: its key path, for findings.
         shape: what is known of it; a shape without kinds allows any key.
         findings: gets what is found.
@@ -38,7 +38,7 @@ class Section:
 
     Attributes:
         path: its key path, as findings call it.
-        version: of the file, where the table's own path doesn't tell it.
+        version: of the file, if the table's own path doesn't tell it.
         location: of the table.
         table: its keys in their known spelling; those of a wrong type are left out.
     """
@@ -94,7 +94,7 @@ class Section:
             self.report(Severity.WARNING, name, *self._about_unknown(name, entry, known), entry)
 
     def _about_unknown(self, name: str, entry: Entry, known: Mapping[str, Kind]) -> tuple[str, str]:
-        """What is wrong with a key that this table doesn't have, and what to do."""
+        """Text and hint about a key that this table doesn't have."""
         place = place_of(name, self._path_of("", None), generation(entry.path, self.version))
         if place:
             return "is not a key of this table; it is kept and not used", f"write it as {dotted(place)}"
@@ -117,7 +117,7 @@ class Section:
         self.findings.append(Finding(severity, where, dotted(self._path_of(name, entry)), text, hint))
 
     def _path_of(self, name: str, entry: Entry | None) -> Path:
-        """A key's path as it stands in its file: migrating and folding case have changed ours."""
+        """A key's path as written in its file, before migration and case folding."""
         if self.path[:1] == ("plugins",):
             written = entry.path if entry is not None else self._written
             if written:
@@ -127,7 +127,7 @@ class Section:
         return (*self.path, (entry.spelling if entry is not None else "") or name)
 
     def location_of(self, name: str) -> Location:
-        """Where a key is set; the table's place when it isn't."""
+        """Where a key is set; the table's location if it isn't."""
         entry = self.table.get(name)
         return self.location if entry is None else entry.location
 

@@ -99,13 +99,13 @@ class KeyLines:
         try:
             self._scan()
         except _LostError:
-            # Not TOML from here on; the strict parser says why and where.
+            # Not TOML from here on; the strict parser reports why and where.
             return
 
     def find(self, path: Path) -> int | None:
-        """The line that sets a key, or that opens a table; None when the scanner didn't see it.
+        """The line that sets a key or opens a table; None if the scanner didn't reach it.
 
-        A table without a header of its own is found where the first header below it stands.
+        A table without a header of its own has the line of the first header below it.
         """
         return self._lines.get(path) or self._implied.get(path)
 
@@ -176,7 +176,7 @@ class KeyLines:
             position = self._skip(position, _BLANK_LINES)
             if self._text.startswith(close, position):
                 return position + 1
-            # Tables inside an array have no key path of their own: their keys are found under the array's.
+            # Keys of tables inside an array are found under the array's path.
             position = self._value(position, path, depth) if close == "]" else self._pair(position, path, depth)
             position = self._skip(position, _BLANK_LINES)
             if self._text.startswith(",", position):

@@ -78,7 +78,9 @@ class MirrorApp:
         """Turn errors into the specification's, and log each request without its headers."""
         try:
             if request.headers.get(INSTANCE_HEADER) == self._mirror.upstreams.instance:
-                raise ReferenceNotFoundError("this mirror asked itself", hint="a hosts.toml leads back to it")
+                raise ReferenceNotFoundError(
+                    "this mirror asked itself", hint="remove the mirror's own address from its node's hosts.toml"
+                )
             response = await handler(request)
         except ImageStoreError as error:
             response = _refusal(request, error)
@@ -145,7 +147,9 @@ class MirrorApp:
 
     async def _catalog(self, request: web.Request) -> web.Response:
         if not self._mirror.upstreams.settings.has_catalog:
-            raise ReferenceNotFoundError("this mirror lists no catalogue", hint="its configuration can say: catalog")
+            raise ReferenceNotFoundError(
+                "this mirror doesn't list its repositories", hint="set catalog = true in its table"
+            )
         page, headers = _page(request, await self._mirror.names(with_private=bool(request.get_extra_info("peercert"))))
         return web.json_response({"repositories": page}, headers=headers)
 
@@ -170,7 +174,7 @@ class MirrorApp:
         repository = self._mirror.upstreams.repository(name, namespace, is_for_replica=is_for_replica)
         if repository.upstream.is_private and not request.get_extra_info("peercert"):
             raise ReferenceNotFoundError(
-                f"{repository.name}: this mirror serves it to clients with a certificate only",
+                f"{repository.name}: this mirror serves it only to clients with a certificate",
                 hint="name a client certificate in the node's hosts.toml",
             )
         return repository
@@ -238,7 +242,7 @@ async def _send_blob(
                 served(count)
                 start += count
         except (ImageStoreError, RestartedError) as error:
-            _cut_off(request, f"the blob doesn't come: {error}")
+            _cut_off(request, f"the blob can't be fetched: {error}")
         except TimeoutError:
             _cut_off(request, "it reads too slowly")
         except ConnectionError:

@@ -89,7 +89,7 @@ class BlobRequests:
             await self._confirmed(repository, digest)
             known, stored = await self._looked(repository, digest)
             if known is None:
-                raise ReferenceNotFoundError(f"{digest}: was forgotten at once")
+                raise ReferenceNotFoundError(f"{digest}: was removed from the catalogue during the request")
         if stored is not None and await self._has_begun(stored):
             return stored, "hit"
         repository.table.refuse_offline(str(digest))
@@ -102,7 +102,7 @@ class BlobRequests:
             await self._confirmed(repository, digest)
         _, stored = await self._looked(repository, digest)
         if stored is None or not await self._has_begun(stored):
-            raise ReferenceNotFoundError(f"{digest}: was evicted at once")
+            raise ReferenceNotFoundError(f"{digest}: was evicted during the request")
         return stored, "hit" if fill.was_here else "joined" if is_joined else "fetched"
 
     async def location(self, repository: Repository, digest: Digest) -> str:

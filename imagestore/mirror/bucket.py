@@ -102,7 +102,7 @@ class MirrorBucket:
             self._note(descriptor)
             return self._bucket.signed(descriptor.digest, _SIGNED_SECONDS)
         except (StoreError, PreconditionError) as error:
-            log.warning("clients aren't sent to the bucket: %s", error)
+            log.warning("clients aren't redirected to the bucket: %s", error)
             return ""
 
     def publish(self, upstream: str, descriptor: Descriptor) -> None:
@@ -131,9 +131,9 @@ class MirrorBucket:
                     self._counters.count("bucket_written_bytes", upstream, size)
             self._note(descriptor)
         except ImageStoreError as error:
-            log.warning("a blob isn't in the bucket: %s", error, extra={"digest": str(digest)})
+            log.warning("a blob can't be uploaded to the bucket: %s", error, extra={"digest": str(digest)})
         except Exception:
-            log.exception("a blob isn't in the bucket", extra={"digest": str(digest)})
+            log.exception("a blob can't be uploaded to the bucket", extra={"digest": str(digest)})
         finally:
             self._published()
 

@@ -92,7 +92,7 @@ class BlobFetcher:
 
     def _refuse_distrusted(self, upstream: Upstream, blob: Descriptor) -> None:
         if self._loop.time() < self._distrusted.get((upstream.name, blob.digest, blob.size), 0.0):
-            raise ReferenceNotFoundError(f"{blob.digest}: its upstream sent something else a moment ago")
+            raise ReferenceNotFoundError(f"{blob.digest}: its upstream sent wrong content a moment ago")
 
     def _fill(self, repository: Repository, blob: Descriptor) -> tuple[Fill, bool]:
         upstream = repository.upstream
@@ -128,7 +128,7 @@ class BlobFetcher:
         while not fill.is_started and not fill.is_over:
             until = min(since + _QUEUE_SECONDS, max(since, self._advanced.get(fill.queue, since)) + patience)
             if self._loop.time() >= until:
-                raise RegistryUnavailableError(f"{fill.descriptor.digest}: its upstream is busy with others")
+                raise RegistryUnavailableError(f"{fill.descriptor.digest}: its upstream is busy with other blobs")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await fill.started()

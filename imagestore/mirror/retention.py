@@ -88,7 +88,7 @@ class Retention:
         """Forget content of all upstreams but the served ones; the next collection deletes it."""
         for name in self._catalogue.used_bytes():
             if name not in served:
-                log.warning("an upstream isn't served any more, its content is let go", extra={"upstream": name})
+                log.warning("an upstream is no longer in the table; its content is released", extra={"upstream": name})
                 self._catalogue.forget_upstream(name)
         kept = {lease_of(name) for name in served}
         for lease in list(store.metadata.leases()):

@@ -233,7 +233,7 @@ class Mirror:
             try:
                 await self._workers.quick(lambda _: self._retention.renew_reservations())
             except ImageStoreError as error:
-                log.warning("what is reserved can't be renewed: %s", error)
+                log.warning("reservations can't be renewed: %s", error)
 
     def _note_use(self, repository: Repository, digest: Digest) -> None:
         self._spawn(self._uses.note(repository.name, digest))

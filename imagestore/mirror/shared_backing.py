@@ -102,7 +102,7 @@ class SeenObjects:
         except ContentNotFoundError:
             return ""
         except (StoreError, PreconditionError) as error:
-            log.warning("clients aren't sent to the bucket: %s", error)
+            log.warning("clients aren't redirected to the bucket: %s", error)
             return ""
 
     def _is_there(self, content: SharedContentStore, blob: Descriptor) -> bool:

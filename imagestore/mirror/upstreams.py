@@ -156,7 +156,9 @@ class Upstreams:
             found, inner = table.get(self.settings.default_upstream), path
         if found is None:
             named = f"upstream {namespace!r}" if namespace else f"an upstream for {path!r}"
-            raise ReferenceNotFoundError(f"this mirror doesn't have {named}", hint="its table says which it serves")
+            raise ReferenceNotFoundError(
+                f"this mirror doesn't have {named}", hint="add it to the mirror's upstreams, or ask the registry itself"
+            )
         if ":" in inner or "@" in inner:
             raise InvalidReferenceError(inner, 0, "a repository has neither a tag nor a digest in its name")
         # Completes Docker Hub's short names.
