@@ -34,7 +34,7 @@ def default_name(host: Platform) -> str:
 
 
 def built_in_tables(host: Platform) -> dict[str, dict[str, Plain]]:
-    """containerd's built-in handlers on a host, by name: its DefaultRuntimeConfig (internal/cri/config of containerd 2)."""
+    """containerd's built-in handlers on a host, by name (its DefaultRuntimeConfig in internal/cri/config)."""
     if host.os != "windows":
         return {RUNC: {"runtime_type": RUNC_TYPE}}
     common: dict[str, Plain] = {"runtime_type": RUNHCS_TYPE, "container_annotations": ["io.microsoft.container.*"]}
