@@ -60,7 +60,7 @@ class ServedDocument:
         descriptor: of the document.
         raw: its bytes, verified.
         age_seconds: since its upstream said that the tag leads to it; 0 for one asked for by digest.
-        is_stale: the upstream couldn't be asked.
+        is_stale: the upstream has to be asked whether the tag still leads to it.
         is_new: the upstream sent it just now.
     """
 
@@ -69,14 +69,6 @@ class ServedDocument:
     age_seconds: float = 0.0
     is_stale: bool = False
     is_new: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CachedDocument:
-    """A document in the store; one that isn't fresh is served only if its upstream can't be asked."""
-
-    document: ServedDocument
-    is_fresh: bool
 
 
 class DocumentSource:
@@ -97,8 +89,8 @@ class DocumentSource:
         self._stored = stored
         self._clock = clock
 
-    def cached(self, store: ImageStore, repository: Repository, reference: Reference) -> CachedDocument | None:
-        """The document of a reference, if it is in the store; nothing is asked of the upstream.
+    def cached(self, store: ImageStore, repository: Repository, reference: Reference) -> ServedDocument | None:
+        """The document of a reference, if it is in the store; the upstream isn't asked.
 
         Raises:
             StoreError: it can't be read.
@@ -110,7 +102,7 @@ class DocumentSource:
         if tag is None or raw is None:
             return None
         is_fresh = repository.table.settings.is_offline or self._is_fresh(repository, reference.tag, tag)
-        return CachedDocument(ServedDocument(tag.target, raw, self._age(tag)), is_fresh)
+        return ServedDocument(tag.target, raw, max(0.0, self._clock() - tag.checked_at), is_stale=not is_fresh)
 
     def ask(
         self,
@@ -158,7 +150,7 @@ class DocumentSource:
         self._keep(store, target, raw, cancel)
         return ServedDocument(target, raw, is_new=is_new)
 
-    def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> CachedDocument | None:
+    def _by_digest(self, store: ImageStore, repository: Repository, digest: Digest) -> ServedDocument | None:
         found = self._catalogue.known(repository.upstream.name, repository.name, digest)
         if found is None or not found.is_confirmed or found.descriptor.kind not in (Kind.INDEX, Kind.MANIFEST):
             return None
@@ -169,7 +161,7 @@ class DocumentSource:
         if self._catalogue.document(repository.name, digest) is None:
             # It was fetched for another repository of the upstream; from now on it belongs to this one, too.
             self._note(store, repository, known, raw, tag="")
-        return CachedDocument(ServedDocument(known, raw), is_fresh=True)
+        return ServedDocument(known, raw)
 
     def _note(self, store: ImageStore, repository: Repository, target: Descriptor, raw: bytes, *, tag: str) -> None:
         """Note a document, and lease it and all that it names."""
@@ -204,9 +196,6 @@ class DocumentSource:
             return True
         # If the clock was set back, nothing is fresh.
         return 0 <= self._clock() - cached.checked_at < upstream.fresh_seconds
-
-    def _age(self, cached: CachedTag) -> float:
-        return max(0.0, self._clock() - cached.checked_at)
 
 
 def named_by(document: Descriptor, raw: bytes) -> tuple[Descriptor, ...]:

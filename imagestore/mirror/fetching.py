@@ -147,7 +147,7 @@ class BlobFetcher:
         except Exception as error:
             log.exception("a fetch failed")
             failure = ServerError(f"fetching {fill.descriptor.digest} failed: {error!r}")
-        fill.tell(lambda: fill.finish(failure))
+        fill.tell(fill.finish, failure)
         return failure
 
     def _fetch_into(
@@ -168,7 +168,7 @@ class BlobFetcher:
         if is_new:
             if self._bucket is not None:
                 self._bucket.publish(upstream.name, blob)
-            fill.tell(lambda: fill.finish(None))
+            fill.tell(fill.finish, None)
         else:
             fill.tell(fill.find_here)
 

@@ -7,7 +7,8 @@ blob is verified, so no client gets a complete body that is wrong: it is disconn
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import functools
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from imagestore.errors import ImageStoreError
     from imagestore.oci.descriptor import Descriptor
+
+P = ParamSpec("P")
 
 #: The last bytes of every answer.
 HELD_BACK_BYTES: Final = 64 * 1024
@@ -57,17 +60,16 @@ class Fill:
         """Whether the fetch ended."""
         return self.is_verified or self.error is not None
 
-    def tell(self, change: Callable[[], None]) -> None:
-        """Change the state, from the fetching thread, and wake the readers."""
+    def tell(self, change: Callable[P, None], *values: P.args, **named: P.kwargs) -> None:
+        """Call one of the methods below from the fetching thread, and wake the readers."""
+        self._loop.call_soon_threadsafe(self._told, functools.partial(change, *values, **named))
 
-        def _changed() -> None:
-            change()
-            self._changed.set()
-            self._changed = asyncio.Event()
-            if self.is_over:
-                self._let_go()
-
-        self._loop.call_soon_threadsafe(_changed)
+    def _told(self, change: Callable[[], None]) -> None:
+        change()
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if self.is_over:
+            self._let_go()
 
     def start(self) -> None:
         """Note that the fetch has left the queue."""

@@ -236,7 +236,7 @@ class LocalCopies:
                 del self._growing[copy.digest]
         if given is not None:
             given.close()
-        fill.tell(lambda: fill.finish(failure))
+        fill.tell(fill.finish, failure)
 
 
 class _Copying:
@@ -293,28 +293,21 @@ class _Copying:
                 log.warning("a copy goes on after a failure: %s", error, extra={"digest": str(self._copy.digest)})
 
     def _receive(self, read: Callable[[memoryview], int]) -> None:
-        start = self._verifier.received
-        self._tell(lambda: self._fill.begin(None, start))
+        self._fill.tell(self._fill.begin, None, self._verifier.received)
         while count := read(self._buffer):
             self._cancel.check()
             piece = self._buffer[:count]
             self._verifier.update(piece)
             while piece:
                 piece = piece[self._copy.file.write(piece) :]
-            self._tell_written(self._verifier.received)
+            self._fill.tell(self._fill.advance, self._verifier.received)
         self._verifier.finish()
 
     def _restart(self) -> None:
         self._copy.file.seek(0)
         self._copy.file.truncate()
         self._verifier = Verifier(self._copy.digest, self._copy.size)
-        self._tell(self._fill.restart)
-
-    def _tell_written(self, written: int) -> None:
-        self._tell(lambda: self._fill.advance(written))
-
-    def _tell(self, change: Callable[[], None]) -> None:
-        self._fill.tell(change)
+        self._fill.tell(self._fill.restart)
 
 
 def _reader(copy: GrowingCopy, fill: Fill) -> FillReader:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError, RateLimitedError, ReferenceNotFoundError, RegistryUnavailableError
@@ -146,14 +145,14 @@ class Mirror:
         """A document, and the result to count."""
         upstream, text = repository.upstream, str(reference)
         cached = await self._shared.quick(lambda store: self._documents.cached(store, repository, reference), text)
-        if cached is not None and cached.is_fresh:
-            return cached.document, "hit"
+        if cached is not None and not cached.is_stale:
+            return cached, "hit"
         repository.table.refuse_offline(text)
-        stale = cached.document if cached is not None and upstream.serves_stale else None
+        stale = cached if upstream.serves_stale else None
         if stale is not None and self._loop.time() < self._resting.get(text, 0.0):
-            return replace(stale, is_stale=True), "stale"
+            return stale, "stale"
         owner = repository.owner(str(reference.digest or reference))
-        known = cached.document.descriptor if cached is not None else None
+        known = cached.descriptor if cached is not None else None
 
         def ask(store: ImageStore, token: CancelToken) -> ServedDocument:
             return self._documents.ask(store, repository, reference, owner=owner, known=known, cancel=token)
@@ -172,7 +171,7 @@ class Mirror:
             if isinstance(error, RegistryUnavailableError | RateLimitedError):
                 self._rest(text)
             log.warning("%s is stale: %s", reference, error, extra={"upstream": upstream.name})
-            return replace(stale, is_stale=True), "stale"
+            return stale, "stale"
         self._resting.pop(text, None)
         return found, "hit" if not found.is_new else "joined" if is_joined else "fetched"
 

@@ -166,23 +166,15 @@ class _Transfer:
             with stream:
                 if stream.start != offset:
                     self._restart()
-                self._tell_begun()
+                fill.tell(fill.begin, writer.open_written(), writer.offset)
                 buffer = memoryview(bytearray(_PIECE_BYTES))
                 while count := stream.readinto(buffer):
                     if writer.offset + count > size:
                         raise SizeMismatchError(str(blob.digest), expected=size, actual=writer.offset + count)
                     writer.write(buffer[:count])
-                    self._tell_written(writer.offset)
+                    fill.tell(fill.advance, writer.offset)
                     source.received(count)
                 return stream.hosts
-
-    def _tell_begun(self) -> None:
-        fill, file, start = self._fill, self._writer.open_written(), self._writer.offset
-        fill.tell(lambda: fill.begin(file, start))
-
-    def _tell_written(self, written: int) -> None:
-        fill = self._fill
-        fill.tell(lambda: fill.advance(written))
 
 
 @contextlib.contextmanager
