@@ -1,11 +1,11 @@
-"""Who sees which content: a namespace, the store's own namespace, or a containerd that keeps its content here.
+"""Which content an owner sees: a namespace, the store's own namespace, or a containerd that keeps its content here.
 
-    any namespace   what its clients wrote or shared there: a record, and the file
-    HOME (k8s.io)   all files but those that only others know
-    a proxy         all files; looking at one claims it, since containerd will count on it from then on
+    any namespace   what its clients wrote or shared there: files for which it has a content record
+    HOME (k8s.io)   all files except those that have records in other namespaces only
+    a proxy         all files; looking at one records it, because containerd relies on it from then on
 
-A blob is one file and a record for each owner (containerd, core/metadata). An unfinished write is, on disk,
-``<namespace>/1/<ref>`` as in containerd; a proxy's has the proxy's name before that, a pull's own has neither.
+A blob is one file with a record for each owner (containerd, core/metadata). On disk, an unfinished write is called
+``<namespace>/1/<ref>`` as in containerd, with the proxy's name before it for a proxy. A pull's own has neither.
 """
 
 from __future__ import annotations
@@ -26,23 +26,19 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.store.image_store import ImageStore
 
-#: A client's ingest on disk; what doesn't look like it is a pull's.
+#: Name on disk of a client's ingest; others are pulls' ingests.
 _OWNED_REF: Final = re.compile(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ContentView:
-    """A namespace that isn't the store's own.
-
-    Attributes:
-        owner: of its content records.
-    """
+    """A namespace that isn't the store's own; ``owner`` is that of its content records."""
 
     owner: str
 
     @property
     def is_proxy(self) -> bool:
-        """Whether it is the flat content of another containerd, which has its own namespaces, leases and collector."""
+        """Whether this is the content of a containerd that has its own namespaces, leases and collector."""
         return False
 
     def ref_on_disk(self, ref: str) -> str:
@@ -50,12 +46,12 @@ class ContentView:
         return f"{self.owner}/1/{ref}"
 
     def ref_of(self, on_disk: str) -> str | None:
-        """The owner's name of an ingest on disk; None when it isn't the owner's."""
+        """The owner's name of an ingest on disk; None if it is another owner's."""
         prefix = self.ref_on_disk("")
         return on_disk.removeprefix(prefix) if on_disk.startswith(prefix) else None
 
     def lease_key(self, name: str) -> str:
-        """The id of the owner's lease in the database; empty without a lease, or where leases count for nothing."""
+        """The id of the owner's lease in the database; empty without a lease, and for a proxy."""
         return lease_key(self.owner, name) if name else ""
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
@@ -64,11 +60,7 @@ class ContentView:
         return record if record is not None and store.content.exists(digest) else None
 
     def get(self, store: ImageStore, digest: Digest) -> ContentRecord:
-        """A blob that the owner sees.
-
-        Raises:
-            ContentNotFoundError: it doesn't.
-        """
+        """A blob that the owner sees; ContentNotFoundError if it doesn't."""
         found = self.find(store, digest)
         if found is None:
             raise ContentNotFoundError(f"content {digest} is not in {self.owner}")
@@ -80,15 +72,11 @@ class ContentView:
         return [record for record in records if _is_there(store, record.digest)]
 
     def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
-        """Replace the owner's labels of a blob.
-
-        Raises:
-            InvalidInputError: one is too long.
-        """
+        """Replace the owner's labels of a blob; InvalidInputError if one is too long."""
         store.metadata.label_record(self.owner, digest, labels)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
-        """Let the owner forget a blob, whose file goes with a collection; say whether that has something to do."""
+        """Delete the owner's record of a blob, whose file the next collection deletes; return whether there was one."""
         if self.find(store, digest) is None:
             return False
         return store.metadata.forget_record(self.owner, digest)
@@ -111,18 +99,18 @@ class HomeContentView(ContentView):
     __slots__ = ()
 
     def ref_of(self, on_disk: str) -> str | None:
-        """Pulls' own ingests are shown too, as they are called on disk."""
+        """Pulls' ingests are listed too, under their names on disk."""
         ours = ContentView.ref_of(self, on_disk)
         return on_disk if ours is None and not _OWNED_REF.fullmatch(on_disk) else ours
 
     def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
-        """One unfinished write; a pull's if there is no client's."""
+        """One unfinished write of a client, or else of a pull."""
         return ContentView.status(self, store, ref) or (
             None if _OWNED_REF.fullmatch(ref) else store.content.status(ref)
         )
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
-        """A blob that isn't only another namespace's."""
+        """A blob that hasn't records in other namespaces only."""
         try:
             info = store.content.info(digest)
         except ContentNotFoundError:
@@ -132,7 +120,7 @@ class HomeContentView(ContentView):
         return self._record(store, digest, info.size, info.modified_at)
 
     def all(self, store: ImageStore) -> list[ContentRecord]:
-        """Every blob that isn't only another namespace's."""
+        """Every blob that hasn't records in other namespaces only."""
         foreign = store.metadata.foreign_content()
         found = sorted(store.content.walk(), key=lambda info: info.digest)
         return [
@@ -142,11 +130,11 @@ class HomeContentView(ContentView):
         ]
 
     def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
-        """Replace the labels that the store itself goes by."""
+        """Replace the labels that the store itself uses."""
         store.metadata.label_content(digest, labels)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
-        """Unlike containerd's, an image's content can't be taken from under it."""
+        """Delete the content at once. Unlike in containerd, content of an image can't be deleted."""
         if self.find(store, digest) is None:
             return False
         with store.metadata.exclusive():
@@ -166,25 +154,25 @@ class HomeContentView(ContentView):
 
 
 class ProxyContentView(ContentView):
-    """What one containerd keeps here as its content store."""
+    """The content of one containerd that uses this store as its content store."""
 
     __slots__ = ()
 
     @property
     def is_proxy(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def ref_on_disk(self, ref: str) -> str:
-        """With the proxy's name before what containerd calls it."""
+        """The proxy's name before containerd's ref."""
         return f"{self.owner}/{ref}"
 
     def lease_key(self, name: str) -> str:
-        """Never a lease: those that callers name are kept by the containerd in front."""
+        """Empty: the containerd in front has the leases."""
         return ""
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
-        """A blob of the store, claimed: found here, containerd doesn't fetch it, and never says that it uses it."""
+        """A blob of the store, recorded now: containerd relies on content that it finds, without a further call."""
         record = store.metadata.content_record(self.owner, digest)
         try:
             size = store.content.info(digest).size
@@ -193,13 +181,13 @@ class ProxyContentView(ContentView):
         if record is not None:
             return record
         store.metadata.record_content(self.owner, digest, size)
-        if not store.content.exists(digest):  # collected between the look and the claim
+        if not store.content.exists(digest):  # collected before it was recorded
             store.metadata.forget_record(self.owner, digest)
             return None
         return store.metadata.content_record(self.owner, digest)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
-        """Its collector says that the blob goes: at once, unless something else holds it."""
+        """Delete the blob at once, unless something else holds it: containerd's collector has decided."""
         if not store.metadata.forget_record(self.owner, digest):
             return False
         garbage.sweep(store.metadata, store.content, [str(digest)]).check()
@@ -207,7 +195,7 @@ class ProxyContentView(ContentView):
 
 
 def _is_there(store: ImageStore, digest: Digest) -> bool:
-    """Of a list, one file that the disk can't even look at hides no other; reading it is an error."""
+    """Whether a file exists; an unreadable one counts too, so that a list doesn't fail because of it."""
     try:
         return store.content.exists(digest)
     except IntegrityError:
@@ -220,9 +208,5 @@ def content_view_of(namespace: str) -> ContentView:
 
 
 def proxy_content_view(name: str) -> ContentView:
-    """The view of a containerd that keeps its content here.
-
-    Raises:
-        InvalidInputError: not a name.
-    """
+    """The view of a containerd that keeps its content here; InvalidInputError if its name is invalid."""
     return ProxyContentView(proxy_owner(name))

@@ -1,4 +1,4 @@
-"""containerd.services.namespaces.v1: namespaces and labels. Using one makes it; the store's own is always there."""
+"""containerd.services.namespaces.v1: namespaces and labels. Using one creates it; the store's own always exists."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import namespaces_pb2 as wire
 from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesServicer
+from imagestore.containerd.calls import changed_map, checked_mask
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.wire import changed_map, checked_mask
 from imagestore.errors import PreconditionError
 from imagestore.metadata.namespace_api import HOME, checked_namespace
 
@@ -22,16 +22,12 @@ if TYPE_CHECKING:
 
 
 class NamespacesService(NamespacesServicer):
-    """Serves namespaces.
-
-    Args:
-        workers: the store.
-    """
+    """Serves namespaces."""
 
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
 
-    async def Get(self, request: wire.GetNamespaceRequest, context: Context) -> wire.GetNamespaceResponse:  # noqa: N802
+    async def Get(self, request: wire.GetNamespaceRequest, context: Context) -> wire.GetNamespaceResponse:
         """One namespace; an unknown one has no labels."""
 
         def _work(store: ImageStore) -> wire.GetNamespaceResponse:
@@ -40,9 +36,7 @@ class NamespacesService(NamespacesServicer):
 
         return await self._workers.quick(_work)
 
-    async def List(  # noqa: N802
-        self, request: wire.ListNamespacesRequest, context: Context
-    ) -> wire.ListNamespacesResponse:
+    async def List(self, request: wire.ListNamespacesRequest, context: Context) -> wire.ListNamespacesResponse:
         """All namespaces; the filter may ask for name and labels."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListNamespacesResponse:
@@ -52,9 +46,7 @@ class NamespacesService(NamespacesServicer):
 
         return await self._workers.transfer(_work)
 
-    async def Create(  # noqa: N802
-        self, request: wire.CreateNamespaceRequest, context: Context
-    ) -> wire.CreateNamespaceResponse:
+    async def Create(self, request: wire.CreateNamespaceRequest, context: Context) -> wire.CreateNamespaceResponse:
         """Make a namespace."""
 
         def _work(store: ImageStore) -> wire.CreateNamespaceResponse:
@@ -64,9 +56,7 @@ class NamespacesService(NamespacesServicer):
 
         return await self._workers.quick(_work)
 
-    async def Update(  # noqa: N802
-        self, request: wire.UpdateNamespaceRequest, context: Context
-    ) -> wire.UpdateNamespaceResponse:
+    async def Update(self, request: wire.UpdateNamespaceRequest, context: Context) -> wire.UpdateNamespaceResponse:
         """Change labels."""
 
         def _work(store: ImageStore) -> wire.UpdateNamespaceResponse:
@@ -81,7 +71,7 @@ class NamespacesService(NamespacesServicer):
 
         return await self._workers.quick(_work)
 
-    async def Delete(self, request: wire.DeleteNamespaceRequest, context: Context) -> Empty:  # noqa: N802
+    async def Delete(self, request: wire.DeleteNamespaceRequest, context: Context) -> Empty:
         """Remove a namespace with nothing in it."""
 
         def _work(store: ImageStore) -> Empty:

@@ -26,7 +26,7 @@ from imagestore.oci.manifest import Manifest
 from imagestore.oci.media_types import Kind
 from imagestore.platforms import parse
 from imagestore.store.pull.choice import match_handlers
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import pytest
 from imagestore import CancelToken, Descriptor, Digest, Reference
 from imagestore.content.api import IngestStatus
 from imagestore.content.ingest import LocalIngestWriter
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import (
     AlreadyExistsError,
@@ -38,7 +38,7 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci import media_types
 from imagestore.registry.events import ignore
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 NEVER = CancelToken()
 SIZES = (500, 5000, 50000)
@@ -306,7 +306,7 @@ def test_a_commit_under_another_algorithm_reads_again(store: LocalContentStore, 
     assert store.read(Digest.of(data, named), limit_bytes=5000) == data
 
 
-def test_a_digest_that_nobody_can_verify_opens_no_writer(store: LocalContentStore) -> None:
+def test_a_digest_that_cannot_be_verified_opens_no_writer(store: LocalContentStore) -> None:
     with pytest.raises(InvalidDigestError):
         opened(store, "r", expected=Digest("blake3", "0" * 64))
     assert list(store.statuses()) == []

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import CancelToken, Descriptor, Digest, Platform
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.metadata.marking import breathing, in_order, mark
 from imagestore.metadata.records import ImageRecord

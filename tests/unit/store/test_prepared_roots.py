@@ -13,7 +13,7 @@ import pytest
 
 from imagestore import ImageStore
 from imagestore.cli.main import main
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.content.locks import FileLock
 from imagestore.errors import StoreError
 from imagestore.metadata.journal import RecordJournal

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import CancelToken, Descriptor, Digest, EvictionPolicy, ImageStore
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.errors import DocumentError, UndeletableError
 from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.store.garbage import GarbageReport

@@ -230,7 +230,7 @@ def test_a_ref_name_that_is_no_reference_gives_way_to_another_name(here: Node, t
         assert here.store.import_images(archive, options=options).images[0].reference.endswith(options.name)
 
 
-def test_an_image_whose_name_is_no_reference_is_left_out_beside_others(here: Node, tmp_path: Path) -> None:
+def test_an_image_whose_name_is_no_reference_is_left_out_if_others_have_one(here: Node, tmp_path: Path) -> None:
     images = {"a:1": build_index(PLATFORMS, seed="a"), "B c": build_index(PLATFORMS, seed="b")}
     report = here.store.import_images(write(tmp_path / "a.tar", layout_files(images)), observer=here.events.append)
     assert [image.reference for image in report.images] == ["docker.io/library/a:1"]

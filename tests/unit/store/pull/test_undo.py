@@ -9,12 +9,12 @@ import pytest
 from imagestore import CancelToken
 from imagestore.errors import DocumentError, StoreBusyError, StoreFullError
 from imagestore.store import leases
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.store.pull.undo import undone_on_failure
 from tests.support.node import node, python_image
 
 
-def test_the_failure_that_came_first_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_failure_that_came_first_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(_: str, **_how: bool) -> None:
         raise StoreBusyError("metadata.db: is held by another process")
 

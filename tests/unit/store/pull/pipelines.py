@@ -1,4 +1,4 @@
-"""Flows of numbers, and what they did."""
+"""Pipelines of numbers, and what they did."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from imagestore import CancelToken
-from imagestore.store.pull.fetch_flow import Flow
+from imagestore.store.pull.fetch_pipeline import FetchPipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,10 +36,10 @@ class Gauge:
         return thing
 
 
-def flow_of(
+def pipeline_of(
     receive: Callable[[int], int | None],
-    settle: Callable[[int], int],
+    commit: Callable[[int], int],
     *,
     parallel: int = 3,
-) -> Flow[int, int]:
-    return Flow(receive=receive, settle=settle, parallel=parallel, cancel=CancelToken())
+) -> FetchPipeline[int, int]:
+    return FetchPipeline(receive=receive, commit=commit, parallel=parallel, cancel=CancelToken())

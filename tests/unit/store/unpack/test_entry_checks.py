@@ -228,7 +228,7 @@ def test_implied_folders_do_not_depend_on_the_mask(tmp_path: Path) -> None:
         assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o755
 
 
-def test_nobody_else_enters_before_all_is_done(tmp_path: Path) -> None:
+def test_no_other_user_enters_before_all_is_done(tmp_path: Path) -> None:
     modes: set[int] = set()
 
     def look(event: object) -> None:
@@ -257,7 +257,7 @@ def test_a_second_name_changes_neither_owner_nor_capabilities(tmp_path: Path) ->
 
 
 @needs_root
-def test_attributes_of_links_and_devices_are_set_or_told(tmp_path: Path) -> None:
+def test_attributes_of_links_and_devices_are_set_or_reported(tmp_path: Path) -> None:
     given = {"SCHILY.xattr.trusted.a": "1", "SCHILY.xattr.user.a": "2"}
     a_link, fifo = link("l", "x"), entry("f", tarfile.FIFOTYPE, pax_headers=given)
     a_link[0].pax_headers = given
@@ -271,7 +271,7 @@ def test_attributes_of_links_and_devices_are_set_or_told(tmp_path: Path) -> None
 
 @needs_root
 @pytest.mark.parametrize("name", ["trusted.overlay.opaque", "trusted.overlay.redirect", "security.selinux", "nonsense"])
-def test_attributes_of_the_host_are_left_out_and_told(tmp_path: Path, name: str) -> None:
+def test_attributes_of_the_host_are_left_out_and_reported(tmp_path: Path, name: str) -> None:
     report = unpacked(tmp_path, made(folder("d", pax_headers={f"SCHILY.xattr.{name}": "/evil"})))
     assert os.listxattr(tmp_path / "root/d") == []
     assert report.left_out == (f"d: the extended attribute {name}",)

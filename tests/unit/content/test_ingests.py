@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.content.ingest_folder import now_text, read_remains, read_status, remove_ingest
+from imagestore.content.ingests import now_text, read_remains, read_status, remove_ingest
 
 
 @pytest.fixture

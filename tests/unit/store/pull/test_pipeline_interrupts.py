@@ -1,4 +1,4 @@
-"""A flow that is interrupted loses nothing that was received, and leaves no thread behind."""
+"""A pipeline that is interrupted loses nothing that was received, and leaves no thread behind."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 
 from imagestore import CancelToken
 from imagestore.errors import OperationCancelledError
-from imagestore.store.pull.fetch_flow import Flow
-from tests.unit.store.pull.flows import Gauge, flow_of
+from imagestore.store.pull.fetch_pipeline import FetchPipeline
+from tests.unit.store.pull.pipelines import Gauge, pipeline_of
 
 
-def one_is_settled_and_the_interrupt_told() -> None:
-    settle = Gauge()
+def one_is_committed_and_the_interrupt_raised() -> None:
+    commit = Gauge()
 
     def run() -> None:
-        with flow_of(lambda thing: thing, settle) as flow:
-            flow.settle(1)
+        with pipeline_of(lambda thing: thing, commit) as pipeline:
+            pipeline.commit(1)
 
     with pytest.raises(KeyboardInterrupt):
         run()
-    assert settle.seen == Counter([1])
+    assert commit.seen == Counter([1])
 
 
 def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,20 +34,20 @@ def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.M
         def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("imagestore.store.pull.fetch_flow.threading.Semaphore", Interrupted)
-    one_is_settled_and_the_interrupt_told()
+    monkeypatch.setattr("imagestore.store.pull.fetch_pipeline.threading.Semaphore", Interrupted)
+    one_is_committed_and_the_interrupt_raised()
 
 
-def test_an_interrupt_is_told_before_an_earlier_failure() -> None:
-    def settle(_: int) -> int:
+def test_an_interrupt_is_raised_before_an_earlier_failure() -> None:
+    def commit(_: int) -> int:
         raise KeyError("beside")
 
     def run() -> None:
-        with flow_of(lambda thing: thing, settle) as flow:
-            flow.settle(1)
+        with pipeline_of(lambda thing: thing, commit) as pipeline:
+            pipeline.commit(1)
             with contextlib.suppress(OperationCancelledError):
-                flow.cancel.wait(60)
-            assert flow.cancel.is_cancelled
+                pipeline.cancel.wait(60)
+            assert pipeline.cancel.is_cancelled
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -71,25 +71,25 @@ def interrupted_after() -> Iterator[Callable[..., None]]:
 def test_an_interrupt_while_it_is_waited_for_threads_ends_none_of_the_waiting(
     interrupted_after: Callable[..., None], again: float
 ) -> None:
-    received, settle, begun = Gauge(), Gauge(), list[int]()
+    received, commit, begun = Gauge(), Gauge(), list[int]()
 
     def receive(thing: int) -> int:
         begun.append(thing)
         if len(begun) == 3:
             interrupted_after(0.1, again)
         with contextlib.suppress(OperationCancelledError):
-            flow.cancel.wait(60)
+            pipeline.cancel.wait(60)
         until = time.monotonic() + 0.3  # a slow disk
         while time.monotonic() < until:
             time.sleep(0.01)
         interrupted_after(0.0)
         return received(thing)
 
-    flow = flow_of(receive, settle)
-    with pytest.raises(KeyboardInterrupt), flow:
-        flow.bring(range(50))
+    pipeline = pipeline_of(receive, commit)
+    with pytest.raises(KeyboardInterrupt), pipeline:
+        pipeline.receive(range(50))
     assert len(received.seen) == 3
-    assert settle.seen == received.seen
+    assert commit.seen == received.seen
     assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
 
 
@@ -110,8 +110,8 @@ def test_a_thread_whose_start_was_interrupted_has_ended_too(monkeypatch: pytest.
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with (
         pytest.raises(KeyboardInterrupt),
-        Flow(receive=receive, settle=print, parallel=4, cancel=CancelToken()) as flow,
+        FetchPipeline(receive=receive, commit=print, parallel=4, cancel=CancelToken()) as pipeline,
     ):
-        flow.bring([1, 2, 3, 4])
+        pipeline.receive([1, 2, 3, 4])
     assert len(started) == 2
     assert not running

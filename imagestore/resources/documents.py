@@ -1,22 +1,19 @@
-"""The pod in a document: a pod itself, or the template of an object that makes pods (Deployment, Job, CronJob, ...).
+"""Decoded Kubernetes objects: members of the API's type, and the pod in an object that makes pods (Deployment, Job).
 
-Rule: an object that names its ``kind`` is what that says. Those that are no pods keep one under ``spec.template``, a
-CronJob under ``spec.jobTemplate.spec.template``, a PodTemplate under ``template``. A list of one object, as ``kubectl
-get`` prints it, is that object.
+Rule: an object that has a ``kind`` is of that kind. Kinds that make pods have a pod template in ``spec.template``, a
+CronJob in ``spec.jobTemplate.spec.template``, a PodTemplate in ``template``. A list of one object, as ``kubectl get``
+prints it, counts as that object.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources.document_members import wrong
 from imagestore.util.known_members import did_you_mean, nearest
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from imagestore.resources.document_members import Document
+Document: TypeAlias = Mapping[str, object]
 
 _TEMPLATES: Final = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ("template",))
 #: Kubernetes' own kinds with pods in them, with the version that has each.
@@ -29,14 +26,50 @@ VERSIONS: Final = {
 _HINT: Final = "give a pod, or an object with a pod template, such as a Deployment"
 
 
-def pod_in(document: Document) -> tuple[Document, str]:
-    """The object that is a pod, or its parts, with its path.
+def object_in(document: Document, name: str, path: str) -> Document:
+    """A member that is an object; empty if it is missing; InvalidResourcesError if it has another type.
 
-    Args:
-        document: decoded JSON.
+    ``path`` is that of the document, for the error.
+    """
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong(f"{path}.{name}", "an object", value)
+    return value
+
+
+def objects_in(document: Document, name: str, path: str) -> list[Document]:
+    """A member that is a list of objects; empty if it is missing. See object_in()."""
+    value = document.get(name) or []
+    if not isinstance(value, list):
+        raise wrong(f"{path}.{name}", "an array", value)
+    for number, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise wrong(f"{path}.{name}[{number}]", "an object", item)
+    return value
+
+
+def text_in(document: Document, name: str, path: str) -> str:
+    """A member that is a text; empty if it is missing. See object_in()."""
+    value = document.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise wrong(f"{path}.{name}", "a string", value)
+    return value
+
+
+def wrong(path: str, expected: str, found: object) -> InvalidResourcesError:
+    """The error for a member of another type."""
+    return InvalidResourcesError(f"{path}: expected {expected}, found {type(found).__name__}")
+
+
+def pod_in(document: Document) -> tuple[Document, str]:
+    """The object that is a pod or part of one, and its path.
 
     Raises:
-        InvalidResourcesError: it is another kind of object, or several.
+        InvalidResourcesError: the document is another kind of object, or a list of several.
 
     >>> pod_in({"kind": "Job", "spec": {"template": {"spec": {"containers": []}}}})
     ({'spec': {'containers': []}}, '$.spec.template')
@@ -54,16 +87,16 @@ def pod_in(document: Document) -> tuple[Document, str]:
         if isinstance(found.get("spec"), dict):
             return found, ".".join(("$", *names))
     if kind is not None:
-        told = f"kind {str(kind)[:100]!r} is no pod, and has no pod template{_slip(document)}"
-        raise InvalidResourcesError(told, hint=_HINT)
+        fault = f"kind {str(kind)[:100]!r} is no pod, and has no pod template{_slip(document)}"
+        raise InvalidResourcesError(fault, hint=_HINT)
     return document, "$"
 
 
 def objects_of(documents: Sequence[Document]) -> list[Document]:
-    """The objects of the documents of one file: those in lists, as ``kubectl get`` prints them, one by one.
+    """The objects of one file, with lists, as ``kubectl get`` prints them, replaced by their items.
 
     Raises:
-        InvalidResourcesError: something else than an object is in a list.
+        InvalidResourcesError: an item isn't an object.
 
     >>> objects_of([{"kind": "PodList", "items": [{"spec": {}}, {"spec": {}}]}])
     [{'kind': 'Pod', 'spec': {}}, {'kind': 'Pod', 'spec': {}}]
@@ -77,14 +110,14 @@ def objects_of(documents: Sequence[Document]) -> list[Document]:
         for number, item in enumerate(items):
             if not isinstance(item, dict):
                 raise wrong(f"{kind[:100]}: $.items[{number}]", "an object", item)
-        # The API itself leaves out the kind of what is in a list of one kind.
+        # In a list of one kind the API omits the kind of the items.
         own = {"kind": kind.removesuffix("List")} if kind != "List" else {}
         found += objects_of([{**own, **item} for item in items])
     return found
 
 
 def is_passed_over(document: Document) -> bool:
-    """Whether an object is of a kind that has no pods, such as a Service; a slip in the name of a kind is none."""
+    """Whether an object has a kind without pods, such as a Service; a misspelled kind with pods doesn't count."""
     kind = document.get("kind")
     if not isinstance(kind, str) or kind in VERSIONS or nearest(kind, filter(None, VERSIONS)):
         return False
@@ -92,7 +125,7 @@ def is_passed_over(document: Document) -> bool:
 
 
 def name_of(document: Document) -> str:
-    """Kind and name of an object, for messages; empty where it says neither.
+    """Kind and name of an object, for messages; empty if it has neither.
 
     >>> name_of({"kind": "Deployment", "metadata": {"name": "web"}})
     'Deployment web'
@@ -103,7 +136,7 @@ def name_of(document: Document) -> str:
 
 
 def _slip(document: Document) -> str:
-    """What may have kept the pod from being found: a slip in the kind, or in a member on the way to the template."""
+    """A hint why no pod was found: a misspelled kind, or a misspelled member on the path to the template."""
     kind = str(document.get("kind"))
     if kind not in VERSIONS:
         return did_you_mean(nearest(kind, filter(None, VERSIONS)))

@@ -15,7 +15,7 @@ from imagestore import Descriptor, ImageStore
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ConfigError, ImageDeniedError, ImageStoreError, StoreBusyError
-from imagestore.store.pull.present import PresentImage, settle
+from imagestore.store.pull.present import PresentImage, make_names_durable
 from imagestore.testing import Image, build_image
 from tests.support.containerd_client import Client, refused
 from tests.support.whole_images import (
@@ -76,13 +76,13 @@ def test_what_is_gone_when_its_record_would_be_written_makes_none(
 ) -> None:
     """Or the store would list an image that it can't hand out."""
 
-    def settle_and_lose(content: LocalContentStore, descriptors: Collection[Descriptor]) -> None:
-        settle(content, descriptors)
+    def durable_and_lost(content: LocalContentStore, descriptors: Collection[Descriptor]) -> None:
+        make_names_durable(content, descriptors)
         assert content.delete([*descriptors][-1].digest)
 
     image = build_image()
     bring(home, image)
-    monkeypatch.setattr("imagestore.store.pull.present.settle", settle_and_lose)
+    monkeypatch.setattr("imagestore.store.pull.present.make_names_durable", durable_and_lost)
     make(home, image)
     assert (home.image_names(), store.metadata.find_images()) == ([NAME], [])
 
