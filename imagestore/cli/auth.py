@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import options, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import output_option
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import describe, render
-from imagestore.cli.app import App, GivenPath, config_places, output_option, pass_app
+from imagestore.cli.app import App, config_places, pass_app
 from imagestore.cli.exit_codes import ExitStatus
+from imagestore.cli.options import GivenPath, output_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from imagestore.config import HandlerPlatform, Report
     from imagestore.platforms import Platform
@@ -24,14 +25,12 @@ if TYPE_CHECKING:
 _FILE = click.argument("file", type=GivenPath(path_type=Path), required=False)
 
 
-def _host_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    option = click.option(
-        "--host",
-        "host_text",
-        metavar="P",
-        help="The node it is for, as a platform: linux/arm64, 'windows(10.0.20348)/amd64'. Default: this machine.",
-    )
-    return option(function)
+_host_option = click.option(
+    "--host",
+    "host_text",
+    metavar="P",
+    help="The node it is for, as a platform: linux/arm64, 'windows(10.0.20348)/amd64'. Default: this machine.",
+)
 
 
 @click.group()
@@ -95,7 +94,7 @@ def dump(app: App, file: Path | None, host_text: str | None, output: str) -> Non
 
 
 def _plain(value: Any) -> Any:
-    """What TOML can say and JSON can't, as text: dates, times, and numbers that are none."""
+    """Values of TOML that JSON can't have, as text: dates, times, infinity and NaN."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -121,7 +120,7 @@ def _report(app: App, file: Path | None, host: Platform) -> Report:
 
 
 def _passed_over(used: Path | None) -> Iterator[str]:
-    """Places before the one in use where a file may be, but can't be looked at; and why."""
+    """The places before the one in use that can't be looked at, and why."""
     for path in config_places():
         if path == used:
             return
@@ -141,20 +140,14 @@ def _print(report: Report, passed_over: Sequence[str]) -> None:
         click.echo(f"\nchecked: {files or 'the built-in default (no file was found)'}")
     for each in passed_over:
         click.echo(f"passed over: {render.printable(each)}")
-    for finding in report.findings:
-        click.echo(f"{finding.severity.value}: {render.printable(str(finding))}")
-        if finding.hint:
-            click.echo(f"  hint: {render.printable(finding.hint)}")
+    render.print_findings(report.findings)
 
 
 def _rows(resolved: HandlerPlatform, default_handler: str) -> Iterator[tuple[str, ...]]:
     import imagestore.platforms as platforms
 
     name = resolved.handler.name
-    heading = (
-        f"{name} (default)" if name == default_handler else name,
-        platforms.format_all(resolved.platform),
-    )
+    heading = (f"{name} (default)" if name == default_handler else name, platforms.format_all(resolved.platform))
     for member, value in describe.members(resolved.platform):
         yield (*heading, member, value, resolved.origin[member])
         heading = ("", "")

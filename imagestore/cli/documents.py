@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import complete, options, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import access_options, handler_option
+from imagestore.cli import completion, options, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import access_options, handler_option, output_option, refuse_together
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import DocumentError
 from imagestore.oci.image_config import ImageConfig
@@ -82,7 +81,7 @@ def _read(app: App, descriptor: Descriptor) -> bytes:
 def _with_source(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that say which document is meant; it gets the app, the source and the reference."""
 
-    @click.argument("reference", shell_complete=complete.images)
+    @click.argument("reference", shell_complete=completion.images)
     @handler_option("The manifest for this runtime handler.")
     @click.option("--platform", metavar="P", help="The manifest for this platform, for example linux/arm64.")
     @click.option("--local", "is_local", is_flag=True, help="Look into the store, and ask no registry.")
@@ -100,8 +99,7 @@ def _with_source(function: Callable[..., None]) -> Callable[..., None]:
         anonymous: bool,
         output: str,
     ) -> None:
-        if runtime_handler is not None and platform is not None:
-            raise click.UsageError("--runtime-handler and --platform exclude each other")
+        refuse_together(runtime_handler=runtime_handler, platform=platform)
         if is_local and (platform is not None or creds_stdin or anonymous):
             raise click.UsageError("--local asks no registry, and shows what a runtime handler has")
         if not is_local:
@@ -110,16 +108,6 @@ def _with_source(function: Callable[..., None]) -> Callable[..., None]:
         function(app, _Source(runtime_handler, platform, is_local), reference, output)
 
     return _command
-
-
-def _write(raw: bytes, descriptor: Descriptor, output: str) -> None:
-    """A document as it is, or in JSON with its descriptor."""
-    if output == "json":
-        render.dump_json({"descriptor": descriptor.members(), "document": json.loads(raw)})
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(raw)
-    sys.stdout.buffer.flush()
 
 
 @click.command()
@@ -137,7 +125,10 @@ def manifest(app: App, source: _Source, reference: str, output: str) -> None:
         descriptor, raw, _ = source.chosen(app, reference)
     else:
         descriptor, raw = source.target(app, reference)
-    _write(raw, descriptor, output)
+    if output == "json":
+        render.dump_json({"descriptor": descriptor.members(), "document": json.loads(raw)})
+    else:
+        render.write_raw(raw)
 
 
 @click.command("image-config")
@@ -148,13 +139,13 @@ def image_config(app: App, source: _Source, reference: str, output: str) -> None
     \b
     imagestore image-config python:3 | jq .config.Env
     """
-    config = _config(source, app, reference)
+    config = source.chosen(app, reference)[2]
+    if config is None:
+        raise DocumentError(f"image {reference}", ["is an artifact, which has no image config"])
     if output == "json":
         render.dump_json({"id": _id(config), "document": json.loads(config.raw)})
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(config.raw)
-    sys.stdout.buffer.flush()
+    else:
+        render.write_raw(config.raw)
 
 
 @click.command()
@@ -187,13 +178,6 @@ def history(app: App, source: _Source, reference: str, output: str) -> None:
         for step in steps
     ]
     render.table(("CREATED", "CREATED BY", "SIZE", "COMMENT"), rows)
-
-
-def _config(source: _Source, app: App, reference: str) -> ImageConfig:
-    config = source.chosen(app, reference)[2]
-    if config is None:
-        raise DocumentError(f"image {reference}", ["is an artifact, which has no image config"])
-    return config
 
 
 def _id(config: ImageConfig) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import complete, describe, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli import completion, describe, render
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import say
-from imagestore.cli.options import all_of, handlers_option, progress_option
+from imagestore.cli.options import all_of, handlers_option, output_option, progress_option, refuse_together
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import InvalidInputError
 from imagestore.store import record_lookup
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _PIPE = "-"
 
 
-#: What both commands have.
 _shared_options = all_of(
     handlers_option("For this handler; may be repeated. Default: the configured default handler."),
     click.option("--all-handlers", is_flag=True, help="For every handler."),
@@ -34,7 +33,7 @@ _shared_options = all_of(
 
 @click.command()
 @click.argument("file")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete.images)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=completion.images)
 @_shared_options
 @click.option("--all-platforms", is_flag=True, help="Every manifest that the store has whole, for any handler.")
 @click.option(
@@ -78,9 +77,8 @@ def export(
     from imagestore.store.archive.contents import ArchiveFormat
     from imagestore.store.archive.exporting import ExportOptions, ExportShape
 
-    _check_exclusive(handlers, all_handlers, platform)
-    if platform and all_platforms:
-        raise click.UsageError("--platform and --all-platforms exclude each other")
+    refuse_together(runtime_handler=handlers, all_handlers=all_handlers, platform=platform or None)
+    refuse_together(platform=platform or None, all_platforms=all_platforms)
     if file == _PIPE and (output == "json" or form == "oci"):
         raise click.UsageError("standard output can't carry the archive and also JSON, or a folder")
     if file == _PIPE and sys.__stdout__ is None:
@@ -138,7 +136,7 @@ def import_(
     from imagestore.cli import progress as shown
     from imagestore.store.archive.importing import ImportOptions
 
-    _check_exclusive(handlers, all_handlers, platform)
+    refuse_together(runtime_handler=handlers, all_handlers=all_handlers, platform=platform or None)
     app.missing = "make"
     options = ImportOptions(handlers, all_handlers, platform, all_platforms, images, name, replace)
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
@@ -158,11 +156,6 @@ def import_(
         blobs = counted(report.unused_blobs, "blob")
         verb = "was" if report.unused_blobs == 1 else "were"
         print(f"{blobs} ({render.size(report.unused_bytes)}) of the archive {verb} not needed")
-
-
-def _check_exclusive(handlers: tuple[str, ...], all_handlers: bool, platform: str) -> None:
-    if bool(handlers) + all_handlers + bool(platform) > 1:
-        raise click.UsageError("--runtime-handler, --all-handlers and --platform exclude each other")
 
 
 def _exported(image: ExportedImage) -> dict[str, object]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 import click
 
-from imagestore.cli import render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import duration_option, handler_option
+from imagestore.cli import describe, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import duration_option, handler_option, output_option
 from imagestore.errors import ImageStoreError, UndeletableError
 from imagestore.util.text import counted
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
 
-#: What a collection that failed doesn't tell.
+#: Unknown after a collection that failed.
 _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", "failures"))
 
 
@@ -60,7 +60,7 @@ def gc(
     app.is_freeing = not dry_run
     rules = _policy(app, (keep_last, unused_for, high, low), runtime_handler)
     evicted = None if rules is None else _evict(app, rules, dry_run=dry_run)
-    # At once: what is gone is told, however the collection ends.
+    # Printed before the collection, which may fail.
     for each in evicted.evicted if evicted is not None and output != "json" else ():
         verb = "would remove" if dry_run else "removed"
         print(f"{verb} {render.printable(each.record.reference)} ({each.record.handler}): {each.reason}")
@@ -71,12 +71,12 @@ def gc(
         failure, report = error, cast("GarbageReport", error.report)
     except (ImageStoreError, KeyboardInterrupt):
         if evicted is not None and output == "json":
-            render.dump_json({**_evicted_json(evicted), **_UNKNOWN, "dryRun": dry_run})
+            render.dump_json({**evicted_json(evicted), "dryRun": dry_run, **_UNKNOWN})
         raise
     stray = app.store.sweep_strays() if strays else None
     if output == "json":
         found = {} if stray is None else {"strays": stray}
-        render.dump_json({**_evicted_json(evicted), **_garbage_json(report, evicted), **found})
+        render.dump_json({**evicted_json(evicted), "dryRun": dry_run, **garbage_json(report, evicted), **found})
     else:
         _print(app, report, evicted)
         if stray is not None:
@@ -89,7 +89,7 @@ def _evict(app: App, rules: EvictionPolicy, *, dry_run: bool) -> EvictionReport:
     try:
         return app.store.evict(rules, dry_run=dry_run)
     except UndeletableError as error:
-        return cast("EvictionReport", error.report)  # the collection that follows tries again, and tells
+        return cast("EvictionReport", error.report)  # the collection below tries again, and reports
 
 
 def _print(app: App, report: GarbageReport, evicted: EvictionReport | None) -> None:
@@ -141,9 +141,9 @@ def _policy(
     )
 
 
-def _garbage_json(report: GarbageReport, evicted: EvictionReport | None) -> dict[str, object]:
+def garbage_json(report: GarbageReport, evicted: EvictionReport | None = None) -> dict[str, object]:
+    """A collection, with the numbers of the eviction in front of it."""
     return {
-        "dryRun": report.dry_run,
         "blobs": [str(digest) for digest in report.digests],
         "ingests": list(report.ingests),
         "bytesFreed": report.bytes_freed + (evicted.bytes_freed if evicted is not None else 0),
@@ -152,11 +152,13 @@ def _garbage_json(report: GarbageReport, evicted: EvictionReport | None) -> dict
     }
 
 
-def _evicted_json(evicted: EvictionReport | None) -> dict[str, object]:
+def evicted_json(evicted: EvictionReport | None) -> dict[str, object]:
+    """The evicted images; no member without an eviction."""
     if evicted is None:
         return {}
-    shown = [
-        {"reference": each.record.reference, "runtimeHandler": each.record.handler, "reason": each.reason}
-        for each in evicted.evicted
-    ]
-    return {"evicted": shown}
+    return {
+        "evicted": [
+            {**describe.key(each.record.reference, each.record.handler), "reason": each.reason}
+            for each in evicted.evicted
+        ]
+    }

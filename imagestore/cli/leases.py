@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import describe, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import duration_option
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import duration_option, output_option
 from imagestore.errors import InvalidInputError, LeaseNotFoundError
 from imagestore.oci.digest import Digest
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import imagestore.platforms as platforms
-from imagestore.cli import complete, describe, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli import completion, describe, render
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import ExitStatus
-from imagestore.cli.options import handlers_option, host_option, html_option
+from imagestore.cli.options import handlers_option, host_option, html_option, output_option
 from imagestore.errors import StoreError
 from imagestore.util.text import cut
 
@@ -29,7 +29,7 @@ _PLATFORM: Final = 32
 
 
 @click.command()
-@click.argument("reference", required=False, shell_complete=complete.images)
+@click.argument("reference", required=False, shell_complete=completion.images)
 @handlers_option("Only this handler; may be repeated.")
 @click.option(
     "--index",
@@ -77,8 +77,8 @@ def match(
         title = reference
     matrix = Matrix((title,), None, selections)
     if html is not None:
-        from imagestore.cli.html.match_page import match_page
-        from imagestore.cli.html.page import write_page
+        from imagestore.cli.html.markup import write_page
+        from imagestore.cli.html.pages import match_page
 
         write_page(html, match_page(matrix, wanted, app.config.default_handler, app.host), output)
     if output == "json":

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import imagestore.platforms as platforms
-from imagestore.cli import complete, describe, options, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.exit_codes import ExitStatus, say, say_untried
-from imagestore.cli.options import access_options, duration_option, handlers_option, limit_rate_option, progress_option
+from imagestore.cli import completion, describe, options, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.exit_codes import ExitStatus, note, say_untried
+from imagestore.cli.options import (
+    access_options,
+    duration_option,
+    handlers_option,
+    limit_rate_option,
+    output_option,
+    progress_option,
+    refuse_together,
+)
 from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageStoreError
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("references", nargs=-1, metavar="REFERENCE...", shell_complete=complete.images)
+@click.argument("references", nargs=-1, metavar="REFERENCE...", shell_complete=completion.images)
 @click.option("--sandbox", is_flag=True, help="Fetch the handler's sandbox (pause) image, for the same platform.")
 @handlers_option(
     "Pull for this handler's platform and keep it under its name; may be repeated. "
@@ -64,8 +72,7 @@ def pull(
     Of a multi-platform image only the manifest that the handler's sandbox can run is fetched. Content that another
     handler's image has already is not fetched again.
     """
-    if (bool(handlers), all_handlers, platform is not None).count(True) > 1:
-        raise click.UsageError("--runtime-handler, --all-handlers and --platform exclude each other")
+    refuse_together(runtime_handler=handlers, all_handlers=all_handlers, platform=platform)
     if quiet and output == "json":
         raise click.UsageError("--quiet and --output json exclude each other")
     if not references and not sandbox:
@@ -161,7 +168,7 @@ def _plan(
     # Each layer is on this machine's disk until the bucket has it.
     free = _free_bytes(app.root)
     if missing > free:
-        say(f"imagestore: {app.root}: the disk has {render.size(free)} free, the pull needs {render.size(missing)}")
+        note(f"{app.root}: the disk has {render.size(free)} free, the pull needs {render.size(missing)}")
         return ExitStatus.STORE
     return ExitStatus.OK
 
@@ -182,7 +189,7 @@ def _pull_remotely(
     output: str,
 ) -> None:
     """No stored login is sent anywhere: the server may belong to other people."""
-    from imagestore.cli.remote import images as remote
+    from imagestore.cli import remote
     from imagestore.registry.credentials.cri import AuthConfig
 
     remote.refuse_local_options(local)

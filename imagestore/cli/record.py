@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import render
-from imagestore.cli.exit_codes import report
+from imagestore.cli.exit_codes import note, report, say
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def record(
             session.finish()
     # A command that failed seldom says why it had no answer; without one, finish() has raised what stops a recording.
     for line in "\n".join(session.problems).splitlines():
-        click.echo(render.printable(line), err=True)
+        say(render.printable(line))
     if status != 0:
-        click.echo(f"imagestore: the command ended with status {status}; no tape was written", err=True)
+        note(f"the command ended with status {status}; no tape was written")
     if not session.is_recording and session.problems:
         ended = report(
             ConfigError(
@@ -92,7 +92,7 @@ def record(
         ctx.exit(status)
     verb = "recorded" if session.is_recording else "replayed"
     bodies = f", bodies in {shown_place(session.bodies_folder)}" if session.bodies_folder else ""
-    click.echo(render.printable(f"{session.path}: {verb} {count} requests{bodies}"), err=True)
+    say(render.printable(f"{session.path}: {verb} {count} requests{bodies}"))
 
 
 def _secret(name: str) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import click
 
-from imagestore.cli import complete, render
-from imagestore.cli.app import App, output_option, pass_app
-from imagestore.cli.options import handler_option
+from imagestore.cli import completion, describe, render
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import handler_option, output_option, refuse_together
 from imagestore.errors import (
     ImageNotFoundError,
     ImageStoreError,
@@ -20,7 +20,7 @@ from imagestore.errors import (
 from imagestore.store import record_lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from imagestore.store.maintenance.removal import Removals
 
@@ -29,7 +29,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
+@click.argument("names", nargs=-1, required=True, shell_complete=completion.images)
 @handler_option("Only this handler's records.")
 @click.option("--all-handlers", is_flag=True, help="Every handler's records.")
 @click.option("--all-names", is_flag=True, help="All names of the image, as by its id.")
@@ -62,10 +62,9 @@ def rmi(
     Nothing is removed when one of the images is pinned, unless --force is given. Ends with status 3 if an image isn't
     there. With --endpoint CRI's rules hold: an image goes with all its names, and one that isn't there is no error.
     """
-    if runtime_handler is not None and all_handlers:
-        raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
+    refuse_together(runtime_handler=runtime_handler, all_handlers=all_handlers)
     if app.remote is not None:
-        from imagestore.cli.remote import images as remote
+        from imagestore.cli import remote
 
         remote.refuse_local_options({"--gc": collect, "--dry-run": dry_run, "--force": force})
         remote.refuse_empty_handler(runtime_handler)
@@ -191,8 +190,8 @@ class _Removal:
         kept = sorted(found.difference(removed))
         if output == "json":
             shown = {
-                "removed": _pairs(removed),
-                "kept": _pairs(kept),
+                "removed": describe.keys(removed),
+                "kept": describe.keys(kept),
                 "missing": self.missing,
                 "bytesFreed": freed,
                 "dryRun": is_planned,
@@ -205,10 +204,6 @@ class _Removal:
             print(f"{'would keep' if is_planned else 'kept'} {reference} ({owner}), another name of the same image")
         if freed is not None:
             print(f"freed {render.size(freed)}")
-
-
-def _pairs(keys: Iterable[Key]) -> list[dict[str, str]]:
-    return [{"reference": reference, "runtimeHandler": owner} for reference, owner in keys]
 
 
 def _missing(names: Sequence[str], handler: str | None) -> ImageNotFoundError:

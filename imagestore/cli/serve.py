@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from imagestore.cli import signals
-from imagestore.cli.app import App, GivenPath, StoreRoot, pass_app
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import exit_status, needed
-from imagestore.cli.options import duration_option
+from imagestore.cli.options import GivenPath, StoreRoot, duration_option
 from imagestore.errors import ImageStoreError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import render
-from imagestore.cli.app import output_option
 from imagestore.cli.exit_codes import ExitStatus, say
+from imagestore.cli.options import output_option
 from imagestore.errors import ImageStoreError
 from imagestore.util.text import counted
 

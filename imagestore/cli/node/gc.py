@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from imagestore.cli import render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
-from imagestore.cli.node.services import clean_up_command, connected, metrics_for, service_options, write_metrics
+from imagestore.cli.node.services import (
+    clean_up_command,
+    connected,
+    events_json,
+    metrics_for,
+    print_events,
+    service_options,
+    write_metrics,
+)
 from imagestore.cli.options import duration_option
 from imagestore.errors import ImageCollectionError, StoreError, StoreFullError
 from imagestore.node.gate_change import GateMarker, clean_up
@@ -63,8 +71,6 @@ _UNKNOWN: Final = (
     help="An image that a container of the store uses, by name or id; may be repeated. Other services report theirs.",
 )
 @click.option("--sandbox-image", metavar="IMAGE", default="", help="Spared, like pinned images.")
-@click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here.")
-@output_option
 @service_options
 @pass_app
 def gc(
@@ -264,8 +270,7 @@ def _settings(
 
 def _print(service: str, done: _Round) -> None:
     print(f"service: {render.printable(service)}")
-    for event in done.heard:
-        print(f"event: {event.type} {event.reason}: {render.printable(event.message)}")
+    print_events(done.heard)
     if done.result is not None:
         _print_report(done.result)
     for image in done.left:
@@ -313,7 +318,7 @@ def _json(service: str, done: _Round) -> dict[str, object]:
     numbers, result = _left(done), done.result
     shown: dict[str, object] = {
         "service": service,
-        "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in done.heard],
+        "events": events_json(done.heard),
         "gateChange": list(done.steps),
         "gateNote": done.unchanged,
         "left": [_image(image) for image in done.left],

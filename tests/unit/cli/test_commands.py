@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import Noticed
-from imagestore.cli.main import SECTIONS
+from imagestore.cli.commands import SECTIONS
 from imagestore.testing import Entry, RegistryServer, build_image, build_index
 from tests.support.node import HYPERV, PROCESS, python_image
 from tests.unit.cli.lines import Line

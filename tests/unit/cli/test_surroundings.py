@@ -138,7 +138,7 @@ def test_a_user_without_a_home_is_asked_for_a_root(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match="user 12345 has no home") as caught:
         app.default_root()
     assert "--root" in caught.value.hint
-    assert app.default_config() in (None, app.SYSTEM_CONFIG)
+    assert app.App().config_path in (None, app.SYSTEM_CONFIG)
 
 
 def test_a_second_signal_ends_what_does_not_look_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from imagestore import ImageStore
 from imagestore.cli.exit_codes import ExitStatus
-from imagestore.cli.remote import images
+from imagestore.cli import remote
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.errors import UnsupportedError
@@ -301,16 +301,16 @@ def test_server_without_handlers_loses_no_image_that_is_meant_for_one(
     server: CriServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with BlindService(server.endpoint) as service:
-        images.pull(service, [(PYTHON, HYPERV)], auth=None, deadline_seconds=None, output="text")
+        remote.pull(service, [(PYTHON, HYPERV)], auth=None, deadline_seconds=None, output="text")
         captured = capsys.readouterr()
         assert captured.out.startswith(f"{PYTHON} (-): sha256:")
         assert f"'{HYPERV}' was ignored" in captured.err
         index = service.list()[0].repo_digests[0]
         for name in (PYTHON, index, index.partition("@")[2], service.list()[0].id[:11]):
             with pytest.raises(UnsupportedError, match="nothing was removed"):
-                images.remove(service, [name], HYPERV, is_everywhere=False, output="text")
+                remote.remove(service, [name], HYPERV, is_everywhere=False, output="text")
         assert len(service.list()) == 1
-        images.remove(service, [PYTHON], None, is_everywhere=False, output="text")
+        remote.remove(service, [PYTHON], None, is_everywhere=False, output="text")
         assert capsys.readouterr().out == f"removed {PYTHON} (-)\n"
         assert service.list() == []
 
@@ -336,16 +336,16 @@ def test_what_only_the_server_understands_is_told_by_the_server(
     server: CriServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with WillingService(server.endpoint) as service:
-        images.pull(service, [(PYTHON, "")], auth=None, deadline_seconds=None, output="text")
+        remote.pull(service, [(PYTHON, "")], auth=None, deadline_seconds=None, output="text")
         (image,) = service.list()
         short = image.id[7:10]
         with pytest.raises(UnsupportedError, match="nothing was removed"):
-            images.remove(service, [short], HYPERV, is_everywhere=False, output="text")
+            remote.remove(service, [short], HYPERV, is_everywhere=False, output="text")
         capsys.readouterr()
         for name, ids in ((short, image.id + "\n"), ("nothing:1", ""), ("", image.id + "\n")):
-            images.show_list(service, name, None, is_quiet=True, has_whole_ids=False, output="text")
+            remote.show_list(service, name, None, is_quiet=True, has_whole_ids=False, output="text")
             assert capsys.readouterr().out == ids
-        images.remove(service, [short], None, is_everywhere=False, output="text")
+        remote.remove(service, [short], None, is_everywhere=False, output="text")
         assert capsys.readouterr().out == f"removed {PYTHON} (-)\n"
         assert service.list() == []
 

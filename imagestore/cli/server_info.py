@@ -9,7 +9,8 @@ import click
 
 from imagestore._version import __version__
 from imagestore.cli import describe, render
-from imagestore.cli.app import App, output_option, pass_app
+from imagestore.cli.app import App, pass_app
+from imagestore.cli.options import output_option
 from imagestore.cri.model import FilesystemUsage, ImageFilesystems
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def version(app: App, output: str) -> None:
 @pass_app
 def info(app: App, output: str) -> None:
     """Show whether a CRI server is ready, and the runtime handlers it knows; needs --endpoint."""
-    from imagestore.cli.remote.describe import parsed
+    from imagestore.cli.remote import parsed
 
     status = app.service.runtime_status()
     if output == "json":

@@ -1,27 +1,83 @@
-"""``imagestore why``."""
+"""``imagestore cat`` and ``why``: a blob of the store, and what keeps it."""
 
 from __future__ import annotations
 
 import contextlib
 import html
 import json
+import re
+import shutil
+import sys
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.cli import complete, render
-from imagestore.cli.app import App, OutputFormat, pass_app
-from imagestore.cli.cat import SHORT_DIGEST, find_digest
+from imagestore.cli import completion, render
+from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import ExitStatus
-from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidDigestError
+from imagestore.cli.options import OutputFormat
+from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidDigestError, InvalidInputError
 from imagestore.oci.digest import Digest
 from imagestore.store import record_lookup
 
 if TYPE_CHECKING:
+    from imagestore.content.api import ContentStore
     from imagestore.store.image import Image
     from imagestore.store.maintenance.why import Chain
+
+#: As tables show digests; fewer than four digits are more likely a slip.
+_SHORT_DIGEST: Final = re.compile(r"(?:sha256:)?([0-9a-f]{4,63})")
+#: Text has no byte of zeros among its first.
+_LOOK_BYTES: Final = 1024
+
+
+@click.command()
+@click.argument("digest")
+@pass_app
+def cat(app: App, digest: str) -> None:
+    """Write the content of DIGEST to standard output: a layer, a manifest, whatever the store has.
+
+    The beginning of a digest, as tables show it, is enough.
+
+    \b
+    imagestore cat sha256:4bc453b53cb3 | tar tz
+    """
+    app.missing = "unnamed"
+    content = app.store.content
+    found = _find_digest(content, digest)
+    with content.open(found) as file:
+        if sys.stdout.isatty() and b"\0" in file.read(_LOOK_BYTES):
+            raise InvalidInputError(
+                f"content {found} isn't text, and standard output is a terminal", hint="write it to a file: > FILE"
+            )
+        file.seek(0)
+        sys.stdout.flush()
+        shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def _find_digest(content: ContentStore, text: str) -> Digest:
+    """The digest of content that a text names in full or begins.
+
+    Raises:
+        InvalidInputError: it is neither, or several digests begin so.
+        ContentNotFoundError: nothing in the store does.
+    """
+    short = _SHORT_DIGEST.fullmatch(text)
+    if short is None:
+        try:
+            return Digest.parse(text if ":" in text else f"sha256:{text}")
+        except InvalidDigestError as error:
+            raise InvalidInputError(f"{text!r}: expected a digest, or at least its first four digits") from error
+    found = [info.digest for info in content.walk() if info.digest.encoded.startswith(short[1])]
+    if not found:
+        raise ContentNotFoundError(f"content {text!r} is not in the store")
+    if len(found) > 1:
+        shown = ", ".join(str(each) for each in sorted(found)[:4])
+        raise InvalidInputError(f"{text!r} begins {len(found)} digests: {shown}", hint="give more of it")
+    return found[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +90,7 @@ class _Reasons:
 
 
 @click.command()
-@click.argument("what", metavar="DIGEST|NAME", shell_complete=complete.images)
+@click.argument("what", metavar="DIGEST|NAME", shell_complete=completion.images)
 @click.option(
     "-o",
     "--output",
@@ -79,9 +135,9 @@ def _found(app: App, what: str) -> list[tuple[Image | None, _Reasons]]:
     images = list(app.store.list(name=what))
     if images:
         return [(image, _reasons(app, image.manifest.digest)) for image in images]
-    if SHORT_DIGEST.fullmatch(what) is not None:
+    if _SHORT_DIGEST.fullmatch(what) is not None:
         with contextlib.suppress(ContentNotFoundError):
-            return [(None, _reasons(app, find_digest(app.store.content, what)))]
+            return [(None, _reasons(app, _find_digest(app.store.content, what)))]
     raise ImageNotFoundError(
         f"{what!r} is no digest, and no image in the store has that name or id",
         hint="'imagestore images' lists them; a digest is sha256:<64 hex digits>",
