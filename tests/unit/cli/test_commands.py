@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from imagestore import Noticed
+from imagestore import Image, Noticed
 from imagestore.cli.commands import SECTIONS
+from imagestore.errors import UnsupportedError
 from imagestore.testing import Entry, RegistryServer, build_image, build_index
 from tests.support.node import HYPERV, PROCESS, python_image
 from tests.unit.cli.lines import Line
@@ -396,6 +397,22 @@ def test_the_quick_list_and_the_whole_store_say_the_same(line: Line) -> None:
         assert {each.replace(" ", "") for part in lines for each in part} == {
             each.replace(" ", "") for each in whole.splitlines()
         }
+
+
+def test_an_image_whose_content_has_no_files_shows_the_digests_of_its_layers(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a shared store, whose content is in a bucket."""
+
+    def refused(_image: Image) -> None:
+        raise UnsupportedError("the content is in a bucket")
+
+    line("pull", line.python)
+    monkeypatch.setattr(Image, "layer_paths", property(refused))
+    layers = line.json("inspecti", line.python)["layers"]
+    shown = line("inspecti", line.python)
+    assert layers
+    assert all(each["digest"] in shown and "path" not in each for each in layers)
 
 
 def test_an_output_that_cannot_be_written_is_one_line(line: Line) -> None:

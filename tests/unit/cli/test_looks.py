@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from imagestore.cli.main import cli
 from tests.support.node import HYPERV, PROCESS
 from tests.unit.cli.lines import Line
 
 
 def _raw(line: Line, *words: str) -> bytes:
     """What a command writes, as bytes."""
-    command = [sys.executable, "-m", "imagestore", "--root", str(line.root), "--config", str(line.config), *words]
-    return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    return CliRunner().invoke(cli, [*line.options, *words], catch_exceptions=False).stdout_bytes
 
 
 def _sha256(raw: bytes) -> str:

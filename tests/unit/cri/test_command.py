@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from imagestore import ImageStore
-from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli import remote
+from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ImageSpec, ServedImage
 from imagestore.errors import UnsupportedError
