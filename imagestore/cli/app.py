@@ -100,8 +100,7 @@ class RemoteOptions:
         # gRPC's core would log a failed connection to standard error, next to our message.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         with needed("cri", what=f"--endpoint {self.endpoint}"):
-            from imagestore.cri.client import CriImageService
-            from imagestore.cri.client.service import CALL_SECONDS
+            from imagestore.cri.client import CALL_SECONDS, CriImageService
         if self.endpoint != "crictl":
             return CriImageService(self.endpoint, image_endpoint=self.image_endpoint, cancel=cancel)
         from imagestore.cri import crictl

@@ -13,7 +13,7 @@ import pytest
 
 from imagestore import CancelToken, Secret
 from imagestore.cri._proto import api_pb2 as cri
-from imagestore.cri.client import CriImageService, service
+from imagestore.cri.client import CriImageService
 from imagestore.cri.model import ContainerImage, ImageSpec, SandboxMetadata
 from imagestore.errors import (
     DeadlineExceededError,
@@ -296,7 +296,7 @@ def test_lists_of_sixteen_mebibytes_come_through() -> None:
 
 
 def test_a_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_MOST_LIST_BYTES", 1000)
+    monkeypatch.setattr("imagestore.cri.client._MOST_LIST_BYTES", 1000)
     is_left = threading.Event()
 
     def endless(_: Any, context: grpc.ServicerContext) -> Iterator[cri.StreamImagesResponse]:
