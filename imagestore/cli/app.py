@@ -145,7 +145,7 @@ class App:
     bytes_per_second: int | None = None
     missing: Literal["empty", "unnamed", "make", "refuse"] = "empty"
     is_freeing: bool = False
-    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     @functools.cached_property
     def root(self) -> Path:

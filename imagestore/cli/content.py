@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.cli import completion, render
+from imagestore.cli import completion, describe, render
 from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.options import OutputFormat
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from imagestore.store.image import Image
     from imagestore.store.maintenance.why import Chain
 
-#: As tables show digests; fewer than four digits are more likely a slip.
+#: The form in tables; fewer than four digits are probably a mistake.
 _SHORT_DIGEST: Final = re.compile(r"(?:sha256:)?([0-9a-f]{4,63})")
-#: Text has no byte of zeros among its first.
+#: Content without a zero byte in its first bytes counts as text.
 _LOOK_BYTES: Final = 1024
 
 
@@ -59,11 +59,11 @@ def cat(app: App, digest: str) -> None:
 
 
 def _find_digest(content: ContentStore, text: str) -> Digest:
-    """The digest of content that a text names in full or begins.
+    """The digest that a text is, or is the beginning of.
 
     Raises:
         InvalidInputError: it is neither, or several digests begin so.
-        ContentNotFoundError: nothing in the store does.
+        ContentNotFoundError: no content of the store has such a digest.
     """
     short = _SHORT_DIGEST.fullmatch(text)
     if short is None:
@@ -82,7 +82,7 @@ def _find_digest(content: ContentStore, text: str) -> Digest:
 
 @dataclass(frozen=True, slots=True)
 class _Reasons:
-    """What keeps a blob, and whether it is here at all."""
+    """What keeps a blob, and whether the store has it."""
 
     digest: Digest
     is_here: bool
@@ -116,7 +116,12 @@ def why(app: App, what: str, output: str) -> ExitStatus:
     if output in ("dot", "mermaid"):
         print("\n".join(_dot(reasons) if output == "dot" else _mermaid(reasons)))
     elif output == "json":
-        images = [_json(each) if image is None else _image_json(image, each) for image, each in found]
+        images = [
+            {**describe.key(image.reference, image.runtime_handler), **_json(each)}
+            if image is not None
+            else _json(each)
+            for image, each in found
+        ]
         render.dump_json({"images": images} if found[0][0] is not None else images[0])
     else:
         for image, each in found:
@@ -145,7 +150,7 @@ def _found(app: App, what: str) -> list[tuple[Image | None, _Reasons]]:
 
 
 def _digest(what: str) -> Digest | None:
-    """None for a name: ``python:3`` has the form of a digest too, of an unknown algorithm."""
+    """The digest, or None for a name: ``python:3`` has the form of a digest of an unknown algorithm too."""
     try:
         found = Digest.parse(what)
     except InvalidDigestError:
@@ -157,20 +162,19 @@ def _reasons(app: App, digest: Digest) -> _Reasons:
     return _Reasons(digest, app.store.content.exists(digest), app.store.why(digest))
 
 
+def _holder(chain: Chain) -> str:
+    handler = f" ({chain.holder.handler})" if chain.holder.handler else ""
+    return f"{chain.holder.kind.value} {render.printable(chain.holder.name)}{handler}"
+
+
 def _print(reasons: _Reasons, *, indent: str = "") -> None:
     for chain in reasons.chains:
-        handler = f" ({chain.holder.handler})" if chain.holder.handler else ""
-        path = " -> ".join(str(each) for each in chain.digests)
-        print(f"{indent}{chain.holder.kind.value} {render.printable(chain.holder.name)}{handler} -> {path}")
+        print(f"{indent}{' -> '.join([_holder(chain), *map(str, chain.digests)])}")
     if not reasons.chains:
         more = "; the next 'imagestore gc' frees it" if reasons.is_here else ""
         print(f"{indent}{reasons.digest}: nothing keeps it{more}")
     elif not reasons.is_here:
         print(f"{indent}{reasons.digest}: is not in the store; try 'imagestore repair'")
-
-
-def _image_json(image: Image, reasons: _Reasons) -> dict[str, Any]:
-    return {"reference": str(image.reference), "runtimeHandler": image.runtime_handler, **_json(reasons)}
 
 
 def _json(reasons: _Reasons) -> dict[str, Any]:
@@ -190,12 +194,8 @@ def _edges(reasons: list[_Reasons]) -> dict[tuple[str, str], None]:
     """What keeps what, each pair once: holders (by name), then digests from the root down."""
     edges: dict[tuple[str, str], None] = {}
     for chain in (chain for each in reasons for chain in each.chains):
-        handler = f" ({chain.holder.handler})" if chain.holder.handler else ""
-        nodes = [
-            f"{chain.holder.kind.value} {render.printable(chain.holder.name)}{handler}",
-            *(f"{each.algorithm}:{each.short}" for each in chain.digests),
-        ]
-        edges |= dict.fromkeys(pairwise(nodes))
+        digests = (f"{each.algorithm}:{each.short}" for each in chain.digests)
+        edges |= dict.fromkeys(pairwise([_holder(chain), *digests]))
     return edges
 
 

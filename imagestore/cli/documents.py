@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where to look, and for whom.
+    """The registry or the store, and the choice of a manifest.
 
     Attributes:
-        handler: the runtime handler whose manifest is meant; None for the default handler's.
-        platform: the platform whose manifest is meant, instead of a handler's.
+        handler: whose manifest is meant; None for the default handler's.
+        platform: whose manifest is meant, instead of a handler's.
         is_local: look into the store, and ask no registry.
     """
 
@@ -47,10 +47,12 @@ class _Source:
         return self.handler is not None or self.platform is not None
 
     def target(self, app: App, reference: str) -> tuple[Descriptor, bytes]:
-        """What the reference itself means, an index or a manifest."""
+        """The reference's target, an index or a manifest."""
         if self.is_local:
+            from imagestore.oci.decode import MAX_DOCUMENT_BYTES
+
             descriptor = self._kept(app, reference).target
-            return descriptor, _read(app, descriptor)
+            return descriptor, app.store.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         parsed = Reference.parse(reference)
         with cancelled_by_signals() as token:
             client = app.store.registry
@@ -72,14 +74,8 @@ class _Source:
         return app.store.get(reference, runtime_handler=self.handler)
 
 
-def _read(app: App, descriptor: Descriptor) -> bytes:
-    from imagestore.oci.decode import MAX_DOCUMENT_BYTES
-
-    return app.store.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-
-
 def _with_source(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say which document is meant; it gets the app, the source and the reference."""
+    """The options that say which document is meant; the command gets app, source, reference and output."""
 
     @click.argument("reference", shell_complete=completion.images)
     @handler_option("The manifest for this runtime handler.")

@@ -79,7 +79,7 @@ def exit_status(error: errors.ImageStoreError) -> ExitStatus:
 
 
 def say(line: str) -> None:
-    """Write a line to standard error; if that fails, the exit status still tells."""
+    """Write a line to standard error; if that fails, the exit status remains."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr)
 

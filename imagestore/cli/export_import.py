@@ -86,20 +86,20 @@ def export(
     for name in names:
         record_lookup.refuse_unreadable(name)
     options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
-    # What goes elsewhere may be removed then: as much a way out of a full disk as a removal.
+    # An export may be the first step to free a full disk.
     app.missing, app.is_freeing = "refuse", True
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
         report = app.store.export_images(names, file, options=options, observer=observer, cancel=token)
     if output == "json":
         render.dump_json({"images": [_exported(image) for image in report.images], "size": report.size})
         return
-    tell = say if file == _PIPE else print
+    write = say if file == _PIPE else print
     for image in report.images:
-        tell(f"{image.reference}: {', '.join(map(render.printable, image.platforms))}")
+        write(f"{image.reference}: {', '.join(map(render.printable, image.platforms))}")
         if image.left_out:
             others = ", ".join(map(render.printable, image.left_out))
-            tell(f"{image.reference}: not in the archive: {others}")
-    tell(f"{render.size(report.size)} written to {render.printable(file)}")
+            write(f"{image.reference}: not in the archive: {others}")
+    write(f"{render.size(report.size)} written to {render.printable(file)}")
 
 
 @click.command("import")

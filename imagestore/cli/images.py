@@ -49,29 +49,25 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
         remote.refuse_empty_handler(runtime_handler)
         remote.show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
         return
-    _show(app, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
-
-
-def _show(app: App, name: str | None, handler: str | None, *, is_quiet: bool, has_whole_ids: bool, output: str) -> None:
     if name is not None and not _is_pattern(name):
         record_lookup.refuse_unreadable(name)
     app.missing = "unnamed"
     if output == "json":
-        shown = _listed(app, name, handler)
+        shown = _listed(app, name, runtime_handler)
         render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
         return
-    found = _summaries(app, name, handler)
-    if is_quiet:
+    found = _summaries(app, name, runtime_handler)
+    if quiet:
         print("".join([f"{each.image_id}\n" for each in found]), end="")
         return
-    render.table(describe.IMAGE_HEADINGS, _rows(found, has_whole_ids=has_whole_ids))
+    render.table(describe.IMAGE_HEADINGS, _rows(found, has_whole_ids=no_trunc))
 
 
 def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSummary]:
-    """What the table shows; without conditions straight from the database: no store, no configuration."""
+    """The lines of the table; without conditions straight from the database, without store and configuration."""
     if name is None and handler is None and not app.is_shared:
         if app.given_config is not None and not os.access(app.given_config, os.R_OK):
-            _ = app.config  # says why
+            _ = app.config  # raises with the reason
         found = read_summaries(app.root / "metadata.db")
         if found is not None:
             return found

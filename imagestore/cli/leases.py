@@ -38,7 +38,13 @@ def list_leases(app: App, output: str) -> None:
         return
     headings = ("LEASE", "CREATED", "EXPIRES", "BLOBS", "FLAT")
     rows = [
-        (each.id, describe.time(each.created_at), _end(each), str(_count(app, each)), "yes" if each.is_flat else "")
+        (
+            each.id,
+            describe.time(each.created_at),
+            _end(each),
+            str(len(_held(app, each)[0])),
+            "yes" if each.is_flat else "",
+        )
         for each in found
     ]
     render.table(headings, rows)
@@ -133,31 +139,23 @@ def _end(lease: Lease) -> str:
     return "never" if math.isinf(lease.expires_at) else describe.time(lease.expires_at)
 
 
-def _count(app: App, lease: Lease) -> int:
-    return len(_content(app, lease))
-
-
-def _content(app: App, lease: Lease) -> tuple[Digest, ...]:
+def _held(app: App, lease: Lease) -> tuple[tuple[Digest, ...], tuple[str, ...]]:
+    """The content and the images that a lease holds; nothing if it was released since it was listed."""
+    metadata = app.store.metadata
     try:
-        return app.store.metadata.leased_content(lease.id)
-    except LeaseNotFoundError:  # released since it was listed
-        return ()
-
-
-def _images(app: App, lease: Lease) -> tuple[str, ...]:
-    try:
-        return app.store.metadata.leased_images(lease.id)
-    except LeaseNotFoundError:  # released since it was listed
-        return ()
+        return metadata.leased_content(lease.id), metadata.leased_images(lease.id)
+    except LeaseNotFoundError:
+        return (), ()
 
 
 def _json(app: App, lease: Lease) -> dict[str, Any]:
+    content, images = _held(app, lease)
     return {
         "id": lease.id,
         "createdAt": describe.time(lease.created_at),
         "expiresAt": None if math.isinf(lease.expires_at) else describe.time(lease.expires_at),
         "flat": lease.is_flat,
         "labels": dict(lease.labels),
-        "content": [str(digest) for digest in _content(app, lease)],
-        "images": list(_images(app, lease)),
+        "content": [str(digest) for digest in content],
+        "images": list(images),
     }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: The commands that --endpoint is for.
 REMOTE_COMMANDS: Final = frozenset({"images", "pull", "inspecti", "rmi", "fsinfo", "info", "version", "node"})
 
-#: Folders of content in a root: ours and containerd's, which people give in their place.
+#: Folders of content in a root, ours and containerd's: users give the root instead.
 _CONTENT: Final = ("content", "io.containerd.content.v1.content")
 
 _STATUS_TEXT: Final = "\n".join(
@@ -133,7 +133,7 @@ def cli(
 def _remote(
     ctx: click.Context, endpoint: str | None, image_endpoint: str | None, crictl_config: Path | None
 ) -> RemoteOptions | None:
-    """Which CRI server the options name; None for the local store, which is never left without being told to."""
+    """The CRI server that the options name; None for the local store."""
     if endpoint is None:
         for name, value in (("--image-endpoint", image_endpoint), ("--crictl-config", crictl_config)):
             if value is not None:
@@ -157,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(work: Callable[[], int]) -> int:
-    """Do a command's work and return its exit status: the one place where errors become exit statuses."""
+    """Run a command and return its exit status: the only place where errors become exit statuses."""
     _prepare_streams()
     signals.raise_on_signals()
     try:
@@ -168,7 +168,7 @@ def run(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         status = _interrupted()
     except RuntimeError as error:
-        # What Python 3.11 makes of one while a class is defined, as imports do.
+        # Python 3.11 wraps an interrupt that arrives while a class is defined, for example during an import.
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
         status = _interrupted()
@@ -178,7 +178,7 @@ def run(work: Callable[[], int]) -> int:
         note(f"{error.filename or 'output'}: {error.strerror}")
         status = ExitStatus.FAILURE
     except UnicodeEncodeError as error:
-        # Names of files may be any bytes; every other argument goes to places that take UTF-8 only.
+        # Names of files may be any bytes; other arguments are written where only UTF-8 is possible.
         odd = error.object[error.start]
         word = next((word for word in sys.argv[1:] if odd in word), None)
         if word is None:
@@ -197,16 +197,16 @@ def _invoke(arguments: list[str] | None) -> int:
         return request.exit_code
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
-            error = _told_where_it_goes(error)
-        with contextlib.suppress(OSError):  # the exit status still tells
+            error = _with_place(error)
+        with contextlib.suppress(OSError):  # the exit status remains
             error.show()
         return error.exit_code
     except click.Abort:
         return _interrupted()
 
 
-def _told_where_it_goes(error: click.NoSuchOption) -> click.UsageError:
-    """An error that says where an option of the whole command line goes; the same one for other options."""
+def _with_place(error: click.NoSuchOption) -> click.UsageError:
+    """For a global option after the command, an error that says where it goes; else the same error."""
     if error.ctx is None or not any(error.option_name in option.opts for option in cli.params):
         return error
     command = error.ctx.command_path.partition(" ")[2]
@@ -231,7 +231,7 @@ def _prepare_streams() -> None:
 
 
 def _flush(stream: TextIO) -> None:
-    """Write what is buffered; what can't be written is dropped, or the interpreter would fail on it at its end."""
+    """Flush; what can't be written is dropped, or the interpreter would fail on it at exit."""
     try:
         stream.flush()
     except (OSError, ValueError):

@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 _LINE_SECONDS: Final = 2.0
 
 
+_rate_option: Final = click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second."
+)
+
+
 @click.command()
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second.")
+@_rate_option
 @click.option("--resume", is_flag=True, help="Go on where an interrupted check stopped.")
 @click.option("--rebuild", is_flag=True, help="Restore the records of a damaged database first.")
 @click.option("--force", is_flag=True, help="With --rebuild: also without content, or if the database looks whole.")
@@ -40,8 +45,8 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
     that is wrong is content that the disk can't read, which may be whole, the status is 8.
 
     With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
-    journal next to it, with labels and with leases of more than a day. Where nothing tells whether the last change was
-    made, it counts, and a lease keeps what it replaced for a day. Stop what uses the store before.
+    journal next to it, with labels and with leases of more than a day. If it is unknown whether the last change was
+    committed, it counts, and a lease keeps what it replaced for a day. Stop what uses the store before.
 
     A rebuild ends with nothing changed if there is no content, or content can't be read; --force goes on all the same.
     If a record isn't restored, all content is kept for a day by a lease, and the status is 7. Run it again when the
@@ -51,8 +56,8 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
         raise click.UsageError("--force goes with --rebuild")
     app.missing = "refuse"
     rebuilt = _rebuild(app, is_forced=force) if rebuild else None
-    if output != "json":
-        # At once: hashing may take hours, and be interrupted.
+    if rebuilt is not None and output != "json":
+        # Before hashing, which may take hours, and be interrupted.
         _print_rebuild(rebuilt)
         sys.stdout.flush()
     report = _checked(app, rate, resume=resume)
@@ -65,7 +70,7 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
 
 
 @click.command()
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second.")
+@_rate_option
 @progress_option("What to show of fetching on standard error.")
 @output_option
 @pass_app
@@ -80,7 +85,7 @@ def repair(app: App, rate: float | None, progress: str, output: str) -> ExitStat
     app.missing = "refuse"
     report = _checked(app, rate, resume=False)
     if output != "json":
-        # At once: fetching may take long, and be interrupted.
+        # Before fetching, which may take long, and be interrupted.
         _print_report(report)
         sys.stdout.flush()
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
@@ -114,7 +119,7 @@ def _checked(app: App, rate: float | None, *, resume: bool) -> CheckReport:
 
 
 def _lines() -> Callable[[CheckProgress], None]:
-    """Says now and then how far it is; short checks say nothing."""
+    """Prints progress every two seconds; nothing for short checks."""
     due = time.monotonic() + _LINE_SECONDS
 
     def _print_progress(progress: CheckProgress) -> None:
@@ -136,14 +141,12 @@ def _rebuild(app: App, *, is_forced: bool) -> RebuildReport:
     return rebuild(app.root, is_forced=is_forced)
 
 
-def _print_rebuild(report: RebuildReport | None) -> None:
-    if report is None:
-        return
+def _print_rebuild(report: RebuildReport) -> None:
     if report.was_whole:
         is_changed = report.restored or report.leases or report.labelled
         print(f"the database is whole; {'what it lacked was added' if is_changed else 'nothing was rebuilt'}")
     if report.reindexed:
-        print("indexes of the database were damaged; they were made anew")
+        print("indexes of the database were damaged; they were rebuilt")
     if report.kept_as is not None:
         print(f"the damaged database is now {render.printable(str(report.kept_as))}")
     for record in report.restored:
@@ -154,8 +157,8 @@ def _print_rebuild(report: RebuildReport | None) -> None:
         print(f"restored lease {render.printable(lease_id)}")
     if report.replaced_lease:
         print(
-            f"nothing tells whether the last change was made; what it replaced ({len(report.replaced)} blobs and what"
-            f" they point at) is kept for a day by lease {render.printable(report.replaced_lease)}"
+            f"it is unknown whether the last change was committed; what it replaced ({len(report.replaced)} blobs and"
+            f" what they point at) is kept for a day by lease {render.printable(report.replaced_lease)}"
         )
     if report.found_lease and not report.is_complete:
         print(
@@ -164,7 +167,7 @@ def _print_rebuild(report: RebuildReport | None) -> None:
         )
     elif report.found_lease:
         print(
-            f"nothing tells what some of the {len(report.found)} blobs are for; lease "
+            f"it is unknown what some of the {len(report.found)} blobs are for; lease "
             f"{render.printable(report.found_lease)} keeps them for a day"
         )
     if report.labelled:
@@ -184,7 +187,7 @@ def _print_repair(report: RepairReport) -> None:
     for digest in report.fetched:
         print(f"fetched and verified {digest}")
     for digest in report.edges:
-        print(f"wrote the edges of {digest} anew")
+        print(f"rewrote the edges of {digest}")
     for digest in report.deleted:
         print(f"deleted {digest}: damaged or unreadable, and no image needs it")
     for subject, reason in report.failures:

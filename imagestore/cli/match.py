@@ -1,4 +1,4 @@
-"""``imagestore match``: entries down, runtime handlers across, and under it the reasons."""
+"""``imagestore match``: a table with a row for each entry and a column for each handler; the reasons below."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _from_file(app: App, path: Path, wanted: Mapping[str, HandlerPlatform]) -> d
 
 
 def _content(app: App) -> ContentStore | None:
-    """What a store can add to a file; a file needs none."""
+    """The store's content, if there is a store; a file may do without."""
     try:
         return app.store.content if app.is_shared or app.root.is_dir() else None
     except (OSError, StoreError):
@@ -139,14 +139,14 @@ def _print_matrix(matrix: Matrix) -> None:
         )
         for row in matrix.rows
     ]
-    # Names of handlers are told apart by case, so they stay as they are.
+    # Names of handlers differ by case too, so they stay as they are.
     headings = ("ENTRY", "PLATFORM", "DIGEST", *names)
     if render.fits(headings, rows):
         render.table(headings, rows)
         return
     letters = [chr(ord("A") + number % 26) * (1 + number // 26) for number in range(len(names))]
     verdicts = [[cell.rpartition(".")[2] for cell in cells] for _, _, _, *cells in rows]
-    # One handler's verdicts have to fit next to it.
+    # One handler's verdicts must fit next to it.
     alone = [(max(row[0], "ENTRY", key=len), max(cells, key=len)) for row, cells in zip(rows, verdicts, strict=True)]
     most = min(_PLATFORM, max(_LEAST_PLATFORM, render.room(alone)))
     short = [(row[0], cut(render.printable(row[1]), most), *cells) for row, cells in zip(rows, verdicts, strict=True)]
@@ -160,7 +160,7 @@ def _print_matrix(matrix: Matrix) -> None:
 
 
 def _columns(letters: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[tuple[int, int]]:
-    """Handlers from one to before another that fit the terminal together; at least one, however narrow it is."""
+    """Ranges of handlers that fit the terminal together; at least one handler each."""
     first = 0
     while first < len(letters):
         last = len(letters)

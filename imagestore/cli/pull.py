@@ -87,7 +87,7 @@ def pull(
             "--limit-rate": limit_rate,
         }
         if progress not in ("auto", "none"):
-            raise click.UsageError("--progress is for a local store; CRI tells nothing of a pull's progress")
+            raise click.UsageError("--progress is for a local store; CRI doesn't report a pull's progress")
         _pull_remotely(app, references, handlers, {**local, "--anonymous": anonymous}, creds_stdin, deadline, output)
         return ExitStatus.OK
     if all_handlers:
@@ -135,7 +135,7 @@ def _pull(
         say_untried(work[len(pulled) + 1 :])
         raise
     finally:
-        # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
+        # Also the images pulled before a failure; after the bars, which would overwrite these lines.
         if output != "json":
             for image in pulled:
                 print(image.id if output == "ids" else f"{image.reference} ({image.runtime_handler}): {image.id}")
@@ -144,7 +144,7 @@ def _pull(
 
 
 def _kept(app: App, reference: str) -> Image | None:
-    """What the store has under a reference for the default handler."""
+    """The default handler's image of a reference."""
     found = app.store.list(name=reference, runtime_handler=app.config.default_handler)
     return next((image for image in found if image.reference == str(Reference.parse(reference))), None)
 
@@ -161,7 +161,7 @@ def _plan(
         say_untried(work[len(plans) + 1 :])
         raise
     finally:
-        # Also what was planned before a failure, as a pull shows what came.
+        # Also what was planned before a failure.
         if plans:
             _show_plan(app, plans, output)
     missing = sum(each.added_bytes for each in plans)
@@ -174,7 +174,7 @@ def _plan(
 
 
 def _free_bytes(root: Path) -> int:
-    """What the file system of a folder, or of the one above that it would be made in, has free for this user."""
+    """Free bytes of the file system where a folder is, or would be made."""
     there = next(each for each in (root, *root.absolute().parents) if each.exists())
     return shutil.disk_usage(there).free
 
@@ -188,7 +188,7 @@ def _pull_remotely(
     deadline: float | None,
     output: str,
 ) -> None:
-    """No stored login is sent anywhere: the server may belong to other people."""
+    """Pull by a CRI server. No stored login is sent to it: it may belong to other people."""
     from imagestore.cli import remote
     from imagestore.registry.credentials.cri import AuthConfig
 

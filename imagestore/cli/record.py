@@ -1,4 +1,4 @@
-"""``imagestore record -- COMMAND``: run any client, and keep what registries answered as a tape."""
+"""``imagestore record -- COMMAND``: run any client, and keep the registries' answers as a tape."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def record(
             )
         if status == 0:
             session.finish()
-    # A command that failed seldom says why it had no answer; without one, finish() has raised what stops a recording.
+    # A command that failed seldom says why it had no answer; after a success, finish() has raised for these problems.
     for line in "\n".join(session.problems).splitlines():
         say(render.printable(line))
     if status != 0:
@@ -84,7 +84,7 @@ def record(
         ended = report(
             ConfigError(
                 f"tape {session.path}: it exists, and doesn't answer all that the command asked",
-                hint="--mode new_episodes records what it lacks, --mode rewrite records it anew",
+                hint="--mode new_episodes records what it lacks, --mode rewrite records all of it again",
             )
         )
         ctx.exit(status or ended)
@@ -104,7 +104,7 @@ def _secret(name: str) -> str:
 
 def _run(command: tuple[str, ...], proxy: ProxyServer, hosts: frozenset[str]) -> int:
     def _address(found: re.Match[str]) -> str:
-        # Braces belong to the command, unless they hold a host that this recording knows.
+        # Other braces belong to the command.
         return proxy.url_of(found[1]).partition("://")[2] if found[1] in hosts else found.group()
 
     arguments = [re.sub(r"\{([a-z0-9][a-z0-9._-]*(?::[0-9]+)?)\}", _address, one) for one in command]

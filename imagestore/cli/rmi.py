@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import click
 
@@ -70,7 +70,7 @@ def rmi(
         remote.refuse_empty_handler(runtime_handler)
         remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
         return
-    work = _Removal(app, names, runtime_handler, is_everywhere=all_handlers, has_all_names=all_names)
+    work = _Removal(app, names, only_name=not all_names, runtime_handler=runtime_handler, all_handlers=all_handlers)
     if not force:
         work.refuse_pinned()
     if dry_run:
@@ -82,46 +82,37 @@ def rmi(
 
 
 class _Removal:
-    """What the names of one command mean, and what became of it.
+    """The records that the names of one command mean, and their removal.
 
     Args:
-        app: has the store.
+        app: the global options.
         names: as given.
-        handler: only this handler's records, or None.
-        is_everywhere: every handler's records, by name too.
-        has_all_names: a name means all names of its image.
+        only_name: a name doesn't mean the other names of its image.
+        choice: ``runtime_handler`` and ``all_handlers`` for the store's calls.
     """
 
-    def __init__(
-        self, app: App, names: Sequence[str], handler: str | None, *, is_everywhere: bool, has_all_names: bool
-    ) -> None:
+    def __init__(self, app: App, names: Sequence[str], *, only_name: bool, **choice: Any) -> None:
         self._app = app
         self._names = tuple(dict.fromkeys(names))
-        self._handler = handler
-        self._is_everywhere = is_everywhere
-        self._is_only_name = not has_all_names
+        self._only_name = only_name
+        self._choice = choice
         app.is_freeing = True
         self._known: dict[str, tuple[Key, ...]] = {}
         for name in self._names:
             with contextlib.suppress(InvalidInputError):  # the removal says why a name is refused
-                self._known[name] = self._meant(name, only_name=False)
+                self._known[name] = app.store.names_of(name, only_name=False, **choice)
         #: Names that mean nothing; known when the work is done.
         self.missing: list[str] = []
-
-    def _meant(self, name: str, *, only_name: bool) -> tuple[Key, ...]:
-        return self._app.store.names_of(
-            name, runtime_handler=self._handler, all_handlers=self._is_everywhere, only_name=only_name
-        )
 
     def _to_remove(self) -> list[Key]:
         found: dict[Key, None] = {}
         for name in self._names:
             if name in self._known:
-                found |= dict.fromkeys(self._meant(name, only_name=self._is_only_name))
+                found |= dict.fromkeys(self._app.store.names_of(name, only_name=self._only_name, **self._choice))
         return list(found)
 
     def refuse_pinned(self) -> None:
-        """Refuse the whole work when one of the images is pinned.
+        """Refuse the removal if one of the images is pinned.
 
         Raises:
             PreconditionError: one is.
@@ -151,12 +142,7 @@ class _Removal:
         try:
             for name in self._names:
                 record_lookup.refuse_unreadable(name)
-                removed += self._app.store.remove(
-                    name,
-                    runtime_handler=self._handler,
-                    all_handlers=self._is_everywhere,
-                    only_name=self._is_only_name,
-                )
+                removed += self._app.store.remove(name, only_name=self._only_name, **self._choice)
                 tried.append(name)
         finally:
             self._show(tried, removed, None, output)
@@ -166,12 +152,7 @@ class _Removal:
             record_lookup.refuse_unreadable(name)
         failure: ImageStoreError | None = None
         try:
-            removals = self._app.store.delete_each(
-                self._names,
-                runtime_handler=self._handler,
-                all_handlers=self._is_everywhere,
-                only_name=self._is_only_name,
-            )
+            removals = self._app.store.delete_each(self._names, only_name=self._only_name, **self._choice)
         except (InvalidInputError, UndeletableError) as error:
             if error.report is None:
                 raise
@@ -184,19 +165,13 @@ class _Removal:
     def _show(
         self, tried: Sequence[str], removed: Sequence[Key], freed: int | None, output: str, *, is_planned: bool = False
     ) -> None:
-        # What an earlier name took along isn't missing; a tag that leads to another digest is.
+        # A name whose records an earlier name removed isn't missing; a tag that leads to another digest is.
         self.missing = [name for name in tried if set(self._known.get(name, ())).isdisjoint(removed)]
         found = {key for name in tried if name not in self.missing for key in self._known.get(name, ())}
         kept = sorted(found.difference(removed))
         if output == "json":
-            shown = {
-                "removed": describe.keys(removed),
-                "kept": describe.keys(kept),
-                "missing": self.missing,
-                "bytesFreed": freed,
-                "dryRun": is_planned,
-            }
-            render.dump_json(shown)
+            shown = {"removed": describe.keys(removed), "kept": describe.keys(kept), "missing": self.missing}
+            render.dump_json({**shown, "bytesFreed": freed, "dryRun": is_planned})
             return
         for reference, owner in removed:
             print(f"{'would remove' if is_planned else 'removed'} {reference} ({owner})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,22 +31,14 @@ _PROXY_NAME: Final = "containerd"
 
 
 def mode(text: str) -> int:
-    """Permission bits from octal digits.
-
-    Raises:
-        click.BadParameter: they can't be read.
-    """
+    """Permission bits from octal digits."""
     if _MODE.fullmatch(text) is None:
         raise click.BadParameter(f"socket mode {text!r}: expected three octal digits, such as 0660")
     return int(text, 8)
 
 
 def proxy(text: str) -> ProxyContent:
-    """A content proxy's name and socket.
-
-    Raises:
-        InvalidInputError: the endpoint can't be used.
-    """
+    """A content proxy's name and socket."""
     from imagestore.cri.endpoint import Endpoint
     from imagestore.server.settings import ProxyContent
 
@@ -59,8 +52,7 @@ def sockets(listen: Iterable[str], proxy_content: Iterable[str]) -> tuple[tuple[
     """Paths of the sockets to serve at, each once, and the content proxies.
 
     Raises:
-        InvalidInputError: an endpoint can't be used.
-        UsageError: a content proxy's socket or name is another one's too.
+        UsageError: two of them have the same socket, or two content proxies the same name.
     """
     from imagestore.cri.endpoint import Endpoint
 
@@ -80,11 +72,7 @@ def sockets(listen: Iterable[str], proxy_content: Iterable[str]) -> tuple[tuple[
 
 
 def group(text: str) -> int:
-    """A group's number from its name or number.
-
-    Raises:
-        click.BadParameter: there is no such group.
-    """
+    """A group's number from its name or number."""
     if re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
     import grp
@@ -96,12 +84,6 @@ def group(text: str) -> int:
 
 
 def _mirror(text: str) -> tuple[str, int]:
-    """Where a mirror listens.
-
-    Raises:
-        InvalidInputError: the address can't be read.
-        ConfigError: its HTTP server isn't installed.
-    """
     with needed("mirror", what="serve --mirror"):
         from imagestore.mirror.listener import parse_address
     return parse_address(text)
@@ -194,7 +176,6 @@ def serve(
 
     paths, proxies = sockets(listen, proxy_content)
     metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
-    sources = app.sources
     given_root, given_config = root or app.given_root, config_path or app.given_config
     if isinstance(given_root, str) and (paths or proxies):
         raise UnsupportedError(
@@ -206,7 +187,7 @@ def serve(
     logs.install(log_format, log_level)
     logs.take_over()
     if log_format == "json":
-        # The core writes plain lines to standard error by itself; read when gRPC starts.
+        # gRPC's core writes plain lines to standard error; the variable is read when it starts.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with needed("cri", what="serve"):
         from imagestore.server.main import ServerProcess
@@ -228,11 +209,10 @@ def serve(
     )
 
     def _open_store(config: Config | None) -> ImageStore:
-        # An App of its own each time: it reads the configuration once.
-        opened = App(given_root, given_config, sources, content=app.content, scope=app.scope)
+        # A new App each time, since an App reads the configuration once.
+        opened = replace(app, given_root=given_root, given_config=given_config, missing="make", is_freeing=True)
         if config is not None:
             opened.config = config
-        opened.missing, opened.is_freeing = "make", True
         return opened.store
 
     signals.raise_if_signalled()

@@ -17,8 +17,6 @@ from imagestore.errors import ImageStoreError
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from imagestore.testing.servers.loopback import LoopbackServer
     from imagestore.testing.tapes.tape import Tape
 
@@ -39,9 +37,14 @@ def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
     from imagestore.testing.tapes.files import find_tapes
     from imagestore.testing.tapes.maintenance import verify_tape
 
-    found = {path: _verified(path, verify_tape) for place in places for path in find_tapes(place)}
+    found: dict[str, list[str]] = {}
+    for path in (path for place in places for path in find_tapes(place)):
+        try:
+            found[path] = verify_tape(path)
+        except ImageStoreError as error:
+            found[path] = [str(error)]  # the other tapes are checked all the same
     if output == "json":
-        render.dump_json({"tapes": [{"path": path, "problems": list(each)} for path, each in found.items()]})
+        render.dump_json({"tapes": [{"path": path, "problems": each} for path, each in found.items()]})
     else:
         for path, problems in found.items():
             print(f"{render.printable(path)}: {'good' if not problems else f'{len(problems)} problems'}")
@@ -49,14 +52,6 @@ def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
                 print(f"  {render.printable(problem)}")
     if any(found.values()):
         ctx.exit(ExitStatus.INTEGRITY)
-
-
-def _verified(path: str, check: Callable[[str], list[str]]) -> list[str]:
-    """The problems of one tape; one that can't be read is a problem, and no reason to leave the others out."""
-    try:
-        return check(path)
-    except ImageStoreError as problem:
-        return [str(problem)]
 
 
 @tape.command("format")

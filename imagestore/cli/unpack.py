@@ -147,7 +147,7 @@ def _of_pod(app: App, file: Path, name: str | None, handler: str | None) -> Bund
 
 
 def _variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """A container's variables as far as the pod has their values; a note names the rest."""
+    """The variables whose values are in the pod; a note names the others."""
     found: dict[str, str] = {}
     for each in container.get("env") or ():
         if "valueFrom" in each:
@@ -182,19 +182,14 @@ def _this_node() -> Node:
     )
 
 
-def _container(document: Any, name: str) -> dict[str, Any]:
+def _container(document: dict[str, Any], name: str) -> dict[str, Any]:
     """The object of a pod's container; empty where only resources are given."""
-    if isinstance(document, dict):
-        found: dict[str, Any] | None
-        for key in ("initContainers", "containers"):
-            containers: list[dict[str, Any]] = document.get(key) or []
-            found = next((each for each in containers if each.get("name") == name), None)
-            if found is not None:
-                return found
-        for key in ("spec", "template", "jobTemplate"):
-            if inner := _container(document.get(key), name):
-                return inner
-    return {}
+    from imagestore.resources.workloads import pod_in
+
+    template, _ = pod_in(document)
+    spec: Any = template.get("spec", template)
+    containers = (each for key in ("initContainers", "containers") for each in spec.get(key) or ())
+    return next((each for each in containers if each.get("name") == name), {})
 
 
 def _show(report: UnpackReport, output: str) -> None:

@@ -238,7 +238,7 @@ def test_the_server_shows_itself(line: Commands) -> None:
         (("pull", PYTHON, "--deadline", "0"), ExitStatus.DEADLINE, "did not finish"),
         (("pull", PYTHON, "--platform", "linux/amd64"), ExitStatus.USAGE, "--platform is for a local store"),
         (("pull", PYTHON, "--anonymous"), ExitStatus.USAGE, "--anonymous is for a local store"),
-        (("pull", PYTHON, "--progress", "json"), ExitStatus.USAGE, "CRI tells nothing of a pull's progress"),
+        (("pull", PYTHON, "--progress", "json"), ExitStatus.USAGE, "CRI doesn't report a pull's progress"),
         (("rmi", ""), ExitStatus.USAGE, "an empty name means no image"),
         (("rmi", PYTHON, "--gc"), ExitStatus.USAGE, "--gc is for a local store"),
         (("df",), ExitStatus.USAGE, "works on a local store"),
