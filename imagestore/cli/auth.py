@@ -132,7 +132,7 @@ def _document(reference: str, explanation: Explanation) -> dict[str, object]:
 
 
 def _registry(text: str) -> str:
-    """The registry's name as references have it; a pasted URL is cut to its host."""
+    """The registry's name in references; a pasted URL is cut to its host."""
     from imagestore.oci.reference import Reference
     from imagestore.registry.credentials.sources import host_of
 
@@ -180,9 +180,9 @@ def _check(app: App, registry: str, credential: Credential, cancel: CancelToken)
     from imagestore.registry.policy import auth_policy
     from imagestore.registry.transport.http import HttpSender
 
-    # The registry itself, which comes last; a mirror has no say about its logins.
+    # The registry itself, which comes last: mirrors don't check its logins.
     endpoint = endpoints_from(registry, reader_for(app.config)(registry))[-1]
-    # The login to be tried is the host's own, also where pulls show it another registry's.
+    # The login is the host's own, also if pulls send it another registry's.
     policy = replace(auth_policy(app.config.settings.registry), credential_hosts={})
     sender = HttpSender()
     try:
@@ -194,7 +194,7 @@ def _check(app: App, registry: str, credential: Credential, cancel: CancelToken)
 
 
 def _note_others(user: UserEnvironment, registry: str, auth_file: str, cancel: CancelToken, *, expected: str) -> None:
-    """Say so when a pull would use other credentials than the ones just kept, or still some after a logout."""
+    """Note if a pull would use other credentials than those just stored, or still some after a logout."""
     from imagestore.registry.credentials.lookup import CredentialResolver
     from imagestore.registry.credentials.model import Target
 

@@ -11,6 +11,7 @@ from imagestore.cli import completion, describe, render
 from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import say
 from imagestore.cli.options import all_of, handlers_option, output_option, progress_option, refuse_together
+from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import InvalidInputError
 from imagestore.store import record_lookup
@@ -73,7 +74,6 @@ def export(
     Without options the default handler's image goes, and of its index only the manifest that is in the store. The same
     images give the same bytes.
     """
-    from imagestore.cli import progress as shown
     from imagestore.store.archive.contents import ArchiveFormat
     from imagestore.store.archive.exporting import ExportOptions, ExportShape
 
@@ -88,7 +88,7 @@ def export(
     options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
     # An export may be the first step to free a full disk.
     app.missing, app.is_freeing = "refuse", True
-    with cancelled_by_signals() as token, shown.observer(progress) as observer:
+    with cancelled_by_signals() as token, observer_for(progress) as observer:
         report = app.store.export_images(names, file, options=options, observer=observer, cancel=token)
     if output == "json":
         render.dump_json({"images": [_exported(image) for image in report.images], "size": report.size})
@@ -133,29 +133,24 @@ def import_(
     failure the store stays as it was. Names come from the archive, and never move a name of the store to other content
     without --replace.
     """
-    from imagestore.cli import progress as shown
     from imagestore.store.archive.importing import ImportOptions
 
     refuse_together(runtime_handler=handlers, all_handlers=all_handlers, platform=platform or None)
     app.missing = "make"
     options = ImportOptions(handlers, all_handlers, platform, all_platforms, images, name, replace)
-    with cancelled_by_signals() as token, shown.observer(progress) as observer:
+    with cancelled_by_signals() as token, observer_for(progress) as observer:
         report = app.store.import_images(file, options=options, observer=observer, cancel=token)
-    if output == "json":
-        render.dump_json(
-            {
-                "images": [describe.image(image, app.pins) for image in report.images],
-                "unusedBlobs": report.unused_blobs,
-                "unusedBytes": report.unused_bytes,
-            }
-        )
-        return
-    for image in report.images:
-        print(f"{image.reference} ({image.runtime_handler}): {image.id}")
+    lines = [f"{image.reference} ({image.runtime_handler}): {image.id}" for image in report.images]
     if report.unused_blobs:
         blobs = counted(report.unused_blobs, "blob")
         verb = "was" if report.unused_blobs == 1 else "were"
-        print(f"{blobs} ({render.size(report.unused_bytes)}) of the archive {verb} not needed")
+        lines.append(f"{blobs} ({render.size(report.unused_bytes)}) of the archive {verb} not needed")
+    shown = {
+        "images": [describe.image(image, app.pins) for image in report.images],
+        "unusedBlobs": report.unused_blobs,
+        "unusedBytes": report.unused_bytes,
+    }
+    render.show(output, shown, lines)
 
 
 def _exported(image: ExportedImage) -> dict[str, object]:

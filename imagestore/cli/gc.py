@@ -113,7 +113,7 @@ def _print(app: App, report: GarbageReport, evicted: EvictionReport | None) -> N
 
 
 def _kept(report: GarbageReport, evicted: EvictionReport | None) -> int:
-    """How many blobs stay; the collection of a plan still sees those of the images that would go."""
+    """How many blobs stay; the collection of a dry run still counts those of the images to be evicted."""
     return report.kept_blobs - (evicted.blobs_freed if evicted is not None and report.dry_run else 0)
 
 
@@ -130,7 +130,7 @@ def _policy(
     from imagestore.store.maintenance.eviction import EvictionPolicy
 
     if handler:
-        # Refuses an unknown handler, which would let everything stay.
+        # Refuses an unknown handler, for which nothing would be evicted.
         app.store.list(runtime_handler=handler)
     return EvictionPolicy(
         keep_last=keep_last,

@@ -82,10 +82,7 @@ def create(
     made = app.store.metadata.create_lease(
         lease_id or f"user-{uuid.uuid4().hex}", lifetime_seconds=expires or math.inf, labels=kept, content=held
     )
-    if output == "json":
-        render.dump_json(_json(app, made))
-        return
-    print(render.printable(made.id))
+    render.show(output, _json(app, made), [made.id])
 
 
 @leases.command()
@@ -102,10 +99,7 @@ def renew(app: App, lease_id: str, expires: float, output: str) -> None:
         metadata.renew_lease(lease_id, lifetime_seconds=expires or math.inf)
         renewed = metadata.lease(lease_id)
     assert renewed is not None
-    if output == "json":
-        render.dump_json(_json(app, renewed))
-        return
-    print(f"{render.printable(lease_id)}: expires {_end(renewed)}")
+    render.show(output, _json(app, renewed), [f"{lease_id}: expires {_end(renewed)}"])
 
 
 @leases.command()
@@ -122,8 +116,7 @@ def delete(app: App, lease_ids: tuple[str, ...], output: str) -> None:
             (deleted if app.store.metadata.delete_lease(lease_id) else missing).append(lease_id)
     finally:
         # Also what was done before a failure.
-        if output == "json":
-            render.dump_json({"deleted": deleted})
+        render.show(output, {"deleted": deleted}, ())
     if missing:
         raise LeaseNotFoundError(f"leases not in the store: {', '.join(missing)}")
 

@@ -47,11 +47,8 @@ def catalog(app: App, host: str, creds_stdin: bool, anonymous: bool, output: str
     except ReferenceNotFoundError as error:
         error.hint = "this registry has no list of repositories"
         raise
-    if output == "json":
-        render.dump_json({"registry": parsed.host, "repositories": list(found)})
-        return
-    for path in found:
-        print(f"{parsed.host}/{path}")
+    shown = {"registry": parsed.host, "repositories": list(found)}
+    render.show(output, shown, (f"{parsed.host}/{path}" for path in found))
 
 
 @click.command()
@@ -70,11 +67,7 @@ def tags(app: App, repository: str, creds_stdin: bool, anonymous: bool, output: 
         raise click.UsageError(f"{repository}: expected a repository, without tag or digest: {parsed.familiar_name}")
     app.credentials = options.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
     found = app.store.registry.tags(parsed, cancel=CancelToken())
-    if output == "json":
-        render.dump_json({"repository": parsed.name, "tags": list(found)})
-        return
-    for tag in found:
-        print(tag)
+    render.show(output, {"repository": parsed.name, "tags": list(found)}, found)
 
 
 @click.command()

@@ -13,6 +13,7 @@ from imagestore.cli import render
 from imagestore.cli.app import App, pass_app
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.cli.options import GivenPath, output_option, progress_option
+from imagestore.cli.progress import observer as observer_for
 from imagestore.cli.signals import cancelled_by_signals
 
 if TYPE_CHECKING:
@@ -80,15 +81,13 @@ def repair(app: App, rate: float | None, progress: str, output: str) -> ExitStat
     Blobs that are damaged, or still can't be read, and that no image needs are deleted. Ends with status 7 when
     something could not be repaired.
     """
-    from imagestore.cli import progress as shown
-
     app.missing = "refuse"
     report = _checked(app, rate, resume=False)
     if output != "json":
         # Before fetching, which may take long, and be interrupted.
         _print_report(report)
         sys.stdout.flush()
-    with cancelled_by_signals() as token, shown.observer(progress) as observer:
+    with cancelled_by_signals() as token, observer_for(progress) as observer:
         repaired = app.store.repair(report, observer=observer, cancel=token)
     if output == "json":
         render.dump_json({"check": _report_json(report), **_repair_json(repaired)})
@@ -244,10 +243,7 @@ def backup(app: App, file: Path, output: str) -> None:
     app.missing = "refuse"
     app.store.backup(file)
     size = file.stat().st_size
-    if output == "json":
-        render.dump_json({"file": str(file), "bytes": size})
-        return
-    print(f"{render.printable(str(file))}: {render.size(size)}")
+    render.show(output, {"file": str(file), "bytes": size}, [f"{file}: {render.size(size)}"])
 
 
 @click.command()
@@ -264,9 +260,7 @@ def restore(app: App, file: Path, output: str) -> None:
     from imagestore.store.maintenance.restore import restore_backup
 
     kept_as = restore_backup(app.root, file)
-    if output == "json":
-        render.dump_json({"restored": str(file), "keptAs": None if kept_as is None else str(kept_as)})
-        return
-    print(f"{render.printable(str(file))} restored; run 'imagestore check' before anything uses the store")
+    lines = [f"{file} restored; run 'imagestore check' before anything uses the store"]
     if kept_as is not None:
-        print(f"the records that were there: {render.printable(str(kept_as))}")
+        lines.append(f"the records that were there: {kept_as}")
+    render.show(output, {"restored": str(file), "keptAs": None if kept_as is None else str(kept_as)}, lines)

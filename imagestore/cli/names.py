@@ -31,11 +31,8 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
         tagged = app.store.tag(
             name, reference, runtime_handler=runtime_handler, all_handlers=all_handlers, cancel=token
         )
-    if output == "json":
-        render.dump_json({"images": [describe.image(each, app.pins) for each in tagged]})
-        return
-    for each in tagged:
-        print(f"{each.reference} ({each.runtime_handler}): {each.id}")
+    shown = {"images": [describe.image(each, app.pins) for each in tagged]}
+    render.show(output, shown, (f"{each.reference} ({each.runtime_handler}): {each.id}" for each in tagged))
 
 
 @click.command()
@@ -54,11 +51,9 @@ def untag(app: App, references: tuple[str, ...], runtime_handler: str | None, al
             removed += app.store.untag(reference, runtime_handler=runtime_handler, all_handlers=all_handlers)
     finally:
         # Also what was done before a reference that doesn't exist.
-        if output != "json":
-            for each, owner in removed:
-                print(f"untagged {each} ({owner})")
-        elif removed:
-            render.dump_json({"removed": describe.keys(removed)})
+        if removed:
+            lines = (f"untagged {reference} ({owner})" for reference, owner in removed)
+            render.show(output, {"removed": describe.keys(removed)}, lines)
 
 
 _pinning = all_of(
@@ -98,12 +93,10 @@ def _change(app: App, names: tuple[str, ...], handler: str | None, output: str, 
             changed += change(name, runtime_handler=handler)
     finally:
         # Also what was done before a name that doesn't exist.
-        if output != "json":
-            for reference, owner in changed:
-                print(f"{'pinned' if is_pinned else 'unpinned'} {reference} ({owner})")
-        elif changed:
+        if changed:
             images = [{**each, "pinned": is_pinned or each["reference"] in app.pins} for each in describe.keys(changed)]
-            render.dump_json({"images": images})
+            verb = "pinned" if is_pinned else "unpinned"
+            render.show(output, {"images": images}, (f"{verb} {reference} ({owner})" for reference, owner in changed))
         if not is_pinned:
             for reference in {reference: None for reference, _ in changed if reference in app.pins}:
                 note(f"{reference}: the configuration pins it still")

@@ -136,11 +136,10 @@ def _pull(
         raise
     finally:
         # Also the images pulled before a failure; after the bars, which would overwrite these lines.
-        if output != "json":
-            for image in pulled:
-                print(image.id if output == "ids" else f"{image.reference} ({image.runtime_handler}): {image.id}")
-        elif pulled:
-            render.dump_json({"images": [describe.image(image, app.pins) for image in pulled]})
+        if pulled:
+            shown = {"images": [describe.image(image, app.pins) for image in pulled]}
+            whole = (f"{image.reference} ({image.runtime_handler}): {image.id}" for image in pulled)
+            render.show(output, shown, (str(image.id) for image in pulled) if output == "ids" else whole)
 
 
 def _kept(app: App, reference: str) -> Image | None:

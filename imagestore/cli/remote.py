@@ -93,15 +93,12 @@ def remove(
             gone += removed
     finally:
         # Also those removed before a failure.
-        if output == "json":
-            render.dump_json({"removed": describe.keys(gone), "bytesFreed": None})
-        else:
-            for reference, owner in gone:
-                print(render.printable(f"removed {reference} ({owner or '-'})"))
+        lines = (f"removed {reference} ({owner or '-'})" for reference, owner in gone)
+        render.show(output, {"removed": describe.keys(gone), "bytesFreed": None}, lines)
 
 
 def _remove(service: CriImageService, name: str, handler: str, *, is_everywhere: bool) -> list[tuple[str, str]]:
-    """The removed names, by listing before and after, since CRI's answer has none."""
+    """The removed names, from lists before and after, since CRI's answer has none."""
     if not name:
         raise InvalidInputError("an empty name means no image")
     refuse_unreadable(name)
@@ -153,11 +150,10 @@ def pull(
         raise
     finally:
         # Also those pulled before a failure.
-        if output != "json":
-            for reference, status in pulled:
-                print(render.printable(f"{reference} ({status.spec.runtime_handler or '-'}): {status.id}"))
-        elif pulled:
-            render.dump_json({"images": [image(status, reference) for reference, status in pulled]})
+        if pulled:
+            shown = {"images": [image(status, reference) for reference, status in pulled]}
+            lines = (f"{name} ({status.spec.runtime_handler or '-'}): {status.id}" for name, status in pulled)
+            render.show(output, shown, lines)
 
 
 def refuse_empty_handler(handler: str | None) -> None:
@@ -292,7 +288,7 @@ def _platform(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def layer_lines(value: object) -> list[str]:
-    """Layers in lines of a table; a server doesn't say where their files are."""
+    """Layers as lines of a table; CRI has no paths."""
     layers = map(_table, value) if isinstance(value, list) else ()
     sizes = ((each.get("digest"), each.get("size")) for each in layers)
     return [
@@ -303,7 +299,7 @@ def layer_lines(value: object) -> list[str]:
 
 
 def parsed(text: str) -> Any:
-    """A text of an info map. As crictl does it: what begins like an object is one, anything else is a text."""
+    """A text of an info map: as in crictl, a text that starts like an object is parsed."""
     if not text.startswith("{"):
         return text.strip('"')
     try:

@@ -59,6 +59,15 @@ def dump_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=True))
 
 
+def show(output: str, value: object, lines: Iterable[str]) -> None:
+    """Print a result: as JSON, or the lines for people."""
+    if output == "json":
+        dump_json(value)
+        return
+    for line in lines:
+        print(printable(line))
+
+
 def write_raw(raw: bytes) -> None:
     """Write bytes to standard output as they are."""
     sys.stdout.flush()

@@ -169,16 +169,13 @@ class _Removal:
         self.missing = [name for name in tried if set(self._known.get(name, ())).isdisjoint(removed)]
         found = {key for name in tried if name not in self.missing for key in self._known.get(name, ())}
         kept = sorted(found.difference(removed))
-        if output == "json":
-            shown = {"removed": describe.keys(removed), "kept": describe.keys(kept), "missing": self.missing}
-            render.dump_json({**shown, "bytesFreed": freed, "dryRun": is_planned})
-            return
-        for reference, owner in removed:
-            print(f"{'would remove' if is_planned else 'removed'} {reference} ({owner})")
-        for reference, owner in kept:
-            print(f"{'would keep' if is_planned else 'kept'} {reference} ({owner}), another name of the same image")
+        did, does = ("would remove", "would keep") if is_planned else ("removed", "kept")
+        lines = [f"{did} {reference} ({owner})" for reference, owner in removed]
+        lines += [f"{does} {reference} ({owner}), another name of the same image" for reference, owner in kept]
         if freed is not None:
-            print(f"freed {render.size(freed)}")
+            lines.append(f"freed {render.size(freed)}")
+        shown = {"removed": describe.keys(removed), "kept": describe.keys(kept), "missing": self.missing}
+        render.show(output, {**shown, "bytesFreed": freed, "dryRun": is_planned}, lines)
 
 
 def _missing(names: Sequence[str], handler: str | None) -> ImageNotFoundError:

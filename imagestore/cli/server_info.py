@@ -51,15 +51,12 @@ def fsinfo(app: App, output: str) -> None:
 def version(app: App, output: str) -> None:
     """Show this program's version and, with --endpoint, the server's."""
     shown = {"version": __version__, "runtimeName": None, "runtimeVersion": None, "runtimeApiVersion": None}
+    lines = [f"imagestore {__version__}"]
     if app.remote is not None:
         found = app.service.version()
         shown.update(runtimeName=found.name, runtimeVersion=found.version, runtimeApiVersion=found.api_version)
-    if output == "json":
-        render.dump_json(shown)
-        return
-    print(f"imagestore {__version__}")
-    if app.remote is not None:
-        print(render.printable(f"{shown['runtimeName']} {shown['runtimeVersion']} (CRI {shown['runtimeApiVersion']})"))
+        lines.append(f"{found.name} {found.version} (CRI {found.api_version})")
+    render.show(output, shown, lines)
 
 
 @click.command()

@@ -63,11 +63,9 @@ def format_(places: tuple[str, ...], output: str) -> None:
     from imagestore.testing.tapes.maintenance import canonicalise
 
     done = {path: canonicalise(path) for place in places for path in find_tapes(place)}
-    if output == "json":
-        render.dump_json({"tapes": [{"path": path, "changed": is_changed} for path, is_changed in done.items()]})
-        return
-    for path, is_changed in done.items():
-        print(f"{render.printable(path)}: {'formatted' if is_changed else 'as it was'}")
+    shown = {"tapes": [{"path": path, "changed": is_changed} for path, is_changed in done.items()]}
+    lines = (f"{path}: {'formatted' if is_changed else 'as it was'}" for path, is_changed in done.items())
+    render.show(output, shown, lines)
 
 
 @tape.command()
@@ -99,13 +97,6 @@ def show(path: str, output: str) -> None:
         render.table(("METHOD", "ADDRESS", "STATUS", "BODY"), lines)
     for rule in loaded.faults:
         print(render.printable("fault: " + ", ".join(f"{key} {value}" for key, value in rule.to_table().items())))
-
-
-def _say(output: str, value: dict[str, object], sentence: str) -> None:
-    if output == "json":
-        render.dump_json(value)
-    else:
-        print(render.printable(sentence))
 
 
 def _say_places(path: str, bodies: str) -> None:
@@ -152,15 +143,11 @@ def gc(folder: str, dry_run: bool, output: str) -> None:
     from imagestore.testing.tapes.maintenance import collect_bodies
 
     cleared = collect_bodies(folder, is_dry_run=dry_run)
-    if output == "json":
-        removed = [str(digest) for digest in cleared.removed]
-        render.dump_json(
-            {"dryRun": dry_run, "bodies": removed, "bytesFreed": cleared.bytes_freed, "keptBodies": cleared.kept}
-        )
-        return
-    for digest in cleared.removed:
-        print(f"{'would delete' if dry_run else 'deleted'} {digest}")
-    print(f"{render.size(cleared.bytes_freed)} in {len(cleared.removed)} bodies; {cleared.kept} bodies kept")
+    removed = [str(digest) for digest in cleared.removed]
+    shown = {"dryRun": dry_run, "bodies": removed, "bytesFreed": cleared.bytes_freed, "keptBodies": cleared.kept}
+    lines = [f"{'would delete' if dry_run else 'deleted'} {digest}" for digest in removed]
+    total = f"{render.size(cleared.bytes_freed)} in {len(removed)} bodies; {cleared.kept} bodies kept"
+    render.show(output, shown, [*lines, total])
 
 
 @tape.command("to-layout")
@@ -174,7 +161,7 @@ def to_layout(path: str, folder: str, output: str) -> None:
     from imagestore.testing.tapes.layout import tape_to_layout
 
     count = tape_to_layout(load_tape(path), BlobFolder.beside(tape_path(path)), folder)
-    _say(output, {"layout": folder, "entries": count}, f"{folder}: {counted(count, 'entry', 'entries')}")
+    render.show(output, {"layout": folder, "entries": count}, [f"{folder}: {counted(count, 'entry', 'entries')}"])
 
 
 @tape.command("from-layout")
@@ -193,7 +180,7 @@ def from_layout(folder: str, path: str, name: str, about: str, output: str) -> N
     made = layout_to_tape(folder, blobs, name=name, about=about)
     written = save_tape(path, made)
     bodies = blobs.root if made.contents() else ""
-    _say(output, {"tape": written, "bodies": bodies or None}, written)
+    render.show(output, {"tape": written, "bodies": bodies or None}, [written])
     _say_places(written, bodies)
 
 
@@ -210,7 +197,7 @@ def push(path: str, target: str, plain_http: bool, output: str) -> None:
         publishing.push_layout(path, target, is_plain_http=plain_http)
     else:
         publishing.push_tape(path, target, is_plain_http=plain_http)
-    _say(output, {"target": target}, f"pushed {target}")
+    render.show(output, {"target": target}, [f"pushed {target}"])
 
 
 @tape.command()
@@ -231,7 +218,7 @@ def fetch(target: str, path: str, plain_http: bool, layout: bool, output: str) -
     else:
         path = publishing.fetch_tape(target, path, is_plain_http=plain_http)
         bodies = BlobFolder.beside(path, within=os.getcwd()).root if load_tape(path).contents() else ""
-    _say(output, {"path": path, "bodies": bodies or None}, path)
+    render.show(output, {"path": path, "bodies": bodies or None}, [path])
     _say_places(path, bodies)
 
 

@@ -197,15 +197,11 @@ def _show(report: UnpackReport, output: str) -> None:
         note(f"left out: {each}")
     if report.left_out_count > len(report.left_out):
         note(f"left out: {report.left_out_count - len(report.left_out)} more")
-    if output == "json":
-        render.dump_json(
-            {
-                "path": report.path,
-                "entries": report.entries,
-                "bytes": report.size,
-                "leftOut": list(report.left_out),
-                "leftOutCount": report.left_out_count,
-            }
-        )
-        return
-    print(f"{render.printable(report.path)}: {report.entries} entries, {render.size(report.size)} of files")
+    shown = {
+        "path": report.path,
+        "entries": report.entries,
+        "bytes": report.size,
+        "leftOut": list(report.left_out),
+        "leftOutCount": report.left_out_count,
+    }
+    render.show(output, shown, [f"{report.path}: {report.entries} entries, {render.size(report.size)} of files"])

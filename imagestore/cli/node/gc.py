@@ -103,9 +103,16 @@ def gc(
     app.missing, app.is_freeing = "refuse", not dry_run
     with connected(app, choice, in_use) as found:
         found = replace(found, settings=_settings(found.settings, (high, low), (min_age, max_age)))
-        command = clean_up_command(app, choice, sandbox_image=sandbox_image)
-        work = _Work(dry_run, is_all, after_gate_change, force, command)
-        done = _round(found, sandbox_image, numbers, work)
+        done = _round(
+            found,
+            sandbox_image,
+            numbers,
+            clean_up_command(app, choice, sandbox_image=sandbox_image),
+            dry_run=dry_run,
+            is_all=is_all,
+            after_gate_change=after_gate_change,
+            force=force,
+        )
     if output == "json":
         render.dump_json(_json(found.name, done))
     else:
@@ -115,25 +122,6 @@ def gc(
         statuses.append(ExitStatus.FAILURE)
     statuses.append(write_metrics(metrics, numbers))
     return statuses[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """The work of a round.
-
-    Attributes:
-        dry_run: only plan.
-        is_all: remove all that is unused.
-        after_gate_change: only clean up after a change of the gate.
-        force: clean up although no change is recorded.
-        clean_up: the command to clean up.
-    """
-
-    dry_run: bool
-    is_all: bool
-    after_gate_change: bool
-    force: bool
-    clean_up: str
 
 
 @dataclass(slots=True)
@@ -159,23 +147,33 @@ class _Round:
     failures: list[ImageStoreError] = field(default_factory=list)
 
 
-def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, work: _Work) -> _Round:
+def _round(
+    found: Connected,
+    sandbox_image: str,
+    numbers: NodeMetrics | None,
+    command: str,
+    *,
+    dry_run: bool,
+    is_all: bool,
+    after_gate_change: bool,
+    force: bool,
+) -> _Round:
     state = CollectorState.load(found.folder, now=time.time_ns())
     marker, gates = GateMarker(found.folder), found.settings.gates
-    is_known, change = marker.is_recorded, marker.check(gates, dry_run=work.dry_run)
+    is_known, change = marker.is_recorded, marker.check(gates, dry_run=dry_run)
     heard: list[NodeEvent] = []
     # Pull records are pruned after a collection; a plan changes none.
-    records = None if work.dry_run else _records(found, numbers)
+    records = None if dry_run else _records(found, numbers)
     collector = _collector(found, state, sandbox_image, heard, numbers, records)
     done = _Round(collector, heard)
     try:
-        if work.after_gate_change and change is None and not work.force:
+        if after_gate_change and change is None and not force:
             done.unchanged = _UNCHANGED if is_known else _UNKNOWN
             collector.detect()
-        elif work.after_gate_change:
-            done.result, done.left = clean_up(collector, marker, gates, dry_run=work.dry_run)
+        elif after_gate_change:
+            done.result, done.left = clean_up(collector, marker, gates, dry_run=dry_run)
         else:
-            done.result = (collector.delete_unused if work.is_all else collector.collect)(dry_run=work.dry_run)
+            done.result = (collector.delete_unused if is_all else collector.collect)(dry_run=dry_run)
     except (ImageCollectionError, StoreError) as error:
         done.result = collector.last_report
         if done.result is None:
@@ -183,11 +181,14 @@ def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics | None, wo
         done.failures.append(error)
     finally:
         # Report what was done in any case, then a full or read-only disk.
-        if not work.dry_run:
-            done.failures += _remembered(state, found.folder, collector)
-    if change is not None and work.after_gate_change:
-        change = marker.check(gates, dry_run=work.dry_run)
-    done.steps = () if change is None else change.steps(work.clean_up)
+        if not dry_run:
+            try:
+                state.save(found.folder, collector.images())
+            except StoreError as error:
+                done.failures.append(error)
+    if change is not None and after_gate_change:
+        change = marker.check(gates, dry_run=dry_run)
+    done.steps = () if change is None else change.steps(command)
     return done
 
 
@@ -199,15 +200,6 @@ def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool, force: 
         raise click.UsageError("--force is for --after-gate-change")
     if sandbox_image:
         with_default_tag(sandbox_image)
-
-
-def _remembered(state: CollectorState, folder: Path, collector: ImageCollector) -> list[ImageStoreError]:
-    """Write the image uses; returns the failure, if any."""
-    try:
-        state.save(folder, collector.images())
-    except StoreError as error:
-        return [error]
-    return []
 
 
 def _collector(

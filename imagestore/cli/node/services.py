@@ -62,8 +62,8 @@ class ServiceChoice:
     feature_gates: str | None
     state: Path | None
 
-    def folder(self, app: App, socket_path: str = "") -> Path:
-        """The state folder of the service at a socket; of the store itself without one.
+    def folder(self, app: App, socket_path: str) -> Path:
+        """The state folder of the service at a socket; of the store itself for an empty path.
 
         Each service has its own, since a collection prunes the records of images it doesn't see.
         """
@@ -83,7 +83,7 @@ class Connected:
         name: for people.
         folder: of its state.
         settings: of the kubelet, with the gates of the options.
-        edged: settings of KubeEdge's file, if given.
+        sandbox_image: of KubeEdge's file; empty without it.
         default_handler: name under which the service lists the default handler's images; empty if unknown.
         is_store: whether it is the store itself, whose handlers are those of the configuration.
     """
@@ -92,14 +92,9 @@ class Connected:
     name: str
     folder: Path
     settings: KubeletImageSettings
-    edged: EdgedSettings | None
+    sandbox_image: str
     default_handler: str = ""
     is_store: bool = False
-
-    @property
-    def sandbox_image(self) -> str:
-        """KubeEdge's; empty without its file."""
-        return self.edged.sandbox_image if self.edged is not None else ""
 
 
 def clean_up_command(app: App, choice: ServiceChoice, *, sandbox_image: str = "") -> str:
@@ -202,10 +197,8 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[str] = ()) -> It
         ConfigError, UnsupportedRuntimeTypeError: a file is invalid, or the gRPC libraries are missing.
         ImageStoreError: the store can't be opened.
     """
-    edged = None
-    if choice.edged is not None:
-        edged = load(choice.edged)
-        warn(str(choice.edged), edged.warnings)
+    edged = None if choice.edged is None else load(choice.edged)
+    warn(str(choice.edged), () if edged is None else edged.warnings)
     settings = settings_of(choice.kubelet_config, choice.feature_gates, edged=edged, edged_file=choice.edged)
     found = _open(app, choice, edged, settings, in_use)
     with contextlib.closing(found.service):
@@ -238,13 +231,14 @@ def _open(
     containers = [used for text in in_use for used in _used(app.store, text)]
     store = EmbeddedImageService(app.store, containers=lambda: containers)
     default = app.config.default_handler
-    return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged, default, is_store=True)
+    return Connected(store, f"store in {app.root}", choice.folder(app, ""), settings, "", default, is_store=True)
 
 
 def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings) -> Connected:
     from imagestore.node.docker.handler_table import HandlerTable
     from imagestore.node.docker.service import DockerImageService
 
+    sandbox_image = edged.sandbox_image if edged is not None else ""
     path = choice.docker or (edged.docker_endpoint if edged is not None else DOCKER_SOCKET)
     socket_path = path_of(path)
     folder = choice.folder(app, socket_path)
@@ -257,12 +251,12 @@ def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settin
             if name != app.config.default_handler
         },
         default_handler=app.config.default_handler,
-        sandbox_image=edged.sandbox_image if edged is not None else "",
+        sandbox_image=sandbox_image,
         table=HandlerTable(folder / "docker-handlers.json"),
         timeout_seconds=settings.runtime_request_timeout.seconds,
         stall_limit=edged.stall_limit if edged is not None else STALL_LIMIT,
     )
-    return Connected(engine, f"Docker Engine at {path}", folder, settings, edged, app.config.default_handler)
+    return Connected(engine, f"Docker Engine at {path}", folder, settings, sandbox_image, app.config.default_handler)
 
 
 def _endpoint(
@@ -279,7 +273,8 @@ def _endpoint(
         seconds = settings.runtime_request_timeout.seconds
         remote = CriImageService(runtime, image_endpoint=images, timeout_seconds=seconds, cancel=app.ending)
         address = images or runtime
-    return Connected(remote, f"CRI at {address}", choice.folder(app, Endpoint.parse(address).path), settings, edged)
+    folder = choice.folder(app, Endpoint.parse(address).path)
+    return Connected(remote, f"CRI at {address}", folder, settings, edged.sandbox_image if edged is not None else "")
 
 
 def _used(store: ImageStore, text: str) -> list[ContainerImage]:
