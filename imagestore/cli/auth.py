@@ -106,15 +106,11 @@ def explain(reference: str, auth_file: str, output: str) -> None:
         rows = [(step.outcome.value, step.location, step.member, step.reason) for step in explanation.steps]
         render.table(("OUTCOME", "PLACE", "MEMBER", "REASON"), rows)
         if explanation.failure is None:
-            print(f"\n{parsed.familiar}: {_used(explanation)}")
+            place = explanation.provenance
+            used = f"credentials from {place}" if place else "anonymous access; no place has credentials"
+            print(f"\n{parsed.familiar}: {render.printable(used)}")
     if explanation.failure is not None:
         raise explanation.failure
-
-
-def _used(explanation: Explanation) -> str:
-    if not explanation.provenance:
-        return "anonymous access; no place has credentials"
-    return render.printable(f"credentials from {explanation.provenance}")
 
 
 def _document(reference: str, explanation: Explanation) -> dict[str, object]:

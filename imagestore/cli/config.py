@@ -52,7 +52,13 @@ def check(app: App, file: Path | None, host_text: str | None, strict: bool, outp
     the file, or a folder of a registry's host, is refused; 0 when there are only warnings. Files that were checked and
     places that couldn't be looked at are named.
     """
-    report = _report(app, file, _host(host_text))
+    import imagestore.config as configuration
+
+    host, path = _host(host_text), file or app.config_path
+    if path is None:
+        report = configuration.check_config(configuration.default(host))
+    else:
+        report = configuration.check(path, host=host)
     passed_over = [] if file or app.given_config else list(_passed_over(app.config_path))
     if output == "json":
         render.dump_json({**_as_json(report), "passedOver": passed_over})
@@ -108,15 +114,6 @@ def _host(text: str | None) -> Platform:
     import imagestore.platforms as platforms
 
     return platforms.host.detect() if text is None else platforms.parse(text)
-
-
-def _report(app: App, file: Path | None, host: Platform) -> Report:
-    import imagestore.config as configuration
-
-    path = file or app.config_path
-    if path is None:
-        return configuration.check_config(configuration.default(host))
-    return configuration.check(path, host=host)
 
 
 def _passed_over(used: Path | None) -> Iterator[str]:

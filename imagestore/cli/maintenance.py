@@ -56,7 +56,12 @@ def check(app: App, rate: float | None, resume: bool, rebuild: bool, force: bool
     if force and not rebuild:
         raise click.UsageError("--force goes with --rebuild")
     app.missing = "refuse"
-    rebuilt = _rebuild(app, is_forced=force) if rebuild else None
+    rebuilt = None
+    if rebuild:
+        app.refuse_shared("check --rebuild", "restore the database from its backup")
+        from imagestore.store.maintenance import rebuild as rebuilding
+
+        rebuilt = rebuilding.rebuild(app.root, is_forced=force)
     if rebuilt is not None and output != "json":
         # Before hashing, which may take hours, and be interrupted.
         _print_rebuild(rebuilt)
@@ -131,13 +136,6 @@ def _lines() -> Callable[[CheckProgress], None]:
         print(line, file=sys.stderr, flush=True)
 
     return _print_progress
-
-
-def _rebuild(app: App, *, is_forced: bool) -> RebuildReport:
-    app.refuse_shared("check --rebuild", "restore the database from its backup")
-    from imagestore.store.maintenance.rebuild import rebuild
-
-    return rebuild(app.root, is_forced=is_forced)
 
 
 def _print_rebuild(report: RebuildReport) -> None:

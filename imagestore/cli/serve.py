@@ -83,12 +83,6 @@ def group(text: str) -> int:
         raise click.BadParameter(f"socket group {text!r}: there is no such group") from None
 
 
-def _mirror(text: str) -> tuple[str, int]:
-    with needed("mirror", what="serve --mirror"):
-        from imagestore.mirror.listener import parse_address
-    return parse_address(text)
-
-
 @click.command()
 @click.option(
     "--listen",
@@ -195,6 +189,11 @@ def serve(
     from imagestore.server.sockets import SocketRights
     from imagestore.server.tracing import Tracing, named_exporter
 
+    mirror = None
+    if mirror_address is not None:
+        with needed("mirror", what="serve --mirror"):
+            from imagestore.mirror.listener import parse_address
+        mirror = parse_address(mirror_address)
     settings = ServerSettings(
         listen=paths,
         proxies=proxies,
@@ -205,7 +204,7 @@ def serve(
         gc_seconds=gc_interval,
         metrics=metrics,
         tracing=Tracing(named_exporter()) if tracing else None,
-        mirror=_mirror(mirror_address) if mirror_address is not None else None,
+        mirror=mirror,
     )
 
     def _open_store(config: Config | None) -> ImageStore:

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 @pass_app
 def fsinfo(app: App, output: str) -> None:
     """Show what images use of their file system, unfinished downloads included."""
-    found = app.service.filesystems() if app.remote is not None else _local(app)
+    if app.remote is not None:
+        found = app.service.filesystems()
+    else:
+        from imagestore.store.maintenance.usage import content_use
+
+        app.missing = "refuse"
+        use = content_use(app.store.content)
+        usage = FilesystemUsage(app.store.content.name, time.time_ns(), use.size, use.inodes)
+        found = ImageFilesystems((usage,))
     if output == "json":
         render.dump_json(
             {
@@ -81,15 +89,6 @@ def info(app: App, output: str) -> None:
     ]
     handlers = [("runtime handler", name or "(default)") for name in status.handlers]
     render.table(("WHAT", "STATE"), [*rows, *handlers])
-
-
-def _local(app: App) -> ImageFilesystems:
-    from imagestore.store.maintenance.usage import content_use
-
-    app.missing = "refuse"
-    use = content_use(app.store.content)
-    usage = FilesystemUsage(app.store.content.name, time.time_ns(), use.size, use.inodes)
-    return ImageFilesystems((usage,))
 
 
 def _filesystems(systems: Sequence[FilesystemUsage]) -> list[dict[str, Any]]:

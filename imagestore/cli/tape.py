@@ -84,7 +84,12 @@ def show(path: str, output: str) -> None:
     if loaded.plain_names:
         print(render.printable(f"declared harmless: {', '.join(loaded.plain_names)}"))
     rows = [
-        (f"{one.host}/{one.path}", ", ".join(sorted(one.tags)), str(len(one.manifests)), _total(one.blobs))
+        (
+            f"{one.host}/{one.path}",
+            ", ".join(sorted(one.tags)),
+            str(len(one.manifests)),
+            f"{len(one.blobs)} ({render.size(sum(blob.size for blob in one.blobs))})",
+        )
         for one in loaded.repositories
     ]
     if rows:
@@ -100,18 +105,13 @@ def show(path: str, output: str) -> None:
 
 
 def _say_places(path: str, bodies: str) -> None:
-    """Say on standard error where bodies were written, if any, and where a link led the tape to."""
+    """Write to standard error where the bodies are, if any, and where a link led the tape to."""
     from imagestore.testing.tapes.places import real_place, shown_place
 
     if real_place(path):
         say(render.printable(f"{path} is in {real_place(path)}"))
     if bodies:
         say(render.printable(f"bodies in {shown_place(bodies)}"))
-
-
-def _total(contents: tuple[object, ...]) -> str:
-    sizes = [int(getattr(one, "size", 0)) for one in contents]
-    return f"{len(sizes)} ({render.size(sum(sizes))})"
 
 
 def _summary(loaded: Tape) -> dict[str, object]:

@@ -78,10 +78,10 @@ def table(
         element("th", each, scope="col", class_="n" if number in aligned else False)
         for number, each in enumerate(headings)
     ]
-    lines = [
-        element("tr", element("th", first, scope="row"), *(_cell(each, n in aligned) for n, each in enumerate(rest, 1)))
-        for first, *rest in rows
-    ]
+    lines = []
+    for first, *rest in rows:
+        cells = (element("td", each, class_="n" if n in aligned else False) for n, each in enumerate(rest, 1))
+        lines.append(element("tr", element("th", first, scope="row"), *cells))
     return framed(caption, element("thead", element("tr", *heads)), element("tbody", *lines))
 
 
@@ -89,10 +89,6 @@ def framed(caption: str, *parts: str, **attributes: str | int | bool) -> Markup:
     """A table in a box that scrolls in a narrow window, with the keyboard too."""
     whole = element("table", element("caption", caption), *parts, **attributes)
     return element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
-
-
-def _cell(text: str, is_number: bool) -> Markup:
-    return element("td", text, class_="n" if is_number else False)
 
 
 def _quoted(value: str) -> str:
@@ -119,7 +115,15 @@ class Section:
 def page(title: str, intro: str, sections: Sequence[Section]) -> str:
     """A whole document; the intro stands below the title."""
     links = [element("li", element("a", each.title, href=f"#{each.id}")) for each in sections if not each.is_for_print]
-    parts = [element("section", _heading(each), each.body, id=each.id) for each in sections]
+    parts = [
+        element(
+            "section",
+            element("h2", each.title, class_="printed" if each.is_for_print else False),
+            each.body,
+            id=each.id,
+        )
+        for each in sections
+    ]
     body = element(
         "body",
         element("a", "Skip to the content", href="#main", class_="skip"),
@@ -128,10 +132,6 @@ def page(title: str, intro: str, sections: Sequence[Section]) -> str:
         element("main", *parts, id="main", tabindex=-1),
     )
     return joined([Markup("<!DOCTYPE html>\n"), element("html", _head(title), body, lang="en"), Markup("\n")])
-
-
-def _heading(section: Section) -> Markup:
-    return element("h2", section.title, class_="printed" if section.is_for_print else False)
 
 
 def write_page(path: Path, text: str, output: str) -> None:

@@ -131,7 +131,10 @@ def ensure(
     file = None
     if manifest is not None:
         file = manifests(read_pod_documents(manifest), read_runtime_classes(runtime_classes))
-    extra = _annotations(annotations)
+    pairs = [each.partition("=") for each in annotations]
+    if not all(equals for _, equals, _ in pairs):
+        raise click.BadParameter("expected KEY=VALUE", param_hint="--annotation")
+    extra = {key: value for key, _, value in pairs}
     with connected(app, choice) as found:
         if file is not None:
             wanted = wanted_images(app, found, file, handler)
@@ -223,13 +226,6 @@ def _pod(text: str, uid: str) -> Pod:
     if not slash or not namespace or not name:
         raise click.BadParameter(f"{text!r}: expected NAMESPACE/NAME", param_hint="--pod")
     return Pod(uid, namespace, name)
-
-
-def _annotations(given: Sequence[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    if not all(equals for _, equals, _ in pairs):
-        raise click.BadParameter("expected KEY=VALUE", param_hint="--annotation")
-    return {key: value for key, _, value in pairs}
 
 
 def _secret(path: Path, namespace: str) -> PullSecret:

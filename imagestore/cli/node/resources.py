@@ -23,8 +23,6 @@ from imagestore.cli.node.manifests import (
 from imagestore.cli.options import all_of, host_option, output_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from imagestore.node.pod_resources import ContainerPlan, PodPlan, Target
     from imagestore.resources.node import KubeletSettings, Node
 
@@ -306,12 +304,9 @@ def _print(planned: PodPlan, *, explain: bool) -> None:
     if planned.cgroup is not None:
         written = [f"{name} {value}" for name, value in planned.cgroup.to_json().items() if value not in ({}, None)]
         print(f"pod control group: {', '.join(written)}")
-    headings = ["CONTAINER", "FIELD", "VALUE", *(["FORMULA", "FROM"] if explain else [])]
-    render.table(headings, _rows(planned, explain=explain))
-
-
-def _rows(planned: PodPlan, *, explain: bool) -> Iterator[list[str]]:
-    for each in planned.containers:
-        for line in each.lines:
-            more = [line.formula or "-", line.source] if explain else []
-            yield [each.name or "-", line.field, line.value, *more]
+    rows = [
+        (each.name or "-", line.field, line.value, *((line.formula or "-", line.source) if explain else ()))
+        for each in planned.containers
+        for line in each.lines
+    ]
+    render.table(("CONTAINER", "FIELD", "VALUE", *(("FORMULA", "FROM") if explain else ())), rows)
