@@ -34,7 +34,7 @@ _auth_file_option = click.option(
 @_auth_file_option
 @pass_app
 def login(app: App, host: str, username: str | None, password_stdin: bool, no_check: bool, auth_file: str) -> None:
-    """Check credentials at a registry and keep them.
+    """Check credentials at a registry and store them.
 
     HOST is docker.io by default; its hosts.toml says how it is reached, as in a pull. The password is never an
     argument, where every user of the machine could read it. With a credential helper configured for the host, the
@@ -60,7 +60,7 @@ def login(app: App, host: str, username: str | None, password_stdin: bool, no_ch
 @click.argument("host", default="docker.io")
 @_auth_file_option
 def logout(host: str, auth_file: str) -> None:
-    """Forget the credentials that login keeps for a registry.
+    """Remove the credentials that login stored for a registry.
 
     HOST is docker.io by default. Entries for namespaces below the host stay.
     """
@@ -82,7 +82,7 @@ def logout(host: str, auth_file: str) -> None:
 
 @click.group()
 def auth() -> None:
-    """Show how registries are authenticated to."""
+    """Show which credentials registries get."""
 
 
 @auth.command()

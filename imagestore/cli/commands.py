@@ -11,91 +11,75 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Command name to module, attribute and the one line that --help shows.
+#: Command name to module (below imagestore.cli), attribute and the one line that --help shows.
 Table: TypeAlias = "Mapping[str, tuple[str, str, str]]"
 
 #: The commands under the headings of --help.
 SECTIONS: Final[Mapping[str, Table]] = {
     "Images": {
-        "pull": ("imagestore.cli.pull", "pull", "Fetch an image for a runtime handler or a platform."),
-        "images": ("imagestore.cli.images", "images", "List images, one line for each (image, runtime handler)."),
-        "inspecti": ("imagestore.cli.images", "inspecti", "Show one image: manifest, config, platform, layers."),
-        "rmi": ("imagestore.cli.rmi", "rmi", "Remove images; 'gc' then frees their bytes."),
-        "tag": ("imagestore.cli.names", "tag", "Give an image a further reference."),
-        "untag": ("imagestore.cli.names", "untag", "Take a reference away from an image that has others."),
-        "copy": ("imagestore.cli.copy", "copy", "Copy an image between registries, the store and archives."),
-        "push": ("imagestore.cli.copy", "push", "Copy an image of the store into a registry."),
-        "export": ("imagestore.cli.export_import", "export", "Write images into an archive."),
-        "import": ("imagestore.cli.export_import", "import_", "Bring images in from an archive."),
-        "unpack": ("imagestore.cli.unpack", "unpack", "Unpack an image's root filesystem into a folder."),
-        "bundle": ("imagestore.cli.unpack", "bundle", "Make a bundle that runc and other OCI runtimes start."),
-        "manifest": ("imagestore.cli.documents", "manifest", "Print an image's manifest or index, byte for byte."),
-        "image-config": ("imagestore.cli.documents", "image_config", "Print an image's config, byte for byte."),
-        "digest": ("imagestore.cli.documents", "digest", "Print the digest that a reference leads to."),
-        "history": ("imagestore.cli.documents", "history", "Show the steps that an image was built in."),
-        "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
+        "pull": ("pull", "pull", "Fetch an image for a runtime handler or a platform."),
+        "images": ("images", "images", "List images, one line for each (image, runtime handler)."),
+        "inspecti": ("images", "inspecti", "Show one image: manifest, config, platform, layers."),
+        "rmi": ("rmi", "rmi", "Remove images; 'gc' then frees their bytes."),
+        "tag": ("names", "tag", "Add a reference to an image."),
+        "untag": ("names", "untag", "Remove a reference from an image that has others."),
+        "copy": ("copy", "copy", "Copy an image between registries, the store and archives."),
+        "push": ("copy", "push", "Copy an image of the store into a registry."),
+        "export": ("export_import", "export", "Write images into an archive."),
+        "import": ("export_import", "import_", "Import images from an archive."),
+        "unpack": ("unpack", "unpack", "Unpack an image's root filesystem into a folder."),
+        "bundle": ("unpack", "bundle", "Make a bundle that runc and other OCI runtimes start."),
+        "manifest": ("documents", "manifest", "Print an image's manifest or index, byte for byte."),
+        "image-config": ("documents", "image_config", "Print an image's config, byte for byte."),
+        "digest": ("documents", "digest", "Print the digest that a reference leads to."),
+        "history": ("documents", "history", "Show the steps in which an image was built."),
+        "match": ("match", "match", "Show which manifest each runtime handler would get, and why."),
     },
     "Registries": {
-        "login": ("imagestore.cli.auth", "login", "Check credentials at a registry and keep them."),
-        "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
-        "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
-        "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
-        "catalog": ("imagestore.cli.listing", "catalog", "List the repositories of a registry."),
-        "tags": ("imagestore.cli.listing", "tags", "List the tags of a repository in its registry."),
-        "referrers": (
-            "imagestore.cli.listing",
-            "referrers",
-            "List an image's signatures, attestations and the like.",
-        ),
+        "login": ("auth", "login", "Check credentials at a registry and store them."),
+        "logout": ("auth", "logout", "Remove the stored credentials of a registry."),
+        "auth": ("auth", "auth", "Show which credentials registries get."),
+        "hosts": ("hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
+        "catalog": ("listing", "catalog", "List the repositories of a registry."),
+        "tags": ("listing", "tags", "List the tags of a repository in its registry."),
+        "referrers": ("listing", "referrers", "List an image's signatures, attestations and the like."),
     },
     "Store": {
-        "df": ("imagestore.cli.report", "df", "Show how much space each image takes, alone and shared."),
-        "report": (
-            "imagestore.cli.report",
-            "report",
-            "Report on handlers, matrices, images, disk; as a page of HTML too.",
-        ),
-        "why": ("imagestore.cli.content", "why", "Show what keeps a blob, or an image, from being collected."),
-        "cat": ("imagestore.cli.content", "cat", "Write a blob of the store to standard output."),
-        "gc": ("imagestore.cli.gc", "gc", "Free the content that no image and no lease needs; evict by rules."),
-        "pin": ("imagestore.cli.names", "pin", "Spare images from eviction."),
-        "unpin": ("imagestore.cli.names", "unpin", "Let pinned images be evicted again."),
-        "leases": ("imagestore.cli.leases", "leases", "List, make, renew and delete leases."),
-        "check": (
-            "imagestore.cli.maintenance",
-            "check",
-            "Verify every blob, edge and record; rebuild a damaged database.",
-        ),
-        "repair": ("imagestore.cli.maintenance", "repair", "Verify, then fetch what is damaged or missing again."),
-        "backup": ("imagestore.cli.maintenance", "backup", "Copy the records to a file while others go on."),
-        "restore": ("imagestore.cli.maintenance", "restore", "Put a backup's records in the place of the store's."),
+        "df": ("report", "df", "Show how much space each image takes, alone and shared."),
+        "report": ("report", "report", "Report on handlers, matrices, images, disk; as a page of HTML too."),
+        "why": ("content", "why", "Show what keeps a blob, or an image, from being collected."),
+        "cat": ("content", "cat", "Write a blob of the store to standard output."),
+        "gc": ("gc", "gc", "Free the content that no image and no lease needs; evict by rules."),
+        "pin": ("names", "pin", "Protect images from eviction."),
+        "unpin": ("names", "unpin", "Let pinned images be evicted again."),
+        "leases": ("leases", "leases", "List, make, renew and delete leases."),
+        "check": ("maintenance", "check", "Verify every blob, edge and record; rebuild a damaged database."),
+        "repair": ("maintenance", "repair", "Verify, then fetch damaged or missing content again."),
+        "backup": ("maintenance", "backup", "Copy the records to a file while the store is in use."),
+        "restore": ("maintenance", "restore", "Replace the store's records with a backup's."),
     },
     "Nodes and servers": {
-        "serve": ("imagestore.cli.serve", "serve", "Serve the store to node software over unix sockets."),
-        "mirror": ("imagestore.cli.hosts", "mirror", "Write the hosts.toml that points nodes at a mirror."),
-        "node": ("imagestore.cli.commands", "node", "The node side: what a kubelet does with images and resources."),
-        "fsinfo": ("imagestore.cli.server_info", "fsinfo", "Show what images use of their file system."),
-        "info": ("imagestore.cli.server_info", "info", "Show whether a CRI server is ready, and its handlers."),
-        "version": ("imagestore.cli.server_info", "version", "Show versions, a CRI server's too."),
+        "serve": ("serve", "serve", "Serve the store to node software over unix sockets."),
+        "mirror": ("hosts", "mirror", "Write the hosts.toml that points nodes at a mirror."),
+        "node": ("commands", "node", "The node side: what a kubelet does with images and resources."),
+        "fsinfo": ("server_info", "fsinfo", "Show what images use of their file system."),
+        "info": ("server_info", "info", "Show whether a CRI server is ready, and its handlers."),
+        "version": ("server_info", "version", "Show versions, a CRI server's too."),
     },
     "Configuration and tests": {
-        "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
-        "completion": ("imagestore.cli.completion", "completion", "Print what makes a shell complete commands."),
-        "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
-        "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
+        "config": ("config", "config", "Check or print a configuration, or write a new one."),
+        "completion": ("completion", "completion", "Print the completion script of a shell."),
+        "tape": ("tape", "tape", "Check, show and serve recorded registries."),
+        "record": ("record", "record", "Run a command and record the registries' answers."),
     },
 }
 
 #: Those of ``imagestore node``.
 NODE_COMMANDS: Final[Table] = {
-    "ensure": ("imagestore.cli.node.ensure", "ensure", "Make sure that an image is there and a pod may use it."),
-    "gc": ("imagestore.cli.node.gc", "gc", "Collect images by age and space, by (image, runtime handler)."),
-    "edged-config": ("imagestore.cli.node.settings", "edged_config", "Show what a KubeEdge configuration means."),
-    "resources": (
-        "imagestore.cli.node.resources",
-        "resources",
-        "Show what requests and limits become, number by number.",
-    ),
+    "ensure": ("node.ensure", "ensure", "Make sure that an image is there and a pod may use it."),
+    "gc": ("node.gc", "gc", "Collect images by age and space, by (image, runtime handler)."),
+    "edged-config": ("node.settings", "edged_config", "Show what a KubeEdge configuration means."),
+    "resources": ("node.resources", "resources", "Show what requests and limits become, number by number."),
 }
 
 
@@ -117,7 +101,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return super().get_command(ctx, cmd_name)
         module, attribute, _ = entry
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"imagestore.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 

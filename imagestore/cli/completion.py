@@ -22,7 +22,7 @@ _BASH: Final = "COMP_WORDBREAKS=${COMP_WORDBREAKS//:}\n"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete commands, options, runtime handlers and images.
+    """Print the script that lets SHELL complete commands, options, runtime handlers and images.
 
     \b
     bash: imagestore completion bash > ~/.local/share/bash-completion/completions/imagestore

@@ -35,7 +35,7 @@ _host_option = click.option(
 
 @click.group()
 def config() -> None:
-    """Check, print or start a configuration."""
+    """Check or print a configuration, or write a new one."""
 
 
 @config.command()

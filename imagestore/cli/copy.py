@@ -35,7 +35,7 @@ _copying = all_of(
     click.option("--platform", metavar="P", default="", help="This platform's manifest, instead of a handler's."),
     click.option("--all-platforms", is_flag=True, help="Every manifest that the source has, with their index."),
     click.option("--referrers", is_flag=True, help="Also what refers to the image: signatures, bills of materials."),
-    click.option("--dry-run", "-n", is_flag=True, help="Only say what would be sent."),
+    click.option("--dry-run", "-n", is_flag=True, help="Only show what would be sent."),
     duration_option("--deadline", help="Give up after this time, for example 90s."),
     click.option("--quiet", "-q", is_flag=True, help="Print the digest alone, and no progress."),
     progress_option(),

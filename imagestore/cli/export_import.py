@@ -106,7 +106,7 @@ def export(
 @click.argument("file")
 @_shared_options
 @click.option(
-    "--all-platforms", is_flag=True, help="Keep every manifest of the archive besides those that handlers chose."
+    "--all-platforms", is_flag=True, help="Keep every manifest of the archive, not only those that handlers chose."
 )
 @click.option("--image", "images", metavar="NAME", multiple=True, help="Only this image of the archive; repeatable.")
 @click.option("--name", metavar="REF", default="", help="Record the archive's one image under this reference.")
@@ -125,7 +125,7 @@ def import_(
     name: str,
     replace: bool,
 ) -> None:
-    """Bring images in from FILE ('-': standard input): an OCI layout (tar or folder) or what 'docker save' wrote.
+    """Import images from FILE ('-': standard input): an OCI layout (tar or folder) or what 'docker save' wrote.
 
     The archive, and the layers in it, may be compressed with gzip, bzip2, xz or zstd.
 

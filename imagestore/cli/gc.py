@@ -21,12 +21,14 @@ _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", 
 
 
 @click.command()
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be removed and freed.")
-@click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Spare the newest N of each repository.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only show what would be removed and freed.")
+@click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Keep the newest N of each repository.")
 @duration_option("--unused-for", help="Remove images that weren't pulled or used for so long, for example 7d.")
-@click.option("--high", type=click.FloatRange(0, 100), metavar="PERCENT", help="Remove when the disk is fuller.")
 @click.option(
-    "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Then go on down to this [default: high]."
+    "--high", type=click.FloatRange(0, 100), metavar="PERCENT", help="Remove images if disk usage is above this."
+)
+@click.option(
+    "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Stop at this disk usage [default: high]."
 )
 @click.option(
     "--strays", is_flag=True, help="Also delete what a shared store's bucket has and its database doesn't name."

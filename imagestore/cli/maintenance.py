@@ -34,7 +34,7 @@ _rate_option: Final = click.option(
 
 @click.command()
 @_rate_option
-@click.option("--resume", is_flag=True, help="Go on where an interrupted check stopped.")
+@click.option("--resume", is_flag=True, help="Continue where an interrupted check stopped.")
 @click.option("--rebuild", is_flag=True, help="Restore the records of a damaged database first.")
 @click.option("--force", is_flag=True, help="With --rebuild: also without content, or if the database looks whole.")
 @output_option
@@ -249,7 +249,7 @@ def backup(app: App, file: Path, output: str) -> None:
 @output_option
 @pass_app
 def restore(app: App, file: Path, output: str) -> None:
-    """Put the records of a backup FILE in the place of the store's, which are kept under another name.
+    """Replace the store's records with those of a backup FILE; the old ones are kept under another name.
 
     Stop what uses the store before. The content stays: 'imagestore check' then says what of the backup's images is
     missing, 'imagestore repair' fetches it, and 'imagestore gc' frees what no image of the backup needs.

@@ -20,7 +20,7 @@ from imagestore.store import record_lookup
 @output_option
 @pass_app
 def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_handlers: bool, output: str) -> None:
-    """Give the image NAME a further REFERENCE, under the same runtime handlers.
+    """Add REFERENCE to the image NAME, under the same runtime handlers.
 
     NAME is understood as 'rmi' understands it. Nothing is fetched or copied, and an image that had REFERENCE before
     loses it. A pin isn't passed on.
@@ -42,7 +42,7 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
 @output_option
 @pass_app
 def untag(app: App, references: tuple[str, ...], runtime_handler: str | None, all_handlers: bool, output: str) -> None:
-    """Take references away from images that have others too; 'rmi' removes an image with all its references."""
+    """Remove references from images that have others too; 'rmi' removes an image with all its references."""
     refuse_together(runtime_handler=runtime_handler, all_handlers=all_handlers)
     app.is_freeing = True
     removed: list[tuple[str, str]] = []
@@ -67,7 +67,7 @@ _pinning = all_of(
 @click.command()
 @_pinning
 def pin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: str) -> None:
-    """Spare images from eviction by rules ('gc --keep-last' and the like); 'rmi' still removes them.
+    """Protect images from eviction by rules ('gc --keep-last' and the like); 'rmi' still removes them.
 
     NAMES are understood as 'rmi' understands them.
     """

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--all-handlers", is_flag=True, help="Pull for every configured runtime handler.")
 @click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
 @duration_option("--deadline", help="Give up after this time, for example 90s; what came can be resumed.")
-@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be fetched, and what is here already.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be fetched, and what is here already.")
 @click.option("--quiet", "-q", is_flag=True, help="Print image ids alone, and no progress.")
 @progress_option()
 @limit_rate_option

@@ -34,7 +34,7 @@ Key: TypeAlias = tuple[str, str]
 @click.option("--all-handlers", is_flag=True, help="Every handler's records.")
 @click.option("--all-names", is_flag=True, help="All names of the image, as by its id.")
 @click.option("--ignore-missing", is_flag=True, help="An image that isn't there is no error.")
-@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be removed.")
 @click.option("--force", "-f", is_flag=True, help="Remove pinned images too.")
 @click.option("--gc", "collect", is_flag=True, help="Free the bytes that only these images needed at once.")
 @output_option

@@ -94,13 +94,13 @@ def group(text: str) -> int:
     "--proxy-content",
     multiple=True,
     metavar="[NAME=]unix:///PATH",
-    help="Be a containerd's content store at this socket (its proxy_plugins); each containerd needs a NAME of its own.",
+    help="Serve a containerd's content store at this socket (its proxy_plugins); each containerd needs its own NAME.",
 )
 @click.option(
     "--mirror",
     "mirror_address",
     metavar="ADDRESS:PORT",
-    help="Be a registry mirror there, for the upstreams that the configuration names; :5000 is all addresses.",
+    help="Serve a registry mirror at this address, for the upstreams of the configuration; :5000 is all addresses.",
 )
 @click.option("--root", type=StoreRoot(), help="As the global option.")
 @click.option("--config", "config_path", type=GivenPath(path_type=Path), help="As the global option.")
@@ -114,7 +114,7 @@ def group(text: str) -> int:
     default=16,
     show_default=True,
     metavar="N",
-    help="Pulls at work at one time; more wait in line.",
+    help="Pulls that run at one time; others wait.",
 )
 @click.option(
     "--max-connections",
@@ -124,14 +124,16 @@ def group(text: str) -> int:
     metavar="N",
     help="Connections at one time, for each socket.",
 )
-@duration_option("--drain-timeout", default="30s", show_default=True, help="How long calls may go on after SIGTERM.")
+@duration_option(
+    "--drain-timeout", default="30s", show_default=True, help="How long running calls may continue after SIGTERM."
+)
 @duration_option(
     "--gc-interval",
     default="1h",
     show_default=True,
-    help="Collect garbage at least so often; after removals sooner. 0 leaves it to 'imagestore gc'.",
+    help="Longest time between collections; after removals it is shorter. 0 leaves collection to 'imagestore gc'.",
 )
-@click.option("--metrics-listen", metavar="127.0.0.1:PORT", help="Publish numbers for Prometheus at a loopback port.")
+@click.option("--metrics-listen", metavar="127.0.0.1:PORT", help="Publish metrics for Prometheus at a loopback port.")
 @click.option("--tracing", is_flag=True, help="Export a span for each call (OTEL_TRACES_EXPORTER names the exporter).")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(

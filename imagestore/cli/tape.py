@@ -136,7 +136,7 @@ def _summary(loaded: Tape) -> dict[str, object]:
 
 @tape.command()
 @click.argument("folder", type=click.Path(path_type=str, exists=True, file_okay=False))
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only show what would be deleted.")
 @output_option
 def gc(folder: str, dry_run: bool, output: str) -> None:
     """Delete bodies that no tape needs; FOLDER holds tapes."""

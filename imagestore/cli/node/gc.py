@@ -56,7 +56,7 @@ _UNKNOWN: Final = (
 @click.option("-n", "--dry-run", is_flag=True, help="Only show the plan.")
 @click.option("--high", type=_PERCENT, metavar="PERCENT", help="Free space from this usage on [default: 85].")
 @click.option("--low", type=_PERCENT, metavar="PERCENT", help="Down to this usage [default: 80].")
-@duration_option("--min-age", help="Spare images seen for a shorter time [default: 2m].")
+@duration_option("--min-age", help="Keep images that were seen for a shorter time [default: 2m].")
 @duration_option(
     "--max-age",
     help="Remove images unused for longer, for example 7d, whatever the usage; with those that were never seen in use.",
