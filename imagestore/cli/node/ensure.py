@@ -10,7 +10,7 @@ import click
 
 from imagestore.cli import completion, render
 from imagestore.cli.app import App, pass_app
-from imagestore.cli.exit_codes import ExitStatus, exit_status, note, say
+from imagestore.cli.exit_codes import ExitStatus, exit_status, note, say, warn
 from imagestore.cli.node.manifests import (
     manifests,
     read_pod_documents,
@@ -45,6 +45,7 @@ from imagestore.util import files
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from imagestore.cli.node.manifests import Manifest
     from imagestore.cli.node.services import Connected, ServiceChoice
     from imagestore.node.kubelet_messages import EnsureResult, NodeEvent
     from imagestore.node.metrics import NodeMetrics
@@ -128,16 +129,18 @@ def ensure(
         raise click.UsageError("give either an IMAGE or --filename")
     if manifest is not None and (pod or pod_uid or runtime_class):
         raise click.UsageError("--pod, --pod-uid and --runtime-class are for an IMAGE; the file says them")
-    file = None
+    pods: list[Manifest] = []
+    passed_over: list[str] = []
     if manifest is not None:
-        file = manifests(read_pod_documents(manifest), read_runtime_classes(runtime_classes))
+        pods, passed_over = manifests(read_pod_documents(manifest), read_runtime_classes(runtime_classes))
     pairs = [each.partition("=") for each in annotations]
     if not all(equals for _, equals, _ in pairs):
         raise click.BadParameter("expected KEY=VALUE", param_hint="--annotation")
     extra = {key: value for key, _, value in pairs}
     with connected(app, choice) as found:
-        if file is not None:
-            wanted = wanted_images(app, found, file, handler)
+        if pods:
+            warn("", passed_over)
+            wanted = wanted_images(app, found, pods, handler)
         else:
             given = _pod(pod or "default/imagestore", pod_uid)
             own = _handler(found, handler, runtime_class, runtime_classes)
@@ -163,7 +166,7 @@ def ensure(
                     _report(result)
                 status = status or _status(result)
     if output == "json":
-        render.dump_json(items[0] if file is None else {"items": items, "warnings": list(file.warnings)})
+        render.dump_json({"items": items, "warnings": passed_over} if pods else items[0])
     written = write_metrics(metrics, numbers)
     return status or written
 

@@ -37,19 +37,6 @@ class Manifest:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Manifests:
-    """What a file holds.
-
-    Attributes:
-        pods: at least one.
-        warnings: objects that were passed over.
-    """
-
-    pods: tuple[Manifest, ...]
-    warnings: tuple[str, ...] = ()
-
-
 #: ``--runtime-classes FILE``; arrives as ``runtime_classes``.
 runtime_classes_option = click.option(
     "--runtime-classes",
@@ -111,8 +98,8 @@ def read_pod_documents(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClass]) -> Manifests:
-    """The pods of a file's documents, after admission of their RuntimeClass.
+def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClass]) -> tuple[list[Manifest], list[str]]:
+    """The pods of a file's documents (at least one), after admission of their RuntimeClass; and what was passed over.
 
     Args:
         documents: of the file; RuntimeClass objects among them count too.
@@ -141,8 +128,8 @@ def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClas
             hint="give a pod, or an object with a pod template, such as a Deployment",
         )
     known = [*classes, *map(parse_runtime_class, own)]
-    found = tuple(_manifest(dict(each), known, is_named=len(taken) > 1) for each in taken)
-    return Manifests(found, tuple(f"{name_of(each)}: has no pod, passed over" for each in others))
+    found = [_manifest(dict(each), known, is_named=len(taken) > 1) for each in taken]
+    return found, [f"{name_of(each)}: has no pod, passed over" for each in others]
 
 
 @contextlib.contextmanager

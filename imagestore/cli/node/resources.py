@@ -123,17 +123,19 @@ def resources(
     from imagestore.resources.oci_spec import CpuConflict
 
     amounts = {name: given.pop(name.replace("-", "_")) for name in _AMOUNTS}
-    found = manifests(_described(document, amounts, given.pop("huge_pages")), read_runtime_classes(runtime_classes))
+    pods, passed_over = manifests(
+        _described(document, amounts, given.pop("huge_pages")), read_runtime_classes(runtime_classes)
+    )
     if host is not None:
         import imagestore.platforms as platforms
 
         app.host = platforms.parse(host)
     node, settings = _node(**given), _settings(**given)
     choices = numbers.Choices(WeightFormula(weight), CpuConflict(conflict))
-    warn("", found.warnings)
+    warn("", passed_over)
     items = []
-    for number, each in enumerate(found.pods):
-        name = (each.name or f"object {number + 1}") if len(found.pods) > 1 else ""
+    for number, each in enumerate(pods):
+        name = (each.name or f"object {number + 1}") if len(pods) > 1 else ""
         with naming_object(name):
             target = _target(app, handler, system, isolation, each)
             warnings = _doubts(each, target, is_named=bool(handler))
@@ -146,9 +148,9 @@ def resources(
         elif name:
             items[-1] = {"object": name, **items[-1]}
     if output == "json" and len(items) > 1:
-        render.dump_json({"items": items, "warnings": list(found.warnings)})
+        render.dump_json({"items": items, "warnings": passed_over})
     elif output == "json":
-        render.dump_json({**items[0], "warnings": [*found.warnings, *items[0]["warnings"]]})
+        render.dump_json({**items[0], "warnings": [*passed_over, *items[0]["warnings"]]})
 
 
 def _described(

@@ -18,10 +18,10 @@ from imagestore.resources.remarks import remarks
 from imagestore.resources.workloads import pod_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from imagestore.cli.app import App
-    from imagestore.cli.node.manifests import Manifest, Manifests
+    from imagestore.cli.node.manifests import Manifest
     from imagestore.cli.node.services import Connected
     from imagestore.resources.document_members import Document
 
@@ -60,13 +60,13 @@ class WantedImage:
             print(f"{'' if is_first else chr(10)}{printable(heading)}")
 
 
-def wanted_images(app: App, found: Connected, file: Manifests, handler: str) -> list[WantedImage]:
+def wanted_images(app: App, found: Connected, pods: Iterable[Manifest], handler: str) -> list[WantedImage]:
     """The images of a file's pods, in its order. Warnings go to standard error.
 
     Args:
         app: the configuration, with the system that each handler of the store runs.
         found: the image service.
-        file: the pods.
+        pods: of a file.
         handler: for all pods, instead of that of their RuntimeClass; empty for none.
 
     Raises:
@@ -74,9 +74,8 @@ def wanted_images(app: App, found: Connected, file: Manifests, handler: str) -> 
         UnknownRuntimeHandlerError: the store's configuration has no such handler.
         UsageError: the gate is on, and a pod names an unknown RuntimeClass.
     """
-    warn("", file.warnings)
     wanted: list[WantedImage] = []
-    for each in file.pods:
+    for each in pods:
         own = handler or _handler(each, found)
         refused = refusal(each.pod, target_of(app.config, own, host=app.host)) if found.is_store else ""
         warn(each.name, remarks(each.document, each.pod, is_about_numbers=False))
