@@ -1,4 +1,4 @@
-"""What shells complete: it is true, quick to find, and never in the way of whoever types."""
+"""What shells complete: it is correct, fast, and silent on errors."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_one_pull_serves_every_configured_handler(line: Line) -> None:
     assert "exclude each other" in line.error
 
 
-def test_a_platform_that_replaces_another_ones_image_is_told(line: Line) -> None:
+def test_a_pull_that_replaces_another_platforms_image_notes_it(line: Line) -> None:
     line("pull", line.python, "--platform", "windows(10.0.17763)/amd64")
     assert "replaces" not in line.error
     line("pull", line.python, "--platform", "windows(10.0.20348)/amd64")
@@ -99,7 +99,7 @@ def _pinning(reference: str) -> str:
     return f'\n[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{reference}"\n'
 
 
-def test_an_option_of_the_whole_line_after_the_command_is_told_its_place(
+def test_an_error_for_a_global_option_after_the_command_says_where_it_goes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["node", "gc", "--root", "/x"]) == 2
@@ -108,7 +108,7 @@ def test_an_option_of_the_whole_line_after_the_command_is_told_its_place(
     assert "goes before" not in capsys.readouterr().err
 
 
-def test_a_file_as_output_format_is_told_how_to_write_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_for_a_file_as_output_format_explains_redirection(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["images", "-o", "images.txt"]) == 2
     assert "redirect the output: > FILE" in capsys.readouterr().err
 

@@ -96,7 +96,7 @@ def test_content_is_written_as_it_is_by_its_digest_or_the_beginning_of_it(pulled
         ("../../etc/passwd", 2, "expected a digest"),
     ],
 )
-def test_content_that_is_not_there_and_words_that_are_no_digest_are_told(
+def test_missing_content_and_words_that_are_no_digest_have_their_errors(
     pulled: Line, digest: str, status: int, text: str
 ) -> None:
     pulled("cat", digest, status=status)

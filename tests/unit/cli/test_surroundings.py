@@ -53,7 +53,7 @@ def test_the_exit_status_tells_what_standard_error_cannot(
         here(*words.split(), status=status)
 
 
-def test_an_archive_on_standard_output_is_whole_whatever_becomes_of_the_words_about_it(
+def test_an_archive_on_standard_output_is_whole_whatever_happens_to_standard_error(
     here: Commands, tmp_path: Path
 ) -> None:
     with RegistryServer({"registry.example/app:1": build_image("linux/amd64")}) as server:
@@ -193,9 +193,7 @@ def test_a_source_that_has_nothing_is_named(here: Commands, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("folder", ["content", "io.containerd.content.v1.content"])
-def test_a_root_that_is_given_for_its_content_is_told_where_that_is(
-    here: Commands, tmp_path: Path, folder: str
-) -> None:
+def test_a_root_given_as_a_source_names_its_content_folder(here: Commands, tmp_path: Path, folder: str) -> None:
     (tmp_path / "root" / folder / "blobs").mkdir(parents=True)
     here("--source", f"{tmp_path}/root", "gc")
     told = f"has no folder blobs, so nothing comes from there; {tmp_path}/root/{folder} has one\n"
@@ -305,9 +303,7 @@ def test_places_that_can_not_be_read_are_named_by_who_needs_them(
         ("xyzzy", ""),
     ],
 )
-def test_names_near_to_a_command_that_is_none_are_told(
-    capsys: pytest.CaptureFixture[str], words: str, near: str
-) -> None:
+def test_an_unknown_command_suggests_similar_ones(capsys: pytest.CaptureFixture[str], words: str, near: str) -> None:
     assert main(words.split()) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("Error: No such command")

@@ -170,7 +170,7 @@ def test_what_a_server_lacks_says_so() -> None:
         client.containers()
 
 
-def test_nobody_there_is_told_with_a_mend(tmp_path: Path) -> None:
+def test_an_absent_server_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with (
         CriImageService(str(tmp_path / "none.sock")) as client,
         pytest.raises(ServiceUnavailableError, match=r"none\.sock: Version: not available") as caught,
@@ -258,7 +258,7 @@ def test_a_slow_server_runs_into_the_limit_of_quick_calls() -> None:
         go.set()
 
 
-def test_a_limit_that_nobody_lives_to_see_is_no_reason_to_give_up_at_once() -> None:
+def test_a_limit_beyond_grpcs_range_does_not_end_calls_at_once() -> None:
     answer = cri.VersionResponse(version="1", runtime_name="n", runtime_version="2", runtime_api_version="v1")
     with (
         serving(Version=lambda *_: answer) as (client, _),

@@ -85,7 +85,7 @@ def test_an_interrupt_ends_a_command_that_asks_wherever_it_comes(
 
 @pytest.mark.parametrize("words", ["images", "images -q", "inspecti", "rmi"])
 @pytest.mark.parametrize("name", ["UPPER", "user:hunter2@h.example/a", "a@sha256:abc", "x "])
-def test_a_name_that_can_mean_no_image_is_asked_of_nobody(line: Commands, words: str, name: str) -> None:
+def test_a_name_that_can_mean_no_image_is_sent_to_no_server(line: Commands, words: str, name: str) -> None:
     line(*words.split(), name, status=2)
     assert "hunter2" not in line.error
 
@@ -193,7 +193,7 @@ def test_a_name_given_twice_counts_once(line: Commands) -> None:
     assert line("rmi", PYTHON, PYTHON) == f"removed {PYTHON} ({PROCESS})\n"
 
 
-def test_what_was_done_before_a_failure_is_told(line: Commands) -> None:
+def test_what_was_done_before_a_failure_is_printed(line: Commands) -> None:
     pulled = line("pull", PYTHON, "registry.example/none:1", "-o", "json", status=ExitStatus.NOT_FOUND)
     assert [each["reference"] for each in json.loads(pulled)["images"]] == [PYTHON]
     assert line("rmi", PYTHON, "", status=ExitStatus.USAGE) == f"removed {PYTHON} ({PROCESS})\n"
@@ -332,7 +332,7 @@ class WillingService(BlindService):
         return ImageSpec(found[0] if found else spec.image)
 
 
-def test_what_only_the_server_understands_is_told_by_the_server(
+def test_names_that_only_the_server_understands_are_resolved_by_it(
     server: CriServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with WillingService(server.endpoint) as service:
@@ -350,7 +350,7 @@ def test_what_only_the_server_understands_is_told_by_the_server(
         assert service.list() == []
 
 
-def test_a_local_store_is_never_left_without_being_told_to(
+def test_only_the_option_endpoint_leaves_the_local_store(
     line: Commands, server: CriServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONTAINER_RUNTIME_ENDPOINT", server.endpoint)
@@ -380,7 +380,7 @@ def test_options_that_contradict_each_other_are_refused(line: Commands, options:
     assert message in line.error
 
 
-def test_nobody_at_the_endpoint_is_its_own_status(line: Commands, tmp_path: Path) -> None:
+def test_an_absent_server_has_its_own_status(line: Commands, tmp_path: Path) -> None:
     line.options = ["--endpoint", str(tmp_path / "none.sock")]
     line("images", status=ExitStatus.UNAVAILABLE)
     assert "is the server running" in line.error
