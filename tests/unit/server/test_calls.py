@@ -18,8 +18,7 @@ import grpc
 import pytest
 
 from imagestore.errors import StoreBusyError
-from imagestore.server.calls import Call, CallWatch, ServicerContext
-from imagestore.server.interceptors import CallInterceptor
+from imagestore.server.calls import Call, CallInterceptor, CallWatch, ServicerContext
 from tests.support.collector import without_collector
 from tests.support.patience import until_in_loop
 
@@ -223,7 +222,7 @@ def test_request_is_named_in_the_answer_and_in_the_log(folder: Path, caplog: pyt
     assert SECRET not in str([vars(each) for each in caplog.records])
 
 
-def test_reads_are_logged_only_when_somebody_looks_for_them(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reads_are_logged_at_debug_only(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "imagestore.server")
 
     async def scene(bench: Bench) -> None:
@@ -234,7 +233,7 @@ def test_reads_are_logged_only_when_somebody_looks_for_them(folder: Path, caplog
     assert [each.levelno for each in caplog.records if each.message == "call"] == [logging.DEBUG]
 
 
-def test_a_bug_tells_the_caller_nothing_but_where_to_look(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_reports_only_the_request_id_to_the_caller(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scene(bench: Bench) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await bench.ask("Bug", metadata=(("x-request-id", "r-1"),))
@@ -290,7 +289,7 @@ def test_of_a_stream_of_requests_nothing_is_left_to_the_garbage_collector(folder
         play(folder, scene)
 
 
-def test_deadline_and_cancellation_are_told_apart(folder: Path) -> None:
+def test_deadline_and_cancellation_have_different_codes(folder: Path) -> None:
     async def scene(bench: Bench) -> None:
         # On a busy machine the server may hear of a call when its time is nearly over, or not at all.
         for _ in range(100):
@@ -326,7 +325,7 @@ def test_stream_whose_reader_leaves_is_closed_at_once(folder: Path) -> None:
 
 @pytest.mark.parametrize("size", [b"1000000", b"10000"])
 @pytest.mark.parametrize("how", ["cancel", "deadline", "close"])
-def test_who_leaves_an_answer_that_waits_is_no_bug(
+def test_a_caller_that_leaves_a_waiting_answer_is_no_bug(
     folder: Path, caplog: pytest.LogCaptureFixture, size: bytes, how: str
 ) -> None:
     async def scene(bench: Bench) -> None:
@@ -444,7 +443,7 @@ def test_log_lines_are_one_line_whatever_came_in(folder: Path, capsys: pytest.Ca
         ("/t.T/Check", False),
     ],
 )
-def test_while_the_server_stops_only_who_asks_once_for_its_health_is_let_in(method: str, is_let_in: bool) -> None:
+def test_a_stopping_server_admits_single_health_checks_only(method: str, is_let_in: bool) -> None:
     """Who watches would come again and again, and hold it until the time for calls is over."""
     aborted: list[grpc.StatusCode] = []
 
