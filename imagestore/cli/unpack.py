@@ -184,7 +184,7 @@ def _this_node() -> Node:
 
 def _container(document: dict[str, Any], name: str) -> dict[str, Any]:
     """The object of a pod's container; empty where only resources are given."""
-    from imagestore.resources.workloads import pod_in
+    from imagestore.resources.documents import pod_in
 
     template, _ = pod_in(document)
     spec: Any = template.get("spec", template)

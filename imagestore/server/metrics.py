@@ -220,7 +220,7 @@ class StoreNumbers:
         if state is None or state != self._state:
             images: Counter[str] = Counter()
             held: Counter[str] = Counter()
-            for record in store.metadata.find_images():
+            for record in store.metadata.images.find():
                 images[record.handler] += 1
                 held[record.handler] += record.content_size
             self._images, self._bytes, self._state = images, held, state

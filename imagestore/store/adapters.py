@@ -107,7 +107,7 @@ def open_adapters(
         if metadata is None:
             own = embedded.open_metadata(folder, clock=clock, is_making=is_making, is_freeing=is_freeing)
             stack.callback(own.close)
-            metadata, ballast = own, own.ballast
+            metadata, ballast = own, own.database.ballast
         blobs = content or embedded.open_content(folder, sources=place.sources, ballast=ballast)
         return Adapters(str(folder), folder, metadata, blobs, closing=stack.pop_all())
 
@@ -137,11 +137,11 @@ def _open_shared(
         stack.callback(records.close)
         folder = machine_folder(url)
         blobs = (
-            SharedContentStore(settings, folder, records.objects, owner=records.id)
+            SharedContentStore(settings, folder, records.objects, owner=records.database.id)
             if isinstance(settings, BucketSettings)
             else settings
         )
-        name = f"{records.name} (scope {records.scope})"
+        name = f"{records.database.name} (scope {records.database.scope})"
         return Adapters(name, folder, records, blobs, is_shared=True, closing=stack.pop_all())
 
 

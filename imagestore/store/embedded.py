@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
-from imagestore.metadata.location import refuse_missing
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.location import refuse_missing
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.util.root_folder import refuse_untrusted
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import imagestore.config as configuration
 import imagestore.platforms as platforms
 from imagestore.content.disk import translated
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
-from imagestore.metadata.failures import closed
+from imagestore.metadata.sqlite.failures import closed
 from imagestore.oci.reference import Reference
 from imagestore.store import record_lookup
 from imagestore.store.adapters import StorePlace, open_adapters
@@ -181,7 +181,7 @@ class ImageStore(Archives, Upkeep):
             heard = observer or self.observer
             work = self._work(Reference.parse(reference), runtime_handler, platform, heard, token, credentials)
             record = work.run()
-            self.metadata.touch_image(record.reference, record.handler)
+            self.metadata.images.touch(record.reference, record.handler)
         return Image(record, self.content)
 
     def plan(
@@ -277,7 +277,7 @@ class ImageStore(Archives, Upkeep):
             raise InvalidInputError(f"a page of {limit} images: expected at least 1")
         handler = self._known(runtime_handler)
         if name is None:
-            records = self.metadata.find_images(handler=handler, after=after, limit=limit)
+            records = self.metadata.images.find(handler=handler, after=after, limit=limit)
         else:
             found = record_lookup.by_name(self.metadata, name) or record_lookup.by_id(self.metadata, name)
             fitting = (record for record in found if handler is None or record.handler == handler)
@@ -309,7 +309,7 @@ class ImageStore(Archives, Upkeep):
         """
         records = self._doomed(name, runtime_handler, all_handlers=all_handlers, only_name=only_name)
         with self.metadata.exclusive():
-            removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
+            removed = self.metadata.images.remove((record.reference, record.handler) for record in records)
             keys = tuple((record.reference, record.handler) for record in removed)
             record_lookup.drop_hidden(self.metadata, keys, self.config.default_handler)
         return keys
@@ -524,6 +524,6 @@ class ImageStore(Archives, Upkeep):
         if handler is None:
             return None
         name = handler or self.config.default_handler
-        if name not in self.config.handlers and not self.metadata.find_images(handler=name, limit=1):
+        if name not in self.config.handlers and not self.metadata.images.find(handler=name, limit=1):
             raise UnknownRuntimeHandlerError(name, list(self.config.handlers))
         return name

@@ -17,7 +17,7 @@ from imagestore.errors import (
     InvalidReferenceError,
     StoreCorruptError,
 )
-from imagestore.metadata.namespace_api import image_name
+from imagestore.metadata.records import image_name
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
 
@@ -75,9 +75,9 @@ def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:
         reference = Reference.parse(text)
     except InvalidReferenceError:
         return []
-    found = metadata.find_images(reference=str(reference))
+    found = metadata.images.find(reference=str(reference))
     if not found and reference.digest is not None:
-        holders = metadata.find_by_root(reference.digest)
+        holders = metadata.images.find_by_root(reference.digest)
         found = [record for record in holders if Reference.parse(record.reference).name == reference.name]
     return found
 
@@ -93,7 +93,7 @@ def by_id(metadata: MetadataStore, text: str) -> list[ImageRecord]:
     found = _ID.fullmatch(text)
     if found is None:
         return []
-    records = metadata.find_images(image_id_prefix=f"{found.group(1) or 'sha256'}:{found.group(2)}")
+    records = metadata.images.find(image_id_prefix=f"{found.group(1) or 'sha256'}:{found.group(2)}")
     ids = sorted({str(record.image_id) for record in records})
     if len(ids) > 1:
         raise InvalidInputError(
@@ -104,7 +104,7 @@ def by_id(metadata: MetadataStore, text: str) -> list[ImageRecord]:
 
 def _by_root(metadata: MetadataStore, text: str) -> list[ImageRecord]:
     try:
-        return metadata.find_by_root(Digest.parse(text))
+        return metadata.images.find_by_root(Digest.parse(text))
     except InvalidDigestError:
         return []
 
@@ -220,7 +220,7 @@ def with_namesakes(metadata: MetadataStore, records: Iterable[ImageRecord]) -> l
     found = [
         record
         for image_id, owner in sorted(images)
-        for record in metadata.find_images(image_id_prefix=image_id, handler=owner)
+        for record in metadata.images.find(image_id_prefix=image_id, handler=owner)
     ]
     here = {(record.reference, record.handler) for record in found}
     for key in given.keys() - here:
@@ -230,7 +230,7 @@ def with_namesakes(metadata: MetadataStore, records: Iterable[ImageRecord]) -> l
 
 def _check_found(metadata: MetadataStore, key: tuple[str, str], image_id: Digest) -> None:
     """Check that a record missing from the index of image ids was removed or changed in the meantime."""
-    record = metadata.get_image(*key)
+    record = metadata.images.get(*key)
     if record is not None and record.image_id == image_id:
         raise StoreCorruptError(
             f"the database's index of image ids lacks {record.reference} ({record.handler})",
@@ -298,7 +298,7 @@ def doomed_keys(
     named: dict[str, set[tuple[str, str]]] = {}
 
     def _look_up(references: Iterable[str]) -> None:
-        for reference, handler, image_id in metadata.find_ids(set(references)):
+        for reference, handler, image_id in metadata.images.find_ids(set(references)):
             named.setdefault(reference, set()).add((image_id, handler))
 
     references = {text: text for text in texts if "@" not in text}
@@ -314,7 +314,9 @@ def doomed_keys(
     if rule.only_name:
         return {text: tuple((references[text], owner) for _, owner in images) for text, images in meant.items()}
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for reference, handler, image_id in metadata.find_keys({image for images in meant.values() for image in images}):
+    for reference, handler, image_id in metadata.images.find_keys(
+        {image for images in meant.values() for image in images}
+    ):
         keys.setdefault((image_id, handler), []).append((reference, handler))
     for text, images in meant.items():
         for image_id, handler in images:
@@ -368,4 +370,6 @@ def drop_hidden(metadata: MetadataStore, keys: Iterable[tuple[str, str]], defaul
     Returns:
         Digests of the content that these images held, in text form.
     """
-    return metadata.drop_home_images([image_name(reference, handler, default_handler) for reference, handler in keys])
+    return metadata.named_images.drop_home(
+        [image_name(reference, handler, default_handler) for reference, handler in keys]
+    )

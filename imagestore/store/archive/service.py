@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from imagestore.registry.events import Observer
     from imagestore.store.archive.exporting import ExportOptions, ExportReport
     from imagestore.store.archive.importing import ImportOptions, ImportReport, ImportWork
-    from imagestore.store.copy.locations import ImageLocation
-    from imagestore.store.copy.options import CopyOptions, CopyReport
+    from imagestore.store.copy.options import CopyOptions, CopyReport, ImageLocation
     from imagestore.store.pull.pull_work import PullWork
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
@@ -234,8 +233,7 @@ class Archives(abc.ABC):
         """
         with translated("load what copies from it", self.content.name):
             from imagestore.store.copy.copying import CopyWork
-            from imagestore.store.copy.locations import ImageLocation, LocationKind
-            from imagestore.store.copy.options import CopyOptions
+            from imagestore.store.copy.options import CopyOptions, ImageLocation, LocationKind
 
         origin, target = ImageLocation.parse(source), ImageLocation.parse(destination)
         chosen, heard = options or CopyOptions(), observer or self.observer
@@ -265,8 +263,7 @@ class Archives(abc.ABC):
         """A pull or an import under another name."""
         with translated("load what copies from it", self.content.name):
             from imagestore.store.copy import into_store
-            from imagestore.store.copy.locations import LocationKind
-            from imagestore.store.copy.options import CopyReport
+            from imagestore.store.copy.options import CopyReport, LocationKind
             from imagestore.store.maintenance.tags import further_reference
 
         into_store.refuse(origin, options)

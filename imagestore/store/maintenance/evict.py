@@ -59,7 +59,7 @@ class EvictionWork:
         chosen = eviction.choose(self._with_spared(used.images), disk, rules, now=self.clock())
         if dry_run:
             return _planned(used.images, chosen)
-        self.metadata.refuse_damaged_indexes()
+        self.metadata.graph.refuse_damaged_indexes()
         evicted: list[Eviction] = []
         roots: set[str] = set()
         for start in range(0, len(chosen), _AT_ONCE):
@@ -67,7 +67,7 @@ class EvictionWork:
             with self.metadata.exclusive():
                 going = self._still_going(chosen[start : start + _AT_ONCE])
                 keys = [(each.record.reference, each.record.handler) for each in going]
-                self.metadata.remove_images(keys)
+                self.metadata.images.remove(keys)
                 roots.update(record_lookup.drop_hidden(self.metadata, keys, self.config.default_handler))
             evicted += going
         roots.update(str(digest) for each in evicted for digest in each.record.held)
@@ -82,7 +82,7 @@ class EvictionWork:
         CRI's clients see what the configuration pins (the pause image) as pinned. A lease keeps the images that it
         names.
         """
-        pinned, leased = record_lookup.pinned_by(self.config), self.metadata.leased_records()
+        pinned, leased = record_lookup.pinned_by(self.config), self.metadata.leases.leased_records()
         return [
             replace(each, record=replace(each.record, is_pinned=True))
             if each.record.reference in pinned or _name(each.record) in leased
@@ -92,11 +92,11 @@ class EvictionWork:
 
     def _still_going(self, chosen: Sequence[Eviction]) -> list[Eviction]:
         """What was pinned, pulled, used or leased since the choice stays."""
-        leased = self.metadata.leased_records()
+        leased = self.metadata.leases.leased_records()
         return [
             each
             for each in chosen
-            if self.metadata.get_image(each.record.reference, each.record.handler) == each.record
+            if self.metadata.images.get(each.record.reference, each.record.handler) == each.record
             and _name(each.record) not in leased
         ]
 

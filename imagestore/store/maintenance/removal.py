@@ -100,13 +100,13 @@ class Remover:
 
     def _remove_all(self, names: Collection[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]] | None:
         """As remove(), if the names are plain references and mean every record; else nothing is done, and None."""
-        known = self.metadata.everything(min(_MOST_TOGETHER, len(names) * _RECORDS_FOR_A_NAME))
+        known = self.metadata.images.everything(min(_MOST_TOGETHER, len(names) * _RECORDS_FOR_A_NAME))
         removed = None if known is None else record_lookup.all_meant(known.ids, names, self.rule)
         if known is None or removed is None:
             return None
         if known.ids:
             self.metadata.give_way()
-            if not self.metadata.drop_everything(known):
+            if not self.metadata.images.drop_everything(known):
                 return None
         return removed, set(known.roots)
 
@@ -120,13 +120,13 @@ class Remover:
             for name in names:
                 keys = plain.get(name)
                 if keys is None or not gone.isdisjoint(keys):
-                    roots.update(self.metadata.drop_images(going))
+                    roots.update(self.metadata.images.drop(going))
                     going = []
                     keys = tuple((record.reference, record.handler) for record in self.doomed(name))
                 self.removed[name] = keys
                 going += keys
                 gone.update(keys)
-            roots.update(self.metadata.drop_images(going))
+            roots.update(self.metadata.images.drop(going))
         except (InvalidInputError, UnknownRuntimeHandlerError):
             # What the records before it hid belongs to no client any more.
             record_lookup.drop_hidden(self.metadata, gone, self.rule.default_handler)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from imagestore.content.disk import make_directories, translated
 from imagestore.content.locks import FileLock
 from imagestore.errors import InvalidInputError, StoreBusyError
-from imagestore.metadata.backup import refuse_unrestorable
+from imagestore.metadata.sqlite.backup import refuse_unrestorable
 from imagestore.store.maintenance.rebuild import put_aside
 from imagestore.util import files
 from imagestore.util.failpoint import reach

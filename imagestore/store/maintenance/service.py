@@ -179,7 +179,7 @@ class Upkeep(abc.ABC):
             reference: canonical, as in Image.reference.
             runtime_handler: whose image; empty means the default handler.
         """
-        self.metadata.touch_image(reference, runtime_handler or self.config.default_handler)
+        self.metadata.images.touch(reference, runtime_handler or self.config.default_handler)
 
     @contextlib.contextmanager
     def hold(self, digests: Iterable[Digest], *, purpose: str = "embedder") -> Iterator[HeldLease]:
@@ -294,7 +294,7 @@ class Upkeep(abc.ABC):
             from imagestore.store.maintenance import removal
 
         handler = self._known(runtime_handler)
-        self.metadata.refuse_damaged_indexes()
+        self.metadata.graph.refuse_damaged_indexes()
         remover = removal.Remover(
             self.metadata,
             record_lookup.RemovalRule(
@@ -407,7 +407,7 @@ class Upkeep(abc.ABC):
 
     def _pinned(self, name: str, handler: str | None, *, is_pinned: bool) -> tuple[tuple[str, str], ...]:
         records = record_lookup.doomed(self.metadata, name, self._known(handler), self.config.default_handler)
-        changed = self.metadata.pin_images(((each.reference, each.handler) for each in records), is_pinned=is_pinned)
+        changed = self.metadata.images.pin(((each.reference, each.handler) for each in records), is_pinned=is_pinned)
         if not changed:
             raise _missing(name, handler)
         return tuple((record.reference, record.handler) for record in changed)

@@ -48,12 +48,12 @@ def tag(metadata: MetadataStore, records: Sequence[ImageRecord], further: Refere
     stored = []
     with metadata.exclusive():
         for owner, record in sorted({each.handler: each for each in reversed(records)}.items()):
-            now = metadata.get_image(record.reference, owner)
+            now = metadata.images.get(record.reference, owner)
             # Where it is still there, all that it needs is too.
             if now is None or now.target != record.target:
                 raise StoreBusyError(f"image {record.reference!r} was changed or removed since then", hint="try again")
             new = replace(now, reference=str(further), is_pinned=False, created_at=0.0)
-            stored.append(now if now.reference == new.reference else metadata.put_image(new, {}))
+            stored.append(now if now.reference == new.reference else metadata.images.put(new, {}))
     return stored
 
 
@@ -73,12 +73,12 @@ def untag(metadata: MetadataStore, records: Iterable[ImageRecord], default_handl
     """
     with metadata.exclusive():
         for each in records:
-            if len(metadata.find_images(image_id_prefix=str(each.image_id), handler=each.handler)) < 2:
+            if len(metadata.images.find(image_id_prefix=str(each.image_id), handler=each.handler)) < 2:
                 raise InvalidInputError(
                     f"image {each.reference!r} has no other reference under runtime handler {each.handler!r}",
                     hint="to remove the image: imagestore rmi",
                 )
-        removed = metadata.remove_images([(each.reference, each.handler) for each in records])
+        removed = metadata.images.remove([(each.reference, each.handler) for each in records])
         keys = tuple((each.reference, each.handler) for each in removed)
         record_lookup.drop_hidden(metadata, keys, default_handler)
     return keys

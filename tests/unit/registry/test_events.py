@@ -23,7 +23,7 @@ from imagestore import (
     Waiting,
 )
 from imagestore.cli import progress
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.testing import FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench

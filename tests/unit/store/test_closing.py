@@ -56,7 +56,7 @@ def test_a_pull_ends_with_its_store_and_leaves_nothing(tmp_path: Path, slow: Reg
     thread.join()
     assert len(slow.ledger.entries) == asked
     with imagestore.open(tmp_path / "store") as again:
-        assert list(again.metadata.leases()) == []
+        assert list(again.metadata.leases.find()) == []
 
 
 def test_who_closes_from_within_his_own_work_is_not_waited_for(tmp_path: Path, slow: RegistryServer) -> None:
