@@ -98,10 +98,14 @@ class _Channel:
             with token.on_cancel(_cancel_call):
                 return future.result()
         except (grpc.RpcError, grpc.FutureCancelledError) as error:
-            # The caller's reason takes precedence over the server's status.
-            token.check()
-            status = error if isinstance(error, grpc.RpcError) else future
-            raise error_of(status, endpoint=self.endpoint, method=name) from error
+            if not _has_ended(token):
+                status = error if isinstance(error, grpc.RpcError) else future
+                raise error_of(status, endpoint=self.endpoint, method=name) from error
+        # The caller's reason takes precedence over the server's status. Its error must not keep the call: grpc's thread
+        # may hold the lock of a cancelled call when the program ends, and freeing the call then would never return.
+        del future
+        token.check()
+        raise AssertionError("check() raises for a token that has ended")
 
     def begin(self, method: Callable[..., C], request: Q, name: str, *, seconds: float | None) -> C:
         """Send a request and return the running call.
@@ -255,11 +259,14 @@ class CriImageService:
             with cancel.on_cancel(_cancel_call):
                 return _gathered(parts, self.endpoint)
         except grpc.RpcError as error:
-            cancel.check()
-            if not is_unimplemented(error):
-                raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
-            self._has_streams = False
-            return None
+            if not _has_ended(cancel):
+                if not is_unimplemented(error):
+                    raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
+                self._has_streams = False
+                return None
+        del parts  # as in _Channel.call
+        cancel.check()
+        raise AssertionError("check() raises for a token that has ended")
 
     def _status(self, spec: ImageSpec, *, is_verbose: bool) -> ImageDetails | None:
         request = api_pb2.ImageStatusRequest(image=spec_message(spec), verbose=is_verbose)
@@ -276,6 +283,10 @@ class CriImageService:
         except NotFoundError:
             return None
         return answer.status
+
+
+def _has_ended(token: CancelToken) -> bool:
+    return token.is_cancelled or token.remaining_seconds() == 0
 
 
 def _gathered(parts: Iterable[api_pb2.StreamImagesResponse], endpoint: str) -> Sequence[api_pb2.Image]:
