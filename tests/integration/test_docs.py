@@ -1,4 +1,4 @@
-"""The examples of pages that need a database server and a bucket run as they stand, and their figures are true."""
+"""Runs the examples of pages that need a database server and a bucket, and checks the pages' figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imagestore.testing import Registry, build_image, synthetic_layer
 from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph
 from tests.support.postgres import USER, Postgres, postgres, standby
 from tests.support.tcp_proxy import tcp_proxy
-from tests.unit.docs.pages import blocks, needs_servers, pages
+from tests.unit.docs.pages import Block, blocks, in_order_of_site, needs_servers, pages
 from tests.unit.docs.session import Session
 
 if TYPE_CHECKING:
@@ -33,16 +33,23 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PAGES: Final = [page for page in pages() if needs_servers(page)]
+#: Pages of one folder continue each other's examples, in the order of the site.
+PAGES: Final = in_order_of_site([page for page in pages() if needs_servers(page)])
+FOLDERS: Final = {page.parent: [each for each in PAGES if each.parent == page.parent] for page in PAGES}
 SERVER_SETTINGS: Final = "postgresql.conf"
 BUCKET: Final = "ci-images"
 #: Bodies are objects, whose bytes have no such line.
 REQUEST: Final = re.compile(rb"(GET|HEAD|PUT|POST|DELETE) /[!-~]* HTTP/1\.1\r\n")
 
 
-def settings_of(page: Path) -> Mapping[str, str]:
-    """What a page writes into postgresql.conf."""
-    texts = [block.text for block in blocks(page.read_text("utf-8")) if block.title == SERVER_SETTINGS]
+def blocks_of(folder: Path) -> list[Block]:
+    """The blocks of a folder's pages, in the order of the site."""
+    return [block for page in FOLDERS[folder] for block in blocks(page.read_text("utf-8"))]
+
+
+def settings_of(folder: Path) -> Mapping[str, str]:
+    """What a folder's pages write into postgresql.conf."""
+    texts = [block.text for block in blocks_of(folder) if block.title == SERVER_SETTINGS]
     lines = [line.partition(" = ") for text in texts for line in text.splitlines()]
     return {name: value.strip("'") for name, _, value in lines}
 
@@ -75,17 +82,20 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, Postgres]]:
-    """A primary with the page's settings, and its standby."""
+    """A primary with the settings of a folder's pages, and its standby."""
     with postgres(settings_of(request.param)) as primary, standby(primary) as follower:
         yield primary, follower
 
 
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
-    ("page", "servers"), [(page, page) for page in PAGES], ids=[page.name for page in PAGES], indirect=["servers"]
+    ("folder", "servers"),
+    [(folder, folder) for folder in FOLDERS],
+    ids=[folder.name for folder in FOLDERS],
+    indirect=["servers"],
 )
-def test_the_examples_of_a_page_run(
-    page: Path,
+def test_the_examples_of_a_folder_run(
+    folder: Path,
     servers: tuple[Postgres, Postgres],
     shared_gateway: Ceph,
     tmp_path: Path,
@@ -103,7 +113,7 @@ def test_the_examples_of_a_page_run(
     }
     database = Database(primary, "images", "images")
     with Session(tmp_path, monkeypatch, servers=names, sql=database.run) as session:
-        for block in blocks(page.read_text("utf-8")):
+        for block in blocks_of(folder):
             session.run(block)
 
 
@@ -124,7 +134,7 @@ class Requests:
 
 
 class TestFigures:
-    """What docs/shared-store.md says that things take."""
+    """The figures of docs/shared-store/sizing.md."""
 
     NAME: Final = "registry.example/app:1"
     SMALL: Final = 3

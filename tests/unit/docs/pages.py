@@ -50,6 +50,12 @@ def pages() -> list[Path]:
     return [TOP / "README.md", *found]
 
 
+def in_order_of_site(found: list[Path]) -> list[Path]:
+    """Sorts pages as mkdocs.yml lists them."""
+    listed = re.findall(r"(\S+\.md)$", (TOP / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    return sorted(found, key=lambda page: listed.index(page.relative_to(DOCS).as_posix()))
+
+
 def needs_servers(page: Path) -> bool:
     """Whether a page's examples need a database server and a bucket."""
     return NEEDS_SERVERS in page.read_text("utf-8")

@@ -38,7 +38,9 @@ PUBLIC: Final = {
 PYTEST_PLUGIN: Final = "imagestore.testing.pytest_plugin"
 NAMES_OF_FILES: Final = (".service", ".sock")
 #: Pages of lists and of words, without a task.
-NO_TASK: Final = {"glossary.md", "reference/metrics.md", "reference/tape-format.md"}
+NO_TASK: Final = {"glossary.md", "mirror/how-it-works.md", "reference/metrics.md", "reference/tape-format.md"}
+#: Languages of blocks that a session runs.
+EXECUTED: Final = {"console", "python", "pycon", "sql"}
 MOST_WORDS: Final = 60
 #: PostgreSQL's and its library's.
 SERVERS_WORDS: Final = (
@@ -77,7 +79,7 @@ def test_a_page_has_an_example(page: Path) -> None:
     name = page.relative_to(TOP).as_posix().removeprefix("docs/")
     made = name.startswith(("reference/api/", "reference/cli/"))
     text = page.read_text("utf-8")
-    assert made or name in NO_TASK or any(block.language in {"console", "python", "pycon"} for block in blocks(text))
+    assert made or name in NO_TASK or any(block.language in EXECUTED for block in blocks(text))
 
 
 @pytest.mark.parametrize("page", PROSE, ids=[str(path.relative_to(TOP)) for path in PROSE])
@@ -130,7 +132,7 @@ def test_contributing_leads_to_folders_that_exist() -> None:
 
 
 def test_symptoms_of_a_shared_store_are_worded_as_the_program_does() -> None:
-    text = (DOCS / "shared-store.md").read_text("utf-8")
+    text = (DOCS / "shared-store" / "troubleshooting.md").read_text("utf-8")
     rows = text.partition("## Symptoms\n")[2].partition("\n## ")[0].splitlines()[3:]
     named = [words for row in rows for words in re.findall("`([^`]+)`", row.split("|")[1]) if row.startswith("| `")]
     source = "".join(path.read_text("utf-8") for path in (TOP / "imagestore").rglob("*.py"))
