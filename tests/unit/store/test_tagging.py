@@ -16,7 +16,7 @@ from imagestore.errors import (
     StoreBusyError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.store.maintenance import tags
+from imagestore.store.images_by_name import further_reference, tag_records
 from imagestore.testing import build_image
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
 
@@ -139,17 +139,17 @@ def test_an_image_verifier_is_asked_about_the_new_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("meanwhile", ["removed", "moved", "used"])
 def test_an_image_that_changes_meanwhile(here: Node, meanwhile: str) -> None:
     records = [here.store.get(PYTHON, runtime_handler=each).record for each in (HYPERV, PROCESS)]
-    further = tags.further_reference(MIRROR)
+    further = further_reference(MIRROR)
     if meanwhile == "used":
         here.store.touch(PYTHON, runtime_handler=PROCESS)
-        assert len(tags.tag(here.store.metadata, records, further)) == 2
+        assert len(tag_records(here.store.metadata, records, further)) == 2
         return
     if meanwhile == "removed":
         here.store.remove(PYTHON, runtime_handler=PROCESS)
     else:
         here.store.tag(PAUSE, PYTHON, runtime_handler=PROCESS)
     with pytest.raises(StoreBusyError, match="since then"):
-        tags.tag(here.store.metadata, records, further)
+        tag_records(here.store.metadata, records, further)
     assert not any(reference == MIRROR for reference, _ in keys(here))
 
 
