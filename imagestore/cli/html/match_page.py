@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from imagestore.config import HandlerPlatform
     from imagestore.platforms import Platform
-    from imagestore.store.report.matrix import Matrix
+    from imagestore.store.report import Matrix
 
 
 def match_page(matrix: Matrix, handlers: Mapping[str, HandlerPlatform], default_handler: str, host: Platform) -> str:

@@ -16,15 +16,14 @@ from imagestore.cli.html.markup import Markup, element, joined, table
 from imagestore.cli.html.matrices import SHOWN, Matrices
 from imagestore.cli.html.page import Section, page
 from imagestore.store.maintenance.eviction import last_use
-from imagestore.store.report.gather import LEFT_OUT
-from imagestore.store.report.matrix import Matrix
+from imagestore.store.report import LEFT_OUT, Matrix
 from imagestore.util.text import counted, cut, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from imagestore.store.maintenance.usage import ImageUsage
-    from imagestore.store.report.gather import StoreReport
+    from imagestore.store.report import StoreReport
 
 #: Characters of matrices and reasons when no image is named.
 MOST_MATRICES: Final = 3_000_000

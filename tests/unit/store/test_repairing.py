@@ -314,7 +314,7 @@ def test_what_another_process_brought_into_a_new_store_is_not_taken_for_found(
                 writer.commit()
         return make(*given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("imagestore.store.embedded.SqliteMetadataStore", slowly)
+    monkeypatch.setattr("imagestore.store.adapters.SqliteMetadataStore", slowly)
     with ImageStore(root) as store:
         assert (list(store.metadata.leases()), "next to" in caplog.text) == ([], False)
 
