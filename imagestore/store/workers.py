@@ -95,11 +95,7 @@ class StoreWorkers:
             before.store.close()
 
     async def quick(self, work: Callable[[ImageStore], T]) -> T:
-        """Run work that takes milliseconds.
-
-        Raises:
-            ImageStoreError: the work's.
-        """
+        """Run work that takes milliseconds; raises what it raises."""
         # The context passes the request's id to the thread, for its log lines.
         bound = functools.partial(contextvars.copy_context().run, self._with_store, work)
         return await asyncio.get_running_loop().run_in_executor(self._quick, bound)
@@ -107,15 +103,9 @@ class StoreWorkers:
     async def transfer(
         self, work: Callable[[ImageStore, CancelToken], T], token: CancelToken | None = None, held: Lent | None = None
     ) -> T:
-        """Run work that transfers bytes. If the calling task is cancelled, so is the token.
+        """Run work that transfers bytes, on the store that the caller holds or on the current one.
 
-        Args:
-            work: gets the store and the token.
-            token: ends the work; by default a new one.
-            held: the store to use, which the caller holds; by default the current one.
-
-        Raises:
-            ImageStoreError: the work's.
+        If the calling task is cancelled, so is the token, which may be the caller's. Raises what the work raises.
         """
         token = token or CancelToken()
         lent = self._take(held)
@@ -144,9 +134,9 @@ class StoreWorkers:
             del future
 
     def state(self) -> tuple[int, int] | None:
-        """A key for cached answers: numbers of the store object and of its last change. Never blocks for long.
+        """A key for cached answers: numbers of the store object and of its last change, or None if that can't be read.
 
-        None if the last change can't be read.
+        Never blocks for long.
         """
         lent = self._current
         # None also if the store was closed in the meantime.

@@ -1,4 +1,4 @@
-"""Failpoints: named places before and after every step on disk, where a test can kill this process.
+"""Failpoints: named places before every step on disk, where a test can kill this process.
 
 ``IMAGESTORE_FAILPOINT=name:count`` kills the process when the place is reached for the count-th time; the name ``*``
 counts every place. ``name:count:ENOSPC`` raises that system error there instead. Without the variable a place costs one
@@ -23,13 +23,10 @@ _GRAMMAR: Final = re.compile(r"(\*|[a-z-]+):([0-9]{1,9})(?::(E[A-Z]+))?")
 
 
 def reach(name: str) -> None:
-    """Mark that this place is reached, and act if the variable asks for it.
-
-    Args:
-        name: the place, unique in the program.
+    """Mark that this place is reached; kill the process or raise if the variable names it.
 
     Raises:
-        OSError: the variable asks for a system error here.
+        OSError: the variable names a system error.
     """
     armed = _armed()
     if armed is not None:
@@ -37,7 +34,7 @@ def reach(name: str) -> None:
 
 
 class _Armed:
-    """The parsed variable; counts the visits of all threads."""
+    """The parsed variable, with the visits of all threads."""
 
     def __init__(self, name: str, after: int, number: int) -> None:
         self._name = name
@@ -55,10 +52,10 @@ class _Armed:
         return cls(name, int(after), getattr(errno, error or "", 0))
 
     def count(self, name: str) -> None:
-        """Count a visit to a place, and act if it is the one asked for: kill the process, or raise.
+        """Count a visit, and act if it is the one that the variable names.
 
         Raises:
-            OSError: the variable names this system error.
+            OSError: the variable names a system error.
         """
         if self._name not in ("*", name):
             return
