@@ -19,7 +19,6 @@ from imagestore.errors import InvalidInputError
 from imagestore.store import leases
 from imagestore.store.adapters import StorePlace, open_adapters
 from imagestore.store.images_by_name import ImagesByName
-from imagestore.store.maintenance.removal import Removal
 from imagestore.store.parts import LazyRegistry, StoreParts
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from imagestore.store.maintenance.check import CheckReport
     from imagestore.store.maintenance.eviction import EvictionPolicy, EvictionReport
     from imagestore.store.maintenance.hashing import CheckOptions
-    from imagestore.store.maintenance.removal import Removals
+    from imagestore.store.maintenance.removal import Removal, Removals
     from imagestore.store.maintenance.repair import RepairReport
     from imagestore.store.maintenance.service import Maintenance
     from imagestore.store.maintenance.usage import StoreUsage
@@ -71,19 +70,16 @@ class ImageStore:
     """Images by (reference, runtime handler) in one folder.
 
     In all methods ``cancel`` ends the work early, ``observer`` receives its events from several threads, and
-    ``credentials`` are used instead of the store's. An empty ``runtime_handler`` means the default handler. All raise
-    UnknownRuntimeHandlerError for a handler that is neither configured nor in any record, InvalidInputError for the
-    beginning of an id that fits several images, OperationCancelledError, and StoreError if the store can't be used.
+    ``credentials`` are used instead of the store's. An empty ``runtime_handler`` means the default handler.
+
+    All raise ImageNotFoundError for a name that no image has, UnknownRuntimeHandlerError for a handler that is neither
+    configured nor in any record, InvalidInputError for the beginning of an id that fits several images,
+    OperationCancelledError, and StoreError if the store can't be used.
 
     Args:
-        root: the store's folder, made (readable by its owner only) when missing; or the address of a store that
-            machines share, ``postgresql://USER@HOST/DATABASE``.
-        config: runtime handlers and their platforms; without one there is a single, default handler.
+        root, config, credentials, transport, observer, content, metadata, scope: as for :func:`imagestore.open`.
         host: the node's platform; detected by default.
-        credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         transfer: limits of transfers; by default those of the configuration.
-        transport: answers requests to registries instead of the network, as ``httpx.MockTransport`` does.
-        observer: receives the events of all work that has no observer of its own.
         registry: the client that pulls; by default one is made at the first pull.
         sources: folders with ``blobs`` (containerd's content, OCI layouts) to adopt content from instead of fetching.
         verifier: asked before an image is fetched; by default the programs that the configuration names.
@@ -91,16 +87,10 @@ class ImageStore:
         is_making: make the store where there is none.
         is_freeing: open a full disk's store with the space kept back for removals; otherwise it can only be read, and
             as long as it is open this process writes to no store.
-        content: where blobs are, instead of the folder's files; the caller closes it. Of a shared store a bucket,
-            ``s3://BUCKET/PREFIX`` or its settings.
-        metadata: where records are, instead of the folder's database; the caller closes it.
-        scope: of a shared store, whose images and leases are meant; by default ``"default"``.
 
     Raises:
-        InvalidInputError: an empty text for a folder (the current one is ``"."``), or a shared store without a bucket.
-        ConfigError, PreconditionError: a shared store's database or bucket isn't there, or refuses the credentials.
-        StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, StoreMissingError,
-            if that is why).
+        InvalidInputError, ConfigError, PreconditionError, StoreError: as for :func:`imagestore.open`.
+        StoreMissingError: there is no store, and none was to be made.
     """
 
     def __init__(
@@ -223,22 +213,15 @@ class ImageStore:
     ) -> list[PullPlan]:
         """What pulls, given as (reference, runtime handler), would fetch; a blob that several need is counted once.
 
-        ``tell`` is called with each plan at once, so that plans made before a failure are known.
-
-        Raises:
-            ImageStoreError: as pull(), except for what only fetching can show.
+        ``tell`` is called with each plan at once, so that plans made before a failure are known. Raises what pull()
+        raises, except for what only fetching can show.
         """
         return self._pulls.plan(pulls, platform, tell, cancel)
 
     def pull_sandbox_image(
         self, *, runtime_handler: str = "", observer: Observer | None = None, cancel: CancelToken | None = None
     ) -> Image:
-        """Fetch the pause image of the handler's pods, for their platform.
-
-        Raises:
-            ConfigError: no sandbox image is configured.
-            ImageStoreError: as pull().
-        """
+        """Fetch the pause image of the handler's pods, for their platform; ConfigError if none is configured."""
         reference = self.config.sandbox_image(runtime_handler)
         return self.pull(reference, runtime_handler=runtime_handler, observer=observer, cancel=cancel)
 
@@ -265,9 +248,6 @@ class ImageStore:
         """One image by reference, image id, beginning of an id, or ``name@digest``.
 
         Without a handler: by name the default handler's, by id any handler's if the default has none.
-
-        Raises:
-            ImageNotFoundError: there is none.
         """
         return self._images.get(name, runtime_handler)
 
@@ -314,9 +294,7 @@ class ImageStore:
         self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False, only_name: bool = False
     ) -> Removal:
         """As remove(), and free what only those records needed; raises what delete_each() does."""
-        rule = self._images.rule(runtime_handler, all_handlers, only_name)
-        removals = self._images.delete_each([name], rule)
-        return Removal(removals.removed[name], removals.bytes_freed)
+        return self._images.delete(name, self._images.rule(runtime_handler, all_handlers, only_name))
 
     def delete_each(
         self,
@@ -332,22 +310,16 @@ class ImageStore:
             InvalidInputError: a name is refused. The records of the names before it are removed, as the error's
                 ``report`` says, and the next collection frees their content; those after it stay.
             UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
-            StoreError: the store can't be read or written, or its indexes are damaged: then nothing is removed.
+            StoreCorruptError: the database's indexes are damaged; nothing is removed.
         """
         return self._images.delete_each(names, self._images.rule(runtime_handler, all_handlers, only_name))
 
     def pin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:
-        """Spare images from eviction until unpinned; returns (reference, runtime handler) of the records.
-
-        Name and handler mean what they mean for remove().
-
-        Raises:
-            ImageNotFoundError: there is none.
-        """
+        """Spare images, named as for remove(), from eviction; returns (reference, runtime handler) of the records."""
         return self._images.pin(name, runtime_handler, is_pinned=True)
 
     def unpin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:
-        """Undo pin(); returns and raises what it does."""
+        """Undo pin()."""
         return self._images.pin(name, runtime_handler, is_pinned=False)
 
     def tag(
@@ -364,7 +336,6 @@ class ImageStore:
         Nothing is copied. Another image loses that reference. A pin isn't passed on; one that the reference has stays.
 
         Raises:
-            ImageNotFoundError: there is no image of this name.
             InvalidReferenceError, InvalidInputError: the reference can't be read, or has a digest.
             ImageDeniedError: an image verifier refuses the image under this reference.
             StoreBusyError: an image was removed or changed since it was read.
@@ -376,9 +347,7 @@ class ImageStore:
     ) -> tuple[tuple[str, str], ...]:
         """Remove a reference (no id) of images that have another one under the same runtime handler.
 
-        Raises:
-            ImageNotFoundError: no image has it.
-            InvalidInputError: an image has no other; nothing was removed.
+        If an image has no other, nothing is removed, and InvalidInputError is raised.
         """
         return self._images.untag(reference, self._images.rule(runtime_handler, all_handlers))
 
@@ -399,10 +368,8 @@ class ImageStore:
     ) -> ImportReport:
         """Import images from an OCI layout (folder or tar, gzip or not) or a docker-archive, verified as a pull is.
 
-        ``archive`` is a path, or ``-`` for standard input. By default all images come, for the default handler.
-
-        Raises:
-            ImageStoreError: as :meth:`imagestore.store.archive.importing.ImportWork.run`; the store stays as it was.
+        ``archive`` is a path, or ``-`` for standard input. By default all images come, for the default handler. If
+        :meth:`imagestore.store.archive.importing.ImportWork.run` raises, the store is as it was.
         """
         return self._archives.import_images(archive, options, observer, cancel)
 
@@ -418,10 +385,8 @@ class ImageStore:
         """Write images (by reference or id) into an archive; the same images give the same bytes.
 
         ``archive`` is the path of a file (replaced when complete) or a new folder, or ``-`` for standard output. By
-        default it is an OCI archive with the default handler's images.
-
-        Raises:
-            ImageStoreError: as :meth:`imagestore.store.archive.exporting.ExportWork.run` and find_records().
+        default it is an OCI archive with the default handler's images. Raises what
+        :meth:`imagestore.store.archive.exporting.ExportWork.run` raises.
         """
         return self._archives.export_images(names, archive, options, observer, cancel)
 
@@ -437,12 +402,8 @@ class ImageStore:
     ) -> CopyReport:
         """Copy an image of the store into a registry, by default to its own reference and the default handler's alone.
 
-        A push that ended early sends only what is missing.
-
-        Raises:
-            ImageNotFoundError: the store has no such image.
-            InvalidInputError: no destination is given, and the image has several names.
-            ImageStoreError: as copy().
+        A push that ended early sends only what is missing. Raises what copy() raises, and InvalidInputError if no
+        destination is given and the image has several names.
         """
         return self._archives.push(name, destination, options, credentials, observer, cancel)
 
@@ -486,14 +447,13 @@ class ImageStore:
     ) -> UnpackReport:
         """Unpack an image, named as for get(): its root filesystem, or a bundle that an OCI runtime starts.
 
+        If :meth:`imagestore.store.unpack.unpack.UnpackWork.run` raises, nothing is left.
+
         Args:
             folder: isn't there yet, or is empty; it appears when all is in it.
             bundle: make a bundle, with ``rootfs`` and ``config.json``, and what a pod says of the container.
             limits: what all layers together may take.
             is_rootless: for users other than root: all files are theirs, and devices are left out.
-
-        Raises:
-            ImageStoreError: as :meth:`imagestore.store.unpack.unpack.UnpackWork.run`; nothing is left then.
         """
         return self._archives.unpack(name, folder, runtime_handler, bundle, limits, is_rootless, observer, cancel)
 
@@ -516,12 +476,9 @@ class ImageStore:
         return self._maintenance.why(digest)
 
     def evict(self, rules: EvictionPolicy, *, dry_run: bool = False) -> EvictionReport:
-        """Remove the records that a policy gives up, and free their content.
+        """Remove the records that a policy gives up, and free their content; UndeletableError as collect_garbage().
 
         Records that the configuration pins or a lease names stay. What the next collection frees counts as free.
-
-        Raises:
-            UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
         """
         return self._maintenance.evict(rules, dry_run=dry_run)
 
@@ -539,11 +496,8 @@ class ImageStore:
     def sweep_strays(self, *, older_seconds: float = 86400.0) -> int:
         """Delete what a restored database backup left in a shared store's bucket: objects that no row names.
 
-        Returns how many. Younger objects stay: an upload has no row before it ends.
-
-        Raises:
-            UnsupportedError: this is no shared store.
-            PreconditionError: the bucket or the database can't be asked.
+        Returns how many. Younger objects stay: an upload has no row before it ends. In another store it raises
+        UnsupportedError.
         """
         return self._maintenance.sweep_strays(older_seconds)
 
@@ -560,8 +514,7 @@ class ImageStore:
     def backup(self, target: Path) -> None:
         """Copy the records, without content, to a new file; other work goes on.
 
-        Raises:
-            AlreadyExistsError, InvalidInputError, PreconditionError: the file exists already or can't be written.
+        An existing file raises AlreadyExistsError, an unwritable one InvalidInputError or PreconditionError.
         """
         self.metadata.backup(target)
 

@@ -9,7 +9,7 @@ from imagestore.errors import InvalidInputError, StoreBusyError
 from imagestore.oci.reference import Reference
 from imagestore.store import garbage, record_lookup
 from imagestore.store.image import Image
-from imagestore.store.maintenance.removal import Removals, Remover
+from imagestore.store.maintenance.removal import Removal, Removals, Remover
 from imagestore.store.record_lookup import RemovalRule
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ class ImagesByName:
         removed = _keys(self._metadata.remove_images(_keys(records)))
         record_lookup.drop_hidden(self._metadata, removed, self._default)
         return removed
+
+    def delete(self, name: str, rule: RemovalRule) -> Removal:
+        """See ImageStore.delete()."""
+        removals = self.delete_each([name], rule)
+        return Removal(removals.removed[name], removals.bytes_freed)
 
     def delete_each(self, names: Iterable[str], rule: RemovalRule) -> Removals:
         """See ImageStore.delete_each()."""
