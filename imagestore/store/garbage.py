@@ -168,36 +168,36 @@ def sweep(metadata: MetadataStore, content: ContentStore, candidates: Iterable[s
         StoreError: the database can't be changed; what was freed before stays freed.
     """
     swept, waiting = Swept({}, {}), collections.deque(candidates)
-    patience = Patience(metadata)
+    timer = BatchTimer(metadata)
     with content.deleter() as files:
         while waiting:
             try:
                 with metadata.batch():
-                    _sweep_some(metadata, files, waiting, patience, swept)
+                    _sweep_some(metadata, files, waiting, timer, swept)
             finally:
                 files.let_go()
     content.make_room()
     return swept
 
 
-def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], patience: Patience, swept: Swept) -> None:
+def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], timer: BatchTimer, swept: Swept) -> None:
     """One batch: take candidates, delete what nothing keeps, put back what there was no time for."""
-    patience.begin()
+    timer.begin()
     step = _FIRST_STEP
     while waiting:
         some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
-        deleted = files.delete_some(metadata.unheld(some), patience.is_over)
+        deleted = files.delete_some(metadata.unheld(some), timer.is_over)
         # Asked about again in the next batch: by then something may keep it.
         waiting.extendleft(reversed(deleted.left))
         metadata.forget_content(deleted.sizes)
         swept.freed.update((text, size) for text, size in deleted.sizes.items() if size is not None)
         swept.failures.update(deleted.failures)
-        if patience.is_over():
+        if timer.is_over():
             return
         step = min(2 * step, _LONGEST_STEP)
 
 
-class Patience:
+class BatchTimer:
     """Says when a batch should end: soon if a writer waits. Batches grow slowly, since not every writer can say so.
 
     Args:

@@ -30,7 +30,7 @@ TRANSFER_THREADS: Final = 48
 PULL_THREADS: Final = 16
 
 
-class Lent:
+class LentStore:
     """A store and the number of calls that use it; it stays open while there is one."""
 
     def __init__(self, store: ImageStore, number: int) -> None:
@@ -50,7 +50,7 @@ class StoreWorkers:
 
     def __init__(self, store: ImageStore, *, pull_threads: int = PULL_THREADS) -> None:
         self._lock = threading.Lock()
-        self._current = Lent(store, 0)
+        self._current = LentStore(store, 0)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="quick")
         #: Number of collections of this process that have ended.
         self.collections = 0
@@ -63,7 +63,7 @@ class StoreWorkers:
             yield lent.store
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[Lent]:
+    def hold(self) -> Iterator[LentStore]:
         """As lend(), for work that may wait before it is passed to ``transfer`` and must then use this same store."""
         lent = self._take(None)
         try:
@@ -71,13 +71,13 @@ class StoreWorkers:
         finally:
             self._give_back(lent)
 
-    def _take(self, held: Lent | None) -> Lent:
+    def _take(self, held: LentStore | None) -> LentStore:
         with self._lock:
             lent = held or self._current
             lent.users += 1
         return lent
 
-    def _give_back(self, lent: Lent) -> None:
+    def _give_back(self, lent: LentStore) -> None:
         with self._lock:
             lent.users -= 1
             is_last = lent.is_retired and not lent.users
@@ -88,7 +88,7 @@ class StoreWorkers:
         """Serve another store object from now on; the one before is closed after its last call."""
         with self._lock:
             before = self._current
-            self._current = Lent(store, before.number + 1)
+            self._current = LentStore(store, before.number + 1)
             before.is_retired = True
             is_idle = not before.users
         if is_idle:
@@ -101,7 +101,10 @@ class StoreWorkers:
         return await asyncio.get_running_loop().run_in_executor(self._quick, bound)
 
     async def transfer(
-        self, work: Callable[[ImageStore, CancelToken], T], token: CancelToken | None = None, held: Lent | None = None
+        self,
+        work: Callable[[ImageStore, CancelToken], T],
+        token: CancelToken | None = None,
+        held: LentStore | None = None,
     ) -> T:
         """Run work that transfers bytes, on the store that the caller holds or on the current one.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import InvalidInputError
 from imagestore.oci.digest import Digest
 from imagestore.store import record_lookup
-from imagestore.store.garbage import Patience
+from imagestore.store.garbage import BatchTimer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -74,12 +74,12 @@ class Remover:
         together = self._remove_all(waiting) if len(waiting) > 1 else None
         if together is not None:
             return together
-        patience = Patience(self.metadata)
+        timer = BatchTimer(self.metadata)
         refusal: InvalidInputError | None = None
         while waiting and refusal is None:
             self.metadata.give_way()
             with self.metadata.exclusive():
-                patience.begin()
+                timer.begin()
                 while waiting:
                     some = [waiting.popleft() for _ in range(min(_AT_ONCE, len(waiting)))]
                     try:
@@ -87,7 +87,7 @@ class Remover:
                     except InvalidInputError as error:
                         refusal = error  # raised after the transaction, which would be undone otherwise
                         break
-                    if patience.is_over():
+                    if timer.is_over():
                         break
         if refusal is not None:
             raise refusal

@@ -22,7 +22,7 @@ from imagestore.metadata.marking import breathing, in_order, mark
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
-from imagestore.store.garbage import STALE_INGEST_SECONDS, Patience, collect, collect_from, sweep
+from imagestore.store.garbage import STALE_INGEST_SECONDS, BatchTimer, collect, collect_from, sweep
 
 NEVER = CancelToken()
 
@@ -218,7 +218,7 @@ def removed(node: Node, count: int) -> list[Digest]:
     return [root for record in records for root in record.roots]
 
 
-def test_where_nothing_is_kept_nobody_is_asked(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_keeps_nothing_is_swept_without_questions(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     roots = removed(node, 50)
     orphan = node.blob("another's orphan")
     asked: list[object] = []
@@ -252,7 +252,7 @@ def test_what_comes_back_while_everything_goes_keeps_what_it_points_at(
         return Digest.of(f"manifest {number} runc".encode())
 
     came: list[int] = []
-    monkeypatch.setattr(Patience, "is_over", lambda _self: True)
+    monkeypatch.setattr(BatchTimer, "is_over", lambda _self: True)
     monkeypatch.setattr(node.metadata, "batch", come_back)
     collect_from(node.metadata, node.content, map(str, roots))
     (again,) = came

@@ -25,7 +25,7 @@ from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store import record_lookup
-from imagestore.store.garbage import Patience
+from imagestore.store.garbage import BatchTimer
 from imagestore.store.maintenance import removal
 from imagestore.store.maintenance.removal import Remover
 from imagestore.store.record_lookup import RemovalRule
@@ -155,7 +155,7 @@ MANY = [f"docker.io/library/many{number:03}:latest" for number in range(130)]
 def test_many_names_go_in_few_transactions_between_which_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool, transactions: int
 ) -> None:
-    monkeypatch.setattr(Patience, "is_over", lambda _self: is_over)
+    monkeypatch.setattr(BatchTimer, "is_over", lambda _self: is_over)
     steps: list[str] = []
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_images([(replace(ONE, reference=name, image_id=Digest.of(name.encode())), {}) for name in MANY])
@@ -261,7 +261,7 @@ def test_a_closed_store_is_not_emptied(full: SqliteMetadataStore, tmp_path: Path
         assert len(again.find_images()) == len(MANY)
 
 
-def test_names_of_nobody_change_nothing_in_an_empty_store(tmp_path: Path) -> None:
+def test_unknown_names_change_nothing_in_an_empty_store(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_image(ONE, {})
         metadata.remove_images([(ONE.reference, "runc")])

@@ -30,7 +30,7 @@ def here(tmp_path: Path) -> Iterator[Node]:
         yield opened
 
 
-def test_an_image_that_is_used_or_pinned_meanwhile_keeps_its_faults(here: Node) -> None:
+def test_an_image_that_is_used_or_pinned_during_a_check_keeps_its_faults(here: Node) -> None:
     (record,) = here.store.metadata.find_images()
     lost = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest
     here.store.content.delete(lost)
@@ -43,7 +43,7 @@ def test_an_image_that_is_used_or_pinned_meanwhile_keeps_its_faults(here: Node) 
     assert record_faults(here.store.metadata, here.store.content, record) == []
 
 
-def test_an_image_that_leads_elsewhere_meanwhile_has_no_fault(here: Node) -> None:
+def test_an_image_that_is_moved_during_a_check_has_no_fault(here: Node) -> None:
     """What it led to before may be collected by now; that is no damage."""
     (record,) = here.store.metadata.find_images()
     here.store.content.delete(here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest)
@@ -77,7 +77,7 @@ class Vanishing:
         return self._content.read(digest, limit_bytes=limit_bytes)
 
 
-def test_a_config_that_is_collected_meanwhile_ends_no_check(here: Node) -> None:
+def test_a_config_that_is_collected_during_a_check_does_not_end_it(here: Node) -> None:
     (record,) = here.store.metadata.find_images()
     content = cast("ContentStore", Vanishing(here.store.content, record.image_id))
     assert record_faults(here.store.metadata, content, record) == []
@@ -123,7 +123,7 @@ def test_an_edge_that_cannot_be_read_hides_no_damage_of_blobs(here: Node, child:
         ("INSERT INTO namespace_content VALUES ('a', CAST(x'ff' AS TEXT), 1, '{}', 0, 1, 1)", "namespace_content"),
     ],
 )
-def test_a_text_that_is_none_is_found_in_any_table_and_a_rebuild_mends_it(
+def test_a_text_that_is_none_is_found_in_any_table_and_a_rebuild_repairs_it(
     here: Node, statement: str, table: str
 ) -> None:
     """Else collections would fail for ever, and who is sent to rebuild the database would be told that it is whole."""
@@ -170,7 +170,7 @@ def test_damage_that_cannot_be_deleted_keeps_no_repair_from_telling_what_it_did(
     assert (repaired.fetched, repaired.deleted, repaired.failures) == ((layer,), (), ((str(lost), "can't delete"),))
 
 
-def test_damage_is_deleted_while_nobody_can_come_to_need_it(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_deleted_while_no_record_can_come_to_need_it(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pull that leases the blob after the look would lose it."""
     layer = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest
     here.store.remove(PYTHON, runtime_handler=HYPERV)
