@@ -19,7 +19,7 @@ from imagestore.errors import InvalidInputError
 from imagestore.store import leases
 from imagestore.store.adapters import StorePlace, open_adapters
 from imagestore.store.images_by_name import ImagesByName
-from imagestore.store.parts import LazyRegistry, StoreParts
+from imagestore.store.parts import StoreParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -134,7 +134,10 @@ class ImageStore:
             self.host,
             clock=clock,
             observer=observer or _ignore,
-            registry=LazyRegistry(registry, credentials, transfer, transport),
+            registry=registry,
+            credentials=credentials,
+            transfer=transfer,
+            transport=transport,
             verifier=verifier,
         )
         self._images = ImagesByName(self._parts)

@@ -32,64 +32,10 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS: Final = 10
 
 
-class LazyRegistry:
-    """The registry client, made when it is first needed: its module is slow to import.
-
-    Args:
-        given: a client to use instead, which is not closed here.
-        credentials, transfer, transport: as for ImageStore.
-    """
-
-    def __init__(
-        self,
-        given: RegistryClient | None,
-        credentials: CredentialLookup | None,
-        transfer: TransferPolicy | None,
-        transport: Transport | None,
-    ) -> None:
-        self._given = given
-        self._credentials = credentials
-        self._transfer = transfer
-        self._transport = transport
-        self._own: RegistryClient | None = None
-        self._lock = threading.Lock()
-
-    def client(self, parts: StoreParts) -> RegistryClient:
-        """The client, for a store."""
-        if self._given is not None:
-            return self._given
-        with self._lock:
-            if self._own is None:
-                with parts.loading():
-                    from imagestore.registry.client_factory import connect
-                    from imagestore.registry.mirrors import STATE_FOLDER
-
-                self._own = connect(
-                    config=parts.config,
-                    credentials=self._credentials,
-                    policy=self._transfer,
-                    state_folder=str(parts.root / STATE_FOLDER),
-                    transport=self._transport,
-                )
-            return self._own
-
-    def close(self) -> None:
-        """Close the connections of the client that was made here."""
-        if self._own is not None:
-            self._own.close()
-
-
 class StoreParts:
-    """An open store's parts.
+    """An open store's parts: its adapters, and arguments of ImageStore.
 
-    Args:
-        adapters: records, content and folder.
-        config: runtime handlers and settings.
-        host: the node's platform.
-        clock: seconds since 1970.
-        observer: hears of work without an observer of its own.
-        registry: makes the client.
-        verifier: instead of the programs that the configuration names.
+    The registry client and the verifier are made when they are first needed: their modules are slow to import.
     """
 
     def __init__(
@@ -100,7 +46,10 @@ class StoreParts:
         *,
         clock: Callable[[], float],
         observer: Observer,
-        registry: LazyRegistry,
+        registry: RegistryClient | None,
+        credentials: CredentialLookup | None,
+        transfer: TransferPolicy | None,
+        transport: Transport | None,
         verifier: ImageVerifier | None,
     ) -> None:
         self.content = adapters.content
@@ -113,14 +62,34 @@ class StoreParts:
         self.clock = clock
         self.observer = observer
         self._closing = adapters.closing
-        self._registry = registry
+        self._given_registry = registry
+        self._credentials = credentials
+        self._transfer = transfer
+        self._transport = transport
         self._given_verifier = verifier
+        self._own_registry: RegistryClient | None = None
+        self._lock = threading.Lock()
         self._operations = CancelGroup()
 
     @property
     def registry(self) -> RegistryClient:
-        """The registry client."""
-        return self._registry.client(self)
+        """The registry client: the given one, or one that is made here."""
+        if self._given_registry is not None:
+            return self._given_registry
+        with self._lock:
+            if self._own_registry is None:
+                with self.loading():
+                    from imagestore.registry.client_factory import connect
+                    from imagestore.registry.mirrors import STATE_FOLDER
+
+                self._own_registry = connect(
+                    config=self.config,
+                    credentials=self._credentials,
+                    policy=self._transfer,
+                    state_folder=str(self.root / STATE_FOLDER),
+                    transport=self._transport,
+                )
+            return self._own_registry
 
     def client(self, observer: Observer, credentials: CredentialLookup | None) -> RegistryClient:
         """The registry client, for one work with its own observer, and perhaps its own credentials."""
@@ -179,5 +148,6 @@ class StoreParts:
             stack.callback(self._closing.close)
             if self.metadata.is_inherited:
                 return  # a fork: operations, connections and locks are the parent's
-            stack.callback(self._registry.close)
+            if self._own_registry is not None:
+                stack.callback(self._own_registry.close)
             self._operations.end("this store was closed", patience_seconds=_PATIENCE_SECONDS)
