@@ -198,11 +198,7 @@ def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], ti
 
 
 class BatchTimer:
-    """Says when a batch should end: soon if a writer waits. Batches grow slowly, since not every writer can say so.
-
-    Args:
-        metadata: knows whether a writer waits.
-    """
+    """Says when a batch should end: soon if a writer waits. Batches grow slowly, since not every writer can say so."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 class ImagesByName:
-    """The images of a store.
-
-    Args:
-        parts: the store's.
-    """
+    """The part of ImageStore that works on its records."""
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
@@ -159,10 +155,7 @@ def further_reference(text: str) -> Reference:
 def tag_records(metadata: MetadataStore, records: Sequence[ImageRecord], further: Reference) -> list[ImageRecord]:
     """Write each record once more, under another reference; return the new records, by handler.
 
-    Args:
-        metadata: where they are.
-        records: as they were read. Of several of one handler (they hold the same image) the first counts.
-        further: the reference.
+    The records are as they were read. Of several of one handler (they hold the same image) the first counts.
 
     Raises:
         StoreBusyError: one was changed since it was read; nothing was written.

@@ -136,12 +136,7 @@ def by_name_or_id(metadata: MetadataStore, text: str) -> list[ImageRecord]:
 def find(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> ImageRecord | None:
     """The one record that a status request means; None if there is none.
 
-    Args:
-        metadata: the records.
-        text: which image.
-        handler: only this handler's record. None: by name the default handler's; by id or digest the default
-            handler's, else the first by handler name.
-        default_handler: see there.
+    With a handler its record; without one the default handler's, and by id or digest else the first by handler name.
 
     Raises:
         InvalidInputError: several images have ids that begin so.
@@ -157,12 +152,7 @@ def find(metadata: MetadataStore, text: str, handler: str | None, default_handle
 
 
 def target(metadata: MetadataStore, text: str, handlers: Collection[str]) -> Descriptor:
-    """What a name, id or digest leads to in the store.
-
-    Args:
-        metadata: the records.
-        text: which image.
-        handlers: their records count, if there are any, else those of all handlers.
+    """What a name, id or digest leads to in the records of these handlers, or if there are none of all handlers.
 
     Raises:
         ImageNotFoundError: there is no such record.
@@ -280,14 +270,8 @@ def _by_own_name(records: Sequence[ImageRecord], text: str) -> list[ImageRecord]
 
 
 def drop_hidden(metadata: MetadataStore, keys: Iterable[tuple[str, str]], default_handler: str) -> list[str]:
-    """Remove the images of containerd's clients that removed records hid, in the same transaction.
+    """Remove the images of containerd's clients that removed records, (reference, handler), hid; same transaction.
 
-    Args:
-        metadata: where both are.
-        keys: (reference, handler) of the removed records.
-        default_handler: containerd's clients see its records without ``@handler``.
-
-    Returns:
-        Digests of the content that these images held, in text form.
+    Returns digests of the content that these images held, in text form.
     """
     return metadata.drop_home_images([image_name(reference, handler, default_handler) for reference, handler in keys])

@@ -13,13 +13,26 @@ import os
 import re
 import signal
 import threading
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from typing import Self
+from typing import Final
 
 VARIABLE: Final = "IMAGESTORE_FAILPOINT"
 _GRAMMAR: Final = re.compile(r"(\*|[a-z-]+):([0-9]{1,9})(?::(E[A-Z]+))?")
+
+
+class _Failpoint:
+    """The parsed variable; ``left`` counts down the visits of all threads."""
+
+    def __init__(self, name: str, count: int, number: int) -> None:
+        self.name = name
+        self.left = count
+        self.number = number
+        self.lock = threading.Lock()
+
+
+@functools.cache
+def _failpoint() -> _Failpoint | None:
+    found = _GRAMMAR.fullmatch(os.environ.get(VARIABLE, ""))
+    return None if found is None else _Failpoint(found[1], int(found[2]), getattr(errno, found[3] or "", 0))
 
 
 def reach(name: str) -> None:
@@ -28,47 +41,14 @@ def reach(name: str) -> None:
     Raises:
         OSError: the variable names a system error.
     """
-    armed = _armed()
-    if armed is not None:
-        armed.count(name)
-
-
-class _Armed:
-    """The parsed variable, with the visits of all threads."""
-
-    def __init__(self, name: str, after: int, number: int) -> None:
-        self._name = name
-        self._left = after
-        self._number = number
-        self._lock = threading.Lock()
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Read the value of the variable; None if it is empty or does not follow the grammar."""
-        found = _GRAMMAR.fullmatch(text) if text else None
-        if found is None:
-            return None
-        name, after, error = found.groups()
-        return cls(name, int(after), getattr(errno, error or "", 0))
-
-    def count(self, name: str) -> None:
-        """Count a visit, and act if it is the one that the variable names.
-
-        Raises:
-            OSError: the variable names a system error.
-        """
-        if self._name not in ("*", name):
-            return
-        with self._lock:
-            self._left -= 1
-            is_due = self._left == 0
-        if not is_due:
-            return
-        if self._number:
-            raise OSError(self._number, os.strerror(self._number))
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@functools.cache
-def _armed() -> _Armed | None:
-    return _Armed.parse(os.environ.get(VARIABLE, ""))
+    point = _failpoint()
+    if point is None or point.name not in ("*", name):
+        return
+    with point.lock:
+        point.left -= 1
+        is_due = point.left == 0
+    if not is_due:
+        return
+    if point.number:
+        raise OSError(point.number, os.strerror(point.number))
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -39,12 +39,7 @@ _STREAM: Final = "-"
 
 
 class Archives:
-    """Imports, exports, copies and unpacks images.
-
-    Args:
-        parts: the store's.
-        images: finds an image to unpack.
-    """
+    """The part of ImageStore that imports, exports, copies and unpacks images."""
 
     def __init__(self, parts: StoreParts, images: ImagesByName) -> None:
         self._parts = parts

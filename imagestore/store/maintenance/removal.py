@@ -50,13 +50,7 @@ class Removals:
 
 @dataclass(frozen=True, slots=True)
 class Remover:
-    """Removes records.
-
-    Attributes:
-        metadata: where they are.
-        rule: which records a name means.
-        removed: what was removed so far.
-    """
+    """Removes records that names mean by a rule; ``removed`` has those that were removed so far."""
 
     metadata: MetadataStore
     rule: RemovalRule
@@ -170,13 +164,8 @@ def keys_to_remove(metadata: MetadataStore, texts: Iterable[str], rule: RemovalR
 def keys_of_all(records: Collection[tuple[str, str, str]], texts: Iterable[str], rule: RemovalRule) -> Keys | None:
     """As keys_to_remove() without a look-up, if the texts mean every record of a store, each of them once.
 
-    Args:
-        records: reference, handler and image id of every record, in this order.
-        texts: any names.
-        rule: whose records they mean.
-
-    Returns:
-        None if a text is no reference in canonical form, a record is meant by two texts, or a record by none.
+    ``records`` has reference, handler and image id of every record, in this order. The result is None if a text is no
+    reference in canonical form, a record is meant by two texts, or a record by none.
     """
     images: dict[str, set[tuple[str, str]]] = {}
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}

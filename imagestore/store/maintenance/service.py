@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 class Maintenance:
-    """Maintains a store.
-
-    Args:
-        parts: the store's.
-    """
+    """The part of ImageStore that maintains it."""
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts

@@ -57,11 +57,7 @@ def pull_work(
 
 
 class Pulls:
-    """Pulls into a store.
-
-    Args:
-        parts: the store's.
-    """
+    """The part of ImageStore that pulls."""
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
