@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests spread over the processors, and some more, since they wait for disks and sockets now and then; set JOBS=0 to run
+# How many processes run the tests: "auto" is half as many again as processors (tests/conftest.py). Set JOBS=0 to run
 # them in one process, for a debugger.
-JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
+JOBS ?= auto
 # Compiled modules are kept whatever the surroundings say: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 # What uv is told for other projects isn't meant for this one.

@@ -28,7 +28,7 @@ from benchmarks.suite.containerd import is_possible
 from imagestore import CancelToken, Descriptor, Digest, Platform
 from imagestore.content.local import LocalContentStore
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store.garbage import collect, collect_from
 from imagestore.store.maintenance.usage import measure
@@ -74,7 +74,7 @@ class Bench:
             roots=(manifest,),
             content_size=60,
         )
-        return self.metadata.put_image(record, {manifest: children})
+        return self.metadata.images.put(record, {manifest: children})
 
     def commit(self, data: bytes) -> Digest:
         """Store a blob as a pull does, synced."""
@@ -91,7 +91,7 @@ class Bench:
 
     def delete(self, number: int) -> None:
         """Remove an image and free its bytes."""
-        (removed,) = self.metadata.remove_images([self.key(number)])
+        (removed,) = self.metadata.images.remove([self.key(number)])
         freed = collect_from(self.metadata, self.content, map(str, removed.roots)).freed
         assert len(freed) >= 3
 
@@ -118,9 +118,9 @@ def _write_until(path: Path, stop: Event, answer: multiprocessing.SimpleQueue[tu
     longest, count = 0.0, 0
     while not stop.is_set():
         start = time.perf_counter()
-        metadata.create_lease(f"bench-{count}", lifetime_seconds=60)
+        metadata.leases.create(f"bench-{count}", lifetime_seconds=60)
         longest = max(longest, time.perf_counter() - start)
-        metadata.delete_lease(f"bench-{count}")
+        metadata.leases.delete(f"bench-{count}")
         count += 1
         time.sleep(_PAUSE_SECONDS)
     answer.put((longest, count))
@@ -142,14 +142,14 @@ def longest_wait(bench: Bench, work: Callable[[], object]) -> tuple[float, float
 
 def longest_wait_of_a_thread(bench: Bench) -> float:
     """As longest_wait, for a thread of the process that collects, with the next tenth."""
-    bench.metadata.remove_images(bench.key(number) for number in range(bench.size // 10, bench.size // 5))
+    bench.metadata.images.remove(bench.key(number) for number in range(bench.size // 10, bench.size // 5))
     os.sync()
     done = threading.Event()
     waits = [0.0]
 
     def write() -> None:
         while not done.is_set():
-            waits.append(seconds(lambda: bench.metadata.pin_images([bench.key(bench.size // 2)], is_pinned=False)))
+            waits.append(seconds(lambda: bench.metadata.images.pin([bench.key(bench.size // 2)], is_pinned=False)))
             time.sleep(_PAUSE_SECONDS)
 
     thread = threading.Thread(target=write)
@@ -162,7 +162,7 @@ def longest_wait_of_a_thread(bench: Bench) -> float:
 
 def collect_everything(bench: Bench) -> None:
     """Remove what is left and free its bytes."""
-    bench.metadata.remove_images((each.reference, each.handler) for each in bench.metadata.find_images())
+    bench.metadata.images.remove((each.reference, each.handler) for each in bench.metadata.images.find())
     assert collect(bench.metadata, bench.content).kept_blobs == 0
 
 
@@ -174,9 +174,9 @@ def short_operations(bench: Bench) -> dict[str, Callable[[], object]]:
     prefix = str(Digest.of(f"config {size // 2}".encode()))[:20]
     return {
         "commit one image (4 blobs, synced)": lambda: bench.put(next(fresh), bench.commit),
-        "find by name": lambda: bench.metadata.get_image(*middle),
-        "find by id": lambda: bench.metadata.find_images(image_id_prefix=prefix),
-        "list a page of 100": lambda: bench.metadata.find_images(after=middle, limit=100),
+        "find by name": lambda: bench.metadata.images.get(*middle),
+        "find by id": lambda: bench.metadata.images.find(image_id_prefix=prefix),
+        "list a page of 100": lambda: bench.metadata.images.find(after=middle, limit=100),
         "delete one image with its bytes": lambda: bench.delete(next(doomed)),
     }
 
@@ -184,11 +184,11 @@ def short_operations(bench: Bench) -> dict[str, Callable[[], object]]:
 def long_operations(bench: Bench) -> dict[str, float]:
     """Seconds by operation of what takes long; nothing is left afterwards."""
     found = {
-        "list all": seconds(bench.metadata.find_images, 5),
+        "list all": seconds(bench.metadata.images.find, 5),
         "collect, nothing to free": seconds(lambda: collect(bench.metadata, bench.content), 3),
         "account (df)": seconds(lambda: measure(bench.metadata, bench.content, bench.root)),
     }
-    bench.metadata.remove_images(bench.key(number) for number in range(bench.size // 10))
+    bench.metadata.images.remove(bench.key(number) for number in range(bench.size // 10))
     # Filling and emptying stores leaves hundreds of thousands of files to write back; who syncs then waits for those.
     os.sync()
     longest, whole = longest_wait(bench, lambda: collect(bench.metadata, bench.content))

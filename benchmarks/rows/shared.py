@@ -88,7 +88,7 @@ def pull(store: PostgresMetadataStore, image: int, handler: str) -> None:
     content = _content(image)
     reference = f"registry.example/app-{image}:1"
     lease = f"pull-{time.perf_counter_ns()}-{handler}-{image}"
-    store.create_lease(lease, lifetime_seconds=3600, content=content)
+    store.leases.create(lease, lifetime_seconds=3600, content=content)
     assert len(store.objects.find_all(content)) == len(content)
     target = Descriptor(OCI_MANIFEST, content[0], 1000)
     platform = Platform("linux", "amd64")
@@ -96,8 +96,8 @@ def pull(store: PostgresMetadataStore, image: int, handler: str) -> None:
     record = ImageRecord(reference, handler, target, target, content[1], platform, "linux/amd64", roots, 6000)
     with store.recording([(reference, handler)]):
         assert len(store.objects.find_all(content)) == len(content)
-        store.put_image(record, {content[0]: content[1:]})
-    store.delete_lease(lease, is_of_work=True)
+        store.images.put(record, {content[0]: content[1:]})
+    store.leases.delete(lease, is_of_work=True)
 
 
 def _work(url: str, number: int) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import tempfile
 import urllib.request
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import imagestore
 from docs._tools.cli_pages import exit_status_table
@@ -16,6 +16,9 @@ from imagestore.mirror.numbers import MirrorNumbers
 from imagestore.server.metrics import Metrics
 from imagestore.store.workers import StoreWorkers
 from imagestore.testing import RegistryServer, build_index
+
+if TYPE_CHECKING:
+    from imagestore.mirror.service import Mirror
 
 _PLACE: Final = re.compile(r"(?<=<!-- made: )(?P<name>[\w-]+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
 #: Pages with such tables.
@@ -68,7 +71,7 @@ def _published() -> str:
         workers = StoreWorkers(store)
         last_first.callback(workers.close)
         metrics = Metrics(workers)
-        metrics.publish_mirror(_Mirror())
+        metrics.publish_mirror(cast("Mirror", _Mirror()))
         metrics.began("/runtime.v1.ImageService/PullImage")
         metrics.ended("/runtime.v1.ImageService/PullImage", "OK", 0.1)
         metrics.pull_joined("runc")

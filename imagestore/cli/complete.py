@@ -42,7 +42,7 @@ def _app(ctx: click.Context) -> App | None:
 
 def _named(app: App, incomplete: str) -> Iterator[str]:
     from imagestore.cli.describe import familiar
-    from imagestore.metadata.summaries import read_summaries
+    from imagestore.metadata.sqlite.summaries import read_summaries
 
     for each in read_summaries(app.root / "metadata.db") or ():
         reference = each.reference

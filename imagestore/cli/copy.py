@@ -150,7 +150,7 @@ def _run(
 def _host(*places: str) -> str:
     """The registry that credentials from standard input are for: that of the last place that has one."""
     from imagestore.oci.reference import Reference
-    from imagestore.store.copy.locations import ImageLocation, LocationKind
+    from imagestore.store.copy.options import ImageLocation, LocationKind
 
     found = [each for each in map(ImageLocation.parse, places) if each.kind is LocationKind.REGISTRY]
     return Reference.parse(found[-1].name).host if found else ""

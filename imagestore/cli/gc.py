@@ -106,7 +106,7 @@ def _print(app: App, report: GarbageReport, evicted: EvictionReport | None) -> N
         print(f"{render.size(evicted.bytes_freed)} of {images} {verb}")
     freed, kept = counted(len(report.digests), "blob"), counted(_kept(report, evicted), "blob")
     print(f"{render.size(report.bytes_freed)} in {freed} {verb}; {kept} {'would be kept' if dry_run else 'kept'}")
-    leases = sum(1 for _ in app.store.metadata.leases())
+    leases = sum(1 for _ in app.store.metadata.leases.find())
     if leases:
         keep = "1 lease keeps content until it ends" if leases == 1 else f"{leases} leases keep content until they end"
         print(f"{keep} (each running pull has one); see 'imagestore leases list'")

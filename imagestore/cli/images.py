@@ -12,7 +12,7 @@ from imagestore.cli import complete, describe, render
 from imagestore.cli.app import App, output_option, pass_app
 from imagestore.cli.describe import familiar
 from imagestore.cli.options import handler_option
-from imagestore.metadata.summaries import ImageSummary, read_summaries
+from imagestore.metadata.sqlite.summaries import ImageSummary, read_summaries
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
 from imagestore.store import record_lookup

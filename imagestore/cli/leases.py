@@ -32,7 +32,7 @@ def leases() -> None:
 def list_leases(app: App, output: str) -> None:
     """List leases with what they hold."""
     app.missing = "unnamed"
-    found = list(app.store.metadata.leases())
+    found = app.store.metadata.leases.find()
     if output == "json":
         render.dump_json({"leases": [_json(app, each) for each in found]})
         return
@@ -73,7 +73,7 @@ def create(
     if flat:
         kept[gc_labels.FLAT] = "true"
     app.missing = "make"
-    made = app.store.metadata.create_lease(
+    made = app.store.metadata.leases.create(
         lease_id or f"user-{uuid.uuid4().hex}", lifetime_seconds=expires or math.inf, labels=kept, content=held
     )
     if output == "json":
@@ -93,8 +93,8 @@ def renew(app: App, lease_id: str, expires: float, output: str) -> None:
     """Move the end of a lease."""
     metadata = app.store.metadata
     with metadata.exclusive():
-        metadata.renew_lease(lease_id, lifetime_seconds=expires or math.inf)
-        renewed = metadata.lease(lease_id)
+        metadata.leases.renew(lease_id, lifetime_seconds=expires or math.inf)
+        renewed = metadata.leases.get(lease_id)
     assert renewed is not None
     if output == "json":
         render.dump_json(_json(app, renewed))
@@ -113,7 +113,7 @@ def delete(app: App, lease_ids: tuple[str, ...], output: str) -> None:
     missing: list[str] = []
     try:
         for lease_id in dict.fromkeys(lease_ids):
-            (deleted if app.store.metadata.delete_lease(lease_id) else missing).append(lease_id)
+            (deleted if app.store.metadata.leases.delete(lease_id) else missing).append(lease_id)
     finally:
         # Also what was done before a failure.
         if output == "json":
@@ -139,14 +139,14 @@ def _count(app: App, lease: Lease) -> int:
 
 def _content(app: App, lease: Lease) -> tuple[Digest, ...]:
     try:
-        return app.store.metadata.leased_content(lease.id)
+        return app.store.metadata.leases.content(lease.id)
     except LeaseNotFoundError:  # released since it was listed
         return ()
 
 
 def _images(app: App, lease: Lease) -> tuple[str, ...]:
     try:
-        return app.store.metadata.leased_images(lease.id)
+        return app.store.metadata.leases.images(lease.id)
     except LeaseNotFoundError:  # released since it was listed
         return ()
 

@@ -185,11 +185,12 @@ def lookup(host: str, *, creds_stdin: bool, anonymous: bool, has_others: bool = 
     if not creds_stdin and not anonymous:
         return None
     from imagestore.registry.credentials.lookup import CredentialResolver
-    from imagestore.registry.credentials.model import Anonymous, Explicit, FoundCredential
+    from imagestore.registry.credentials.model import Anonymous, FoundCredential
+    from imagestore.registry.credentials.sources import ExplicitSource
 
     if anonymous:
         return Anonymous()
-    given = Explicit(FoundCredential(read_stdin(), "standard input"), host)
+    given = ExplicitSource(FoundCredential(read_stdin(), "standard input"), host)
     return CredentialResolver.standard(given) if has_others else CredentialResolver([given])
 
 

@@ -55,7 +55,7 @@ def record(
     --upstream names.
     """
     from imagestore.testing.recording.upstream import upstream_map
-    from imagestore.testing.tapes.places import shown_place
+    from imagestore.testing.tapes.blob_folder import shown_place
     from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
     settings = SessionSettings(

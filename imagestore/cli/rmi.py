@@ -128,7 +128,7 @@ class _Removal:
             PreconditionError: one is.
         """
         keys, pins = self._to_remove(), self._app.pins
-        records = self._app.store.metadata.get_images(keys)
+        records = self._app.store.metadata.images.get_many(keys)
         pinned = [key for key in keys if key[0] in pins or (key in records and records[key].is_pinned)]
         if pinned:
             shown = ", ".join(f"{reference} ({owner})" for reference, owner in pinned)

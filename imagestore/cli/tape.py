@@ -115,7 +115,7 @@ def _say(output: str, value: dict[str, object], sentence: str) -> None:
 
 def _say_places(path: str, bodies: str) -> None:
     """Say on standard error where bodies were written, if any, and where a link led the tape to."""
-    from imagestore.testing.tapes.places import real_place, shown_place
+    from imagestore.testing.tapes.blob_folder import real_place, shown_place
 
     if real_place(path):
         say(render.printable(f"{path} is in {real_place(path)}"))
@@ -178,7 +178,7 @@ def to_layout(path: str, folder: str, output: str) -> None:
     from imagestore.testing.tapes.files import load_tape, tape_path
     from imagestore.testing.tapes.layout import tape_to_layout
 
-    count = tape_to_layout(load_tape(path), BlobFolder.beside(tape_path(path)), folder)
+    count = tape_to_layout(load_tape(path), BlobFolder.of_tape(tape_path(path)), folder)
     _say(output, {"layout": folder, "entries": count}, f"{folder}: {counted(count, 'entry', 'entries')}")
 
 
@@ -194,7 +194,7 @@ def from_layout(folder: str, path: str, name: str, about: str, output: str) -> N
     from imagestore.testing.tapes.files import save_tape, tape_path
     from imagestore.testing.tapes.layout import layout_to_tape
 
-    blobs = BlobFolder.beside(tape_path(path), within=os.getcwd())
+    blobs = BlobFolder.of_tape(tape_path(path), within=os.getcwd())
     made = layout_to_tape(folder, blobs, name=name, about=about)
     written = save_tape(path, made)
     bodies = blobs.root if made.contents() else ""
@@ -235,7 +235,7 @@ def fetch(target: str, path: str, plain_http: bool, layout: bool, output: str) -
         publishing.fetch_layout(target, path, is_plain_http=plain_http)
     else:
         path = publishing.fetch_tape(target, path, is_plain_http=plain_http)
-        bodies = BlobFolder.beside(path, within=os.getcwd()).root if load_tape(path).contents() else ""
+        bodies = BlobFolder.of_tape(path, within=os.getcwd()).root if load_tape(path).contents() else ""
     _say(output, {"path": path, "bodies": bodies or None}, path)
     _say_places(path, bodies)
 

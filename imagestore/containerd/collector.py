@@ -1,7 +1,7 @@
-"""Collection on behalf of clients: soon after something was removed, or at once for who waits for it.
+"""Garbage collection for clients: soon after a removal, or at once for a request that waits for it.
 
-As containerd's scheduler: removals that come together share one collection, and collecting takes at most a fiftieth of
-the time. All who wait get the next run that starts after they asked.
+As in containerd's scheduler, removals in quick succession share one collection, and collecting takes at most a fiftieth
+of the time. A waiting request gets the next run that starts after it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ _PAUSES_PER_RUN: Final = 49
 class Collector:
     """Runs collections; for one event loop.
 
-    Args:
-        workers: whose store is collected.
-        follows_removals: collect soon after each; not where another process does.
+    ``follows_removals``: collect soon after each removal; false if another process does.
     """
 
     def __init__(self, workers: StoreWorkers, *, follows_removals: bool = True) -> None:
@@ -50,11 +48,7 @@ class Collector:
             self._timer = asyncio.get_running_loop().call_later(delay, self._due)
 
     async def run(self) -> None:
-        """Collect what is garbage now; return when all of it is gone that can be deleted.
-
-        Raises:
-            StoreError: the store can't be read or written.
-        """
+        """Collect what is garbage now; return when it is deleted; StoreError if the store can't be read or written."""
         self._wanted += 1
         await self._reach(self._wanted)
 
@@ -79,10 +73,10 @@ class Collector:
             try:
                 await self._workers.transfer(lambda store, _: store.collect_garbage())
             except UndeletableError as error:
-                # As in containerd the log has it: the file may be anybody's, and each run would end like this.
+                # As in containerd, only logged: the file may be of another program, and every run would fail like this.
                 _log.warning("not everything can be deleted", extra={"error": str(error), "hint": error.hint})
             finally:
-                # One that fails each time takes no more of the time than any other.
+                # So a run that always fails is delayed like any other.
                 self._took_seconds = time.monotonic() - began
                 self._workers.collections += 1
             self._done = covers

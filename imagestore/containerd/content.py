@@ -10,11 +10,10 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import content_pb2 as wire
 from imagestore.containerd._proto.content_pb2_grpc import ContentServicer
-from imagestore.containerd.calls import lease_of, namespace_of, once_unlocked
+from imagestore.containerd.calls import changed_map, checked_mask, lease_of, namespace_of, once_unlocked, timestamp
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.upload import Upload, UploadPart
-from imagestore.containerd.wire import changed_map, checked_mask, timestamp
 from imagestore.content.blob_files import damage_named
 from imagestore.content.disk import translated
 from imagestore.errors import ContentNotFoundError, IngestLockedError, OutOfRangeError
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from imagestore.containerd.content_view import ContentView
     from imagestore.containerd.filters import Fields
     from imagestore.content.api import IngestStatus
-    from imagestore.metadata.namespace_api import ContentRecord
+    from imagestore.metadata.records import ContentRecord
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
     from imagestore.util.cancel import CancelToken
@@ -46,8 +45,8 @@ class ContentService(ContentServicer):
 
     Args:
         workers: the store.
-        collector: is notified of removals.
-        proxy: the one view that all calls get, whatever their headers; None to go by namespaces.
+        collector: notified of removals.
+        proxy: the view for all calls; None for the namespace in each call's headers.
     """
 
     def __init__(self, workers: StoreWorkers, collector: Collector, proxy: ContentView | None = None) -> None:
@@ -55,50 +54,48 @@ class ContentService(ContentServicer):
         self._collector = collector
         self._proxy = proxy
 
-    async def Info(self, request: wire.InfoRequest, context: Context) -> wire.InfoResponse:  # noqa: N802
+    async def Info(self, request: wire.InfoRequest, context: Context) -> wire.InfoResponse:
         """Size, times and labels of a blob."""
 
         def _work(store: ImageStore) -> wire.InfoResponse:
-            found = self._space(context).get(store, Digest.parse(request.digest))
+            found = self._view(context).get(store, Digest.parse(request.digest))
             return wire.InfoResponse(info=_info(found))
 
         return await self._workers.quick(_work)
 
-    async def Update(self, request: wire.UpdateRequest, context: Context) -> wire.UpdateResponse:  # noqa: N802
+    async def Update(self, request: wire.UpdateRequest, context: Context) -> wire.UpdateResponse:
         """Change labels."""
 
         def _work(store: ImageStore) -> wire.UpdateResponse:
-            space, digest = self._space(context), Digest.parse(request.info.digest)
+            view, digest = self._view(context), Digest.parse(request.info.digest)
             paths = list(request.update_mask.paths)
             checked_mask(paths, whole=("labels",), keyed=("labels",))
             with store.metadata.exclusive():
-                before = space.get(store, digest)
+                before = view.get(store, digest)
                 labels = changed_map("labels", before.labels, dict(request.info.labels), paths)
-                space.set_labels(store, digest, labels)
-                return wire.UpdateResponse(info=_info(space.get(store, digest)))
+                view.set_labels(store, digest, labels)
+                return wire.UpdateResponse(info=_info(view.get(store, digest)))
 
         return await self._workers.quick(_work)
 
-    async def List(  # noqa: N802
-        self, request: wire.ListContentRequest, context: Context
-    ) -> AsyncIterator[wire.ListContentResponse]:
+    async def List(self, request: wire.ListContentRequest, context: Context) -> AsyncIterator[wire.ListContentResponse]:
         """Blobs by digest or label."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> list[wire.Info]:
             wanted = Filter.parse(request.filters)
-            return [_info(each) for each in wanted.among(self._space(context).all(store), _fields, cancel)]
+            return [_info(each) for each in wanted.among(self._view(context).all(store), _fields, cancel)]
 
         found = await self._workers.transfer(_work)
         for start in range(0, len(found), _LIST_LENGTH):
             yield wire.ListContentResponse(info=found[start : start + _LIST_LENGTH])
 
-    async def Delete(self, request: wire.DeleteContentRequest, context: Context) -> Empty:  # noqa: N802
+    async def Delete(self, request: wire.DeleteContentRequest, context: Context) -> Empty:
         """Remove a blob from the namespace."""
 
         def _work(store: ImageStore) -> Empty:
-            space, digest = self._space(context), Digest.parse(request.digest)
-            if not space.forget(store, digest):
-                raise ContentNotFoundError(f"content {digest} is not in {space.owner}")
+            view, digest = self._view(context), Digest.parse(request.digest)
+            if not view.forget(store, digest):
+                raise ContentNotFoundError(f"content {digest} is not in {view.owner}")
             return Empty()
 
         done = await self._workers.quick(_work)
@@ -106,20 +103,18 @@ class ContentService(ContentServicer):
             self._collector.note_removal()
         return done
 
-    async def Read(  # noqa: N802
-        self, request: wire.ReadContentRequest, context: Context
-    ) -> AsyncIterator[wire.ReadContentResponse]:
+    async def Read(self, request: wire.ReadContentRequest, context: Context) -> AsyncIterator[wire.ReadContentResponse]:
         """A blob's bytes; offsets in the answers count from the requested offset."""
 
         def _begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
-            found = self._space(context).get(store, Digest.parse(request.digest))
+            found = self._view(context).get(store, Digest.parse(request.digest))
             blob = store.content.open(found.digest)
             try:
                 size, start = os.fstat(blob.fileno()).st_size, max(request.offset, 0)
                 if start > size:
                     raise OutOfRangeError(f"content {found.digest}: offset {start} is behind its end at {size}")
                 end = min(start + request.size, size) if request.size > 0 else size
-                # Read the first piece here: most reads are small, and each further call of a thread costs time.
+                # Read the first piece here: most reads are small, and a further call of a thread costs time.
                 return blob, start, end, _piece(blob, found.digest, end - start, start)
             except BaseException:
                 blob.close()
@@ -143,53 +138,51 @@ class ContentService(ContentServicer):
                     break
                 data = await self._workers.transfer(_read(end - position, position))
 
-    async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:  # noqa: N802
+    async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:
         """One unfinished write."""
 
         def _work(store: ImageStore) -> wire.StatusResponse:
-            space = self._space(context)
-            status = space.status(store, request.ref)
+            view = self._view(context)
+            status = view.status(store, request.ref)
             if status is None:
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
-            expected = store.metadata.ingests(space.owner)
-            return wire.StatusResponse(status=_status(space, status, expected))
+            expected = store.metadata.namespaces.ingests(view.owner)
+            return wire.StatusResponse(status=_status(view, status, expected))
 
         return await self._workers.quick(_work)
 
-    async def ListStatuses(  # noqa: N802
-        self, request: wire.ListStatusesRequest, context: Context
-    ) -> wire.ListStatusesResponse:
+    async def ListStatuses(self, request: wire.ListStatusesRequest, context: Context) -> wire.ListStatusesResponse:
         """Unfinished writes; a filter may ask for ref."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
-            wanted, space = Filter.parse(request.filters), self._space(context)
-            expected = store.metadata.ingests(space.owner)
-            found = wanted.among(space.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
-            return wire.ListStatusesResponse(statuses=[_status(space, each, expected) for each in found])
+            wanted, view = Filter.parse(request.filters), self._view(context)
+            expected = store.metadata.namespaces.ingests(view.owner)
+            found = wanted.among(view.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
+            return wire.ListStatusesResponse(statuses=[_status(view, each, expected) for each in found])
 
         return await self._workers.transfer(_work)
 
-    async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:  # noqa: N802
+    async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:
         """Discard an unfinished write. Unlike in containerd, a write that is open can't be discarded."""
 
         def _work(store: ImageStore) -> Empty:
-            space = self._space(context)
-            if space.status(store, request.ref) is None:
+            view = self._view(context)
+            if view.status(store, request.ref) is None:
                 # containerd's plain content store reports success here, the one with namespaces doesn't.
-                if space.is_proxy:
+                if view.is_proxy:
                     return Empty()
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
-            on_disk = space.ref_on_disk(request.ref)
-            if store.content.status(on_disk) is None and space.ref_of(request.ref) == request.ref:
+            on_disk = view.ref_on_disk(request.ref)
+            if store.content.status(on_disk) is None and view.ref_of(request.ref) == request.ref:
                 on_disk = request.ref  # the write belongs to a pull, not to a client
             if not store.content.abort(on_disk):
                 raise IngestLockedError(f"write {request.ref!r} is going on", hint="end it first")
-            store.metadata.forget_ingest(space.owner, on_disk)
+            store.metadata.namespaces.forget_ingest(view.owner, on_disk)
             return Empty()
 
         return await once_unlocked(lambda: self._workers.quick(_work))
 
-    async def Write(  # noqa: N802
+    async def Write(
         self, request_iterator: AsyncIterator[wire.WriteContentRequest], context: Context
     ) -> AsyncIterator[wire.WriteContentResponse]:
         """Write messages into an ingest; see ``upload`` for what each message does."""
@@ -198,9 +191,9 @@ class ContentService(ContentServicer):
         try:
             async for request in request_iterator:
                 is_first = upload is None
-                upload = upload or Upload(self._space(context), lease_of(context))
+                upload = upload or Upload(self._view(context), lease_of(context))
                 await once_unlocked(
-                    # The stage has no local name: otherwise the frames of a failure would keep its message in memory.
+                    # No local variable for the stage: in a traceback's frames it would keep the message in memory.
                     functools.partial(self._workers.transfer, _stage(upload, request, answer, is_first=is_first))
                 )
                 yield answer
@@ -209,16 +202,16 @@ class ContentService(ContentServicer):
             if upload is not None:
                 yield answer  # containerd sends its last answer twice
         finally:
-            # Before the status is sent: the caller may then open the ingest again at once, and needs it unlocked.
+            # Before the status is sent, because the caller may open the ingest again at once.
             if upload is not None:
                 await self._workers.transfer(_closing(upload))
 
-    def _space(self, context: Context) -> ContentView:
+    def _view(self, context: Context) -> ContentView:
         return self._proxy or content_view_of(namespace_of(context))
 
 
 def _piece(blob: BinaryIO, digest: Digest, length: int, position: int) -> bytes:
-    # Not the file's read(): if the caller leaves during a slow read, its lock would block close() on the event loop.
+    # Not the file's read(): during a slow read, its lock would block close() on the event loop.
     with translated("read", blob.name), damage_named(digest):
         return os.pread(blob.fileno(), min(_READ_BYTES, length), position)
 
@@ -233,7 +226,7 @@ def _closing(upload: Upload) -> Stage:
 def _stage(
     upload: Upload, request: wire.WriteContentRequest, answer: wire.WriteContentResponse, *, is_first: bool
 ) -> Stage:
-    """The work that one message asks for; fills the answer."""
+    """The work for one message; fills the answer."""
     piece = UploadPart(request.ref, request.total, request.expected, request.offset, request.data)
 
     def _run_stage(store: ImageStore, token: CancelToken) -> None:
@@ -275,8 +268,8 @@ def _info(record: ContentRecord) -> wire.Info:
     )
 
 
-def _status(space: ContentView, status: IngestStatus, known: Mapping[str, tuple[str, str]]) -> wire.Status:
-    expected, _ = known.get(space.ref_on_disk(status.ref), ("", ""))
+def _status(view: ContentView, status: IngestStatus, known: Mapping[str, tuple[str, str]]) -> wire.Status:
+    expected, _ = known.get(view.ref_on_disk(status.ref), ("", ""))
     return wire.Status(
         started_at=timestamp(status.started_at),
         updated_at=timestamp(status.updated_at),

@@ -1,11 +1,11 @@
-"""Who sees which content: a namespace, the store's own namespace, or a containerd that keeps its content here.
+"""Which content an owner sees: a namespace, the store's own namespace, or a containerd that keeps its content here.
 
-    any namespace   what its clients wrote or shared there: a record, and the file
-    HOME (k8s.io)   all files but those that only others know
-    a proxy         all files; looking at one claims it, since containerd will count on it from then on
+    any namespace   what its clients wrote or shared there: files for which it has a content record
+    HOME (k8s.io)   all files except those that have records in other namespaces only
+    a proxy         all files; looking at one records it, because containerd relies on it from then on
 
-A blob is one file and a record for each owner (containerd, core/metadata). An unfinished write is, on disk,
-``<namespace>/1/<ref>`` as in containerd; a proxy's has the proxy's name before that, a pull's own has neither.
+A blob is one file with a record for each owner (containerd, core/metadata). On disk, an unfinished write is called
+``<namespace>/1/<ref>`` as in containerd, with the proxy's name before it for a proxy. A pull's own has neither.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError, IntegrityError, PreconditionError
-from imagestore.metadata.namespace_api import HOME, ContentRecord, proxy_owner
-from imagestore.metadata.records import lease_key
+from imagestore.metadata.records import HOME, ContentRecord, lease_key, proxy_owner
 from imagestore.store import garbage
 
 if TYPE_CHECKING:
@@ -26,23 +25,19 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.store.image_store import ImageStore
 
-#: A client's ingest on disk; what doesn't look like it is a pull's.
+#: Name on disk of a client's ingest; others are pulls' ingests.
 _OWNED_REF: Final = re.compile(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ContentView:
-    """A namespace that isn't the store's own.
-
-    Attributes:
-        owner: of its content records.
-    """
+    """A namespace that isn't the store's own; ``owner`` is that of its content records."""
 
     owner: str
 
     @property
     def is_proxy(self) -> bool:
-        """Whether it is the flat content of another containerd, which has its own namespaces, leases and collector."""
+        """Whether this is the content of a containerd that has its own namespaces, leases and collector."""
         return False
 
     def ref_on_disk(self, ref: str) -> str:
@@ -50,25 +45,21 @@ class ContentView:
         return f"{self.owner}/1/{ref}"
 
     def ref_of(self, on_disk: str) -> str | None:
-        """The owner's name of an ingest on disk; None when it isn't the owner's."""
+        """The owner's name of an ingest on disk; None if it is another owner's."""
         prefix = self.ref_on_disk("")
         return on_disk.removeprefix(prefix) if on_disk.startswith(prefix) else None
 
     def lease_key(self, name: str) -> str:
-        """The id of the owner's lease in the database; empty without a lease, or where leases count for nothing."""
+        """The id of the owner's lease in the database; empty without a lease, and for a proxy."""
         return lease_key(self.owner, name) if name else ""
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
         """A blob that the owner sees, or None."""
-        record = store.metadata.content_record(self.owner, digest)
+        record = store.metadata.namespaces.content_record(self.owner, digest)
         return record if record is not None and store.content.exists(digest) else None
 
     def get(self, store: ImageStore, digest: Digest) -> ContentRecord:
-        """A blob that the owner sees.
-
-        Raises:
-            ContentNotFoundError: it doesn't.
-        """
+        """A blob that the owner sees; ContentNotFoundError if it doesn't."""
         found = self.find(store, digest)
         if found is None:
             raise ContentNotFoundError(f"content {digest} is not in {self.owner}")
@@ -76,22 +67,18 @@ class ContentView:
 
     def all(self, store: ImageStore) -> list[ContentRecord]:
         """Every blob that the owner sees, ordered by digest."""
-        records = store.metadata.content_records(self.owner)
+        records = store.metadata.namespaces.content_records(self.owner)
         return [record for record in records if _is_there(store, record.digest)]
 
     def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
-        """Replace the owner's labels of a blob.
-
-        Raises:
-            InvalidInputError: one is too long.
-        """
-        store.metadata.label_record(self.owner, digest, labels)
+        """Replace the owner's labels of a blob; InvalidInputError if one is too long."""
+        store.metadata.namespaces.label_record(self.owner, digest, labels)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
-        """Let the owner forget a blob, whose file goes with a collection; say whether that has something to do."""
+        """Delete the owner's record of a blob, whose file the next collection deletes; return whether there was one."""
         if self.find(store, digest) is None:
             return False
-        return store.metadata.forget_record(self.owner, digest)
+        return store.metadata.namespaces.forget_record(self.owner, digest)
 
     def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
         """One unfinished write under the owner's name for it, or None."""
@@ -111,29 +98,29 @@ class HomeContentView(ContentView):
     __slots__ = ()
 
     def ref_of(self, on_disk: str) -> str | None:
-        """Pulls' own ingests are shown too, as they are called on disk."""
+        """Pulls' ingests are listed too, under their names on disk."""
         ours = ContentView.ref_of(self, on_disk)
         return on_disk if ours is None and not _OWNED_REF.fullmatch(on_disk) else ours
 
     def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
-        """One unfinished write; a pull's if there is no client's."""
+        """One unfinished write of a client, or else of a pull."""
         return ContentView.status(self, store, ref) or (
             None if _OWNED_REF.fullmatch(ref) else store.content.status(ref)
         )
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
-        """A blob that isn't only another namespace's."""
+        """A blob that hasn't records in other namespaces only."""
         try:
             info = store.content.info(digest)
         except ContentNotFoundError:
             return None
-        if not store.metadata.is_home(digest):
+        if not store.metadata.namespaces.is_home(digest):
             return None
         return self._record(store, digest, info.size, info.modified_at)
 
     def all(self, store: ImageStore) -> list[ContentRecord]:
-        """Every blob that isn't only another namespace's."""
-        foreign = store.metadata.foreign_content()
+        """Every blob that hasn't records in other namespaces only."""
+        foreign = store.metadata.namespaces.foreign_content()
         found = sorted(store.content.walk(), key=lambda info: info.digest)
         return [
             self._record(store, info.digest, info.size, info.modified_at)
@@ -142,17 +129,17 @@ class HomeContentView(ContentView):
         ]
 
     def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
-        """Replace the labels that the store itself goes by."""
-        store.metadata.label_content(digest, labels)
+        """Replace the labels that the store itself uses."""
+        store.metadata.graph.label_content(digest, labels)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
-        """Unlike containerd's, an image's content can't be taken from under it."""
+        """Delete the content at once. Unlike in containerd, content of an image can't be deleted."""
         if self.find(store, digest) is None:
             return False
         with store.metadata.exclusive():
-            store.metadata.forget_record(self.owner, digest)
-            store.metadata.label_content(digest, {})
-            if store.metadata.is_kept_at_home(digest):
+            store.metadata.namespaces.forget_record(self.owner, digest)
+            store.metadata.graph.label_content(digest, {})
+            if store.metadata.graph.is_kept_at_home(digest):
                 raise PreconditionError(
                     f"content {digest} is held by an image or a lease", hint="remove that; 'imagestore why' names it"
                 )
@@ -161,53 +148,53 @@ class HomeContentView(ContentView):
 
     @staticmethod
     def _record(store: ImageStore, digest: Digest, size: int, modified_at: float) -> ContentRecord:
-        labels = store.metadata.content_labels(digest)
+        labels = store.metadata.graph.content_labels(digest)
         return ContentRecord(digest, size, labels, modified_at, modified_at)
 
 
 class ProxyContentView(ContentView):
-    """What one containerd keeps here as its content store."""
+    """The content of one containerd that uses this store as its content store."""
 
     __slots__ = ()
 
     @property
     def is_proxy(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def ref_on_disk(self, ref: str) -> str:
-        """With the proxy's name before what containerd calls it."""
+        """The proxy's name before containerd's ref."""
         return f"{self.owner}/{ref}"
 
     def lease_key(self, name: str) -> str:
-        """Never a lease: those that callers name are kept by the containerd in front."""
+        """Empty: the containerd in front has the leases."""
         return ""
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
-        """A blob of the store, claimed: found here, containerd doesn't fetch it, and never says that it uses it."""
-        record = store.metadata.content_record(self.owner, digest)
+        """A blob of the store, recorded now: containerd relies on content that it finds, without a further call."""
+        record = store.metadata.namespaces.content_record(self.owner, digest)
         try:
             size = store.content.info(digest).size
         except ContentNotFoundError:
             return None
         if record is not None:
             return record
-        store.metadata.record_content(self.owner, digest, size)
-        if not store.content.exists(digest):  # collected between the look and the claim
-            store.metadata.forget_record(self.owner, digest)
+        store.metadata.namespaces.record_content(self.owner, digest, size)
+        if not store.content.exists(digest):  # collected before it was recorded
+            store.metadata.namespaces.forget_record(self.owner, digest)
             return None
-        return store.metadata.content_record(self.owner, digest)
+        return store.metadata.namespaces.content_record(self.owner, digest)
 
     def forget(self, store: ImageStore, digest: Digest) -> bool:
-        """Its collector says that the blob goes: at once, unless something else holds it."""
-        if not store.metadata.forget_record(self.owner, digest):
+        """Delete the blob at once, unless something else holds it: containerd's collector has decided."""
+        if not store.metadata.namespaces.forget_record(self.owner, digest):
             return False
         garbage.sweep(store.metadata, store.content, [str(digest)]).check()
         return True
 
 
 def _is_there(store: ImageStore, digest: Digest) -> bool:
-    """Of a list, one file that the disk can't even look at hides no other; reading it is an error."""
+    """Whether a file exists; an unreadable one counts too, so that a list doesn't fail because of it."""
     try:
         return store.content.exists(digest)
     except IntegrityError:
@@ -220,9 +207,5 @@ def content_view_of(namespace: str) -> ContentView:
 
 
 def proxy_content_view(name: str) -> ContentView:
-    """The view of a containerd that keeps its content here.
-
-    Raises:
-        InvalidInputError: not a name.
-    """
+    """The view of a containerd that keeps its content here; InvalidInputError if its name is invalid."""
     return ProxyContentView(proxy_owner(name))

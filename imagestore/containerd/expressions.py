@@ -1,7 +1,7 @@
-"""Regular expressions from callers: RE2's, which are those of Go's ``regexp`` and take time linear in the text.
+"""Regular expressions from clients, in RE2: the syntax of Go's ``regexp``, in time linear in the text.
 
-Python's own matcher backtracks: an expression of twenty characters can hold a thread for years. The package google-re2
-also lets other threads run while it searches. What one request may cost is bounded by ``Expressions``.
+Python's own matcher backtracks: an expression of twenty characters can block a thread for years. google-re2 also
+releases the interpreter lock while it searches. ``Expressions`` bounds the cost of one request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Characters of one expression.
 LONGEST_EXPRESSION: Final = 1024
-#: Expressions of one request: each keeps what it has learnt about texts, up to its memory.
+#: Expressions of one request; each has a cache of up to its memory.
 MOST_EXPRESSIONS: Final = 64
 #: Of one compiled expression; RE2 refuses what doesn't fit.
 MEMORY_BYTES: Final = 256 * 1024
@@ -26,17 +26,17 @@ LONGEST_TEXT: Final = 4096
 #: 50 million a second, and thousands of millions of usual expressions.
 MOST_STEPS: Final = 1_000_000_000
 
-#: What RE2 says of an expression that is valid and too big.
+#: RE2's message for a valid expression that is too big.
 _TOO_LARGE: Final = b"pattern too large"
 _QUOTED_OR_ESCAPE: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\(.)", re.DOTALL)
 
 
 class UnsupportedExpressionError(InvalidInputError):
-    """An expression that Go can use and that is beyond the bounds here."""
+    """A valid expression that exceeds the bounds here."""
 
 
 class Expressions:
-    """The expressions of one request, which share a bound of work.
+    """The expressions of one request, which share a limit of steps.
 
     >>> expressions = Expressions()
     >>> expressions.add("^(a|aa)*$").is_found_in("a" * 4000 + "b"), expressions.add("a+b").is_found_in("xaab")
@@ -73,19 +73,14 @@ class Expressions:
 
 
 class Expression:
-    """A compiled expression.
-
-    Args:
-        pattern: google-re2's.
-        spend: is told what each search may cost; what it raises ends the search before it begins.
-    """
+    """A compiled expression of google-re2; before each search, ``spend`` counts its steps and may raise."""
 
     def __init__(self, pattern: Any, spend: Callable[[int], None]) -> None:
         self._pattern = pattern
         self._spend = spend
 
     def is_found_in(self, text: str) -> bool:
-        """Whether it fits anywhere in the text, of which the first 4096 characters count.
+        """Whether it matches anywhere in the first 4096 characters of the text.
 
         Raises:
             UnsupportedExpressionError: the request has used up its steps.
@@ -119,7 +114,7 @@ def _compiled(text: str) -> Any:
         raise InvalidInputError(f"regular expression {text!r}: isn't UTF-8") from None
     except re2.error as error:
         reason = error.args[0] if error.args and isinstance(error.args[0], bytes) else str(error).encode()
-        said = f"regular expression {text!r}: {reason.decode('utf-8', 'replace')}"
+        fault = f"regular expression {text!r}: {reason.decode('utf-8', 'replace')}"
         if reason.startswith(_TOO_LARGE):
-            raise UnsupportedExpressionError(said, hint="repeat less") from None
-        raise InvalidInputError(said) from None
+            raise UnsupportedExpressionError(fault, hint="repeat less") from None
+        raise InvalidInputError(fault) from None

@@ -9,8 +9,8 @@
 All quotes are as those of Go's strings: ``/\\d/`` has to be written ``/\\\\d/``.
 
 An absent field differs from every value, and a regular expression sees it as empty text. An unknown field counts as
-absent. As in containerd, an invalid regular expression matches nothing; it is logged. An expression that is valid in
-containerd but too big here is refused. ``expressions`` has the bounds.
+absent. As in containerd, an invalid regular expression matches nothing; it is logged. A valid expression that exceeds
+the bounds of ``expressions`` is refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LONGEST_FILTERS: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Selector:
-    """One condition; an empty operator asks whether the field is there."""
+    """One condition; without an operator the field must exist."""
 
     path: tuple[str, ...]
     operator: str = ""

@@ -1,35 +1,42 @@
 """containerd.services.images.v1: named images of a namespace; in the store's own, the handlers' records are among them.
 
-An image that a client makes is a root of its namespace's content from then on. It also becomes a record if it can be
-one (see ``adoption``). If a record has the name already, a client can't make an image of that name. If a client's image
-was there first, the record hides it, and it is removed together with the record.
+An image that a client creates is a root of its namespace's content. It also becomes a record if it can be one (see
+``image_records``). A client can't create an image with the name of a record. If a client's image was there first, the
+record hides it, and it is removed together with the record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.empty_pb2 import Empty
 
-from imagestore.containerd import image_records, record_sync
+from imagestore.containerd import image_records
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
-from imagestore.containerd.calls import lease_of, namespace_of
+from imagestore.containerd.calls import (
+    changed_map,
+    checked_key,
+    checked_mask,
+    lease_of,
+    namespace_of,
+    seconds,
+    timestamp,
+)
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.image_records import existing_image, foreign_labels
-from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
 from imagestore.errors import (
     AlreadyExistsError,
     ImageNotFoundError,
     InvalidInputError,
     PreconditionError,
 )
-from imagestore.metadata.namespace_api import HOME, NamedImage
+from imagestore.metadata.records import HOME, NamedImage
 from imagestore.oci.descriptor import Descriptor
 from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import EXPIRE, checked
@@ -46,25 +53,20 @@ if TYPE_CHECKING:
     from imagestore.util.cancel import CancelToken
 
 #: Images that are examined at the same time, to decide whether they can be records.
-_LOOKS_AT_ONCE: Final = 4
+_EXAMINATIONS_AT_ONCE: Final = 4
 _UNPINS: Final = f"labels.{image_records.PINNED_LABEL}"
 
 
 class ImagesService(ImagesServicer):
-    """Serves images.
-
-    Args:
-        workers: the store.
-        collector: is notified of removals.
-    """
+    """Serves images; notifies the collector of removals."""
 
     def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
         self._workers = workers
         self._collector = collector
         # Examining an image may read hundreds of megabytes of documents and wait for a verifier.
-        self._looks = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        self._examinations = asyncio.Semaphore(_EXAMINATIONS_AT_ONCE)
 
-    async def Get(self, request: wire.GetImageRequest, context: Context) -> wire.GetImageResponse:  # noqa: N802
+    async def Get(self, request: wire.GetImageRequest, context: Context) -> wire.GetImageResponse:
         """One image."""
 
         def _work(store: ImageStore) -> wire.GetImageResponse:
@@ -72,12 +74,12 @@ class ImagesService(ImagesServicer):
 
         return await self._workers.quick(_work)
 
-    async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:  # noqa: N802
+    async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:
         """Images in the order of their names."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListImagesResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
-            found = {image.name: image for image in store.metadata.named_images(namespace)}
+            found = {image.name: image for image in store.metadata.named_images.find(namespace)}
             if namespace == HOME:
                 found |= {each.image.name: each.image for each in image_records.all_images(store)}
             in_order = [found[name] for name in sorted(found)]
@@ -85,7 +87,7 @@ class ImagesService(ImagesServicer):
 
         return await self._workers.transfer(_work)
 
-    async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
+    async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:
         """Name a descriptor; its content may be absent. In the store's namespace, a whole image becomes a record."""
 
         def _work(store: ImageStore, _: CancelToken) -> NamedImage:
@@ -99,17 +101,18 @@ class ImagesService(ImagesServicer):
 
         with self._workers.hold() as lent:
             image = await self._workers.transfer(_work, held=lent)
-            image = await self._adopted(context, lent, image)
+            image = await self._recorded(lent, image)
         return wire.CreateImageResponse(image=_wire(image))
 
-    async def Update(self, request: wire.UpdateImageRequest, context: Context) -> wire.UpdateImageResponse:  # noqa: N802
+    async def Update(self, request: wire.UpdateImageRequest, context: Context) -> wire.UpdateImageResponse:
         """Change labels, annotations or target of an image; a record moves to a target whose content is here."""
         paths = list(request.update_mask.paths)
 
         def _change(image: NamedImage) -> NamedImage:
             return _updated(image, request.image, paths)
 
-        def _work(store: ImageStore, _: CancelToken) -> _Update:
+        def _work(store: ImageStore, _: CancelToken) -> tuple[NamedImage, bool, bool]:
+            """The image, whether its target changes, and whether it is a record that must still be moved."""
             namespace = namespace_of(context)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
             with store.metadata.exclusive():
@@ -118,30 +121,26 @@ class ImagesService(ImagesServicer):
                 _lease_expiring(store, after, lease_of(context))
                 is_moved = after.target.digest != before.target.digest
                 record = image_records.find(store, before.name) if namespace == HOME else None
-                is_target_given = not paths or "target" in paths
                 if record is None:
-                    return _Update(_put(store, after), is_moved, is_looked_at=is_target_given)
+                    return _put(store, after), is_moved, False
                 if is_moved:
                     _check_movable(record, after)
-                    return _Update(after, is_moved, is_looked_at=True, is_to_move=True)
+                    return after, is_moved, True
                 image_records.relabel(store, record, after.labels, may_unpin=_UNPINS in paths)
-                now = existing_image(store, namespace, before.name)
-                # The handler's platform may have changed since the record was made.
-                return _Update(now, is_moved, is_looked_at=is_target_given)
+                return existing_image(store, namespace, before.name), is_moved, False
 
         with self._workers.hold() as lent:
-            done = await self._workers.transfer(_work, held=lent)
-            image = done.image
-            if done.is_looked_at:
-                move = _change if done.is_to_move else None
-                image = await self._adopted(context, lent, image, move, may_unpin=_UNPINS in paths)
-        if done.is_moved:
+            image, is_moved, is_record_to_move = await self._workers.transfer(_work, held=lent)
+            # Also for an unchanged target: the handler's platform may have changed since the record was made.
+            if _is_target_given(paths):
+                move = _change if is_record_to_move else None
+                image = await self._recorded(lent, image, move, may_unpin=_UNPINS in paths)
+        if is_moved:
             self._collector.note_removal()
         return wire.UpdateImageResponse(image=_wire(image))
 
-    async def _adopted(
+    async def _recorded(
         self,
-        context: Context,
         lent: LentStore,
         image: NamedImage,
         move: Callable[[NamedImage], NamedImage] | None = None,
@@ -149,25 +148,27 @@ class ImagesService(ImagesServicer):
         may_unpin: bool = False,
     ) -> NamedImage:
         """Make a record of a stored image, if it can be one; with ``move``, move the record instead."""
-        if record_sync.reference_of(image) is None:
+        if image_records.reference_of(image) is None:
             return image
         loop = asyncio.get_running_loop()
 
         def _work(store: ImageStore, cancel: CancelToken) -> NamedImage:
             try:
-                return record_sync.RecordUpdate(store, move or _as_it_is, may_unpin, cancel).run(image.name)
+                return image_records.update_record(
+                    store, image.name, move or (lambda image: image), may_unpin=may_unpin, cancel=cancel
+                )
             except ImageNotFoundError:
                 if move is not None:
                     raise
                 return image  # it was removed in the meantime
             finally:
-                # Released here, since a verifier may still run after the caller has left.
-                loop.call_soon_threadsafe(self._looks.release)
+                # Released here, because a verifier may still run after the call was cancelled.
+                loop.call_soon_threadsafe(self._examinations.release)
 
-        await self._looks.acquire()
+        await self._examinations.acquire()
         return await self._workers.transfer(_work, held=lent)
 
-    async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:  # noqa: N802
+    async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:
         """Remove an image, or a handler's record. A collection frees its content; with sync, before the answer."""
 
         def _work(store: ImageStore) -> Empty:
@@ -178,8 +179,8 @@ class ImagesService(ImagesServicer):
                     raise ImageNotFoundError(f"image {request.name!r} has target {image.target.digest} by now")
                 record = image_records.find(store, request.name) if namespace == HOME else None
                 if record is not None:
-                    store.metadata.remove_images([(record.record.reference, record.record.handler)])
-                store.metadata.remove_named_image(namespace, request.name)
+                    store.metadata.images.remove([(record.record.reference, record.record.handler)])
+                store.metadata.named_images.remove(namespace, request.name)
             return Empty()
 
         done = await self._workers.quick(_work)
@@ -190,46 +191,25 @@ class ImagesService(ImagesServicer):
         return done
 
 
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """The state of an update after its first step.
-
-    Attributes:
-        image: as stored; for a record that is still to be moved, as it is to become.
-        is_moved: the target changes.
-        is_looked_at: a second step must examine the content: can it be a record, and with which manifest?
-        is_to_move: it is a record that the second step moves.
-    """
-
-    image: NamedImage
-    is_moved: bool
-    is_looked_at: bool
-    is_to_move: bool = False
-
-
-def _as_it_is(image: NamedImage) -> NamedImage:
-    return image
-
-
 def _lease_expiring(store: ImageStore, image: NamedImage, lease: str) -> None:
     """Put an image with a gc.expire label under the caller's lease; others need none (containerd, core/metadata)."""
     if lease and EXPIRE in image.labels:
         key = content_view_of(image.namespace).lease_key(lease)
-        store.metadata.lease_image(key, image.name, store.config.default_handler)
+        store.metadata.leases.add_image(key, image.name, store.config.default_handler)
 
 
 def _put(store: ImageStore, image: NamedImage) -> NamedImage:
     """Store a client's image. If records have manifests of the same index, the image keeps those manifests too."""
     image = replace(image, labels=foreign_labels(image.labels))
     if image.namespace == HOME:
-        image = replace(image, also_keeps=record_sync.held_with(store, image))
-    return store.metadata.put_named_image(image)
+        image = replace(image, also_keeps=image_records.held_with(store, image))
+    return store.metadata.named_images.put(image)
 
 
 def _check_movable(record: HandlerImage, after: NamedImage) -> None:
     """Refuse to move a record of another handler: only the default handler's is named by a reference alone."""
     checked(after.labels)
-    if record_sync.reference_of(after) is None:
+    if image_records.reference_of(after) is None:
         raise PreconditionError(
             f"image {after.name!r} belongs to runtime handler {record.record.handler!r}, which chose its manifest from"
             f" {record.record.target.digest}",
@@ -237,9 +217,12 @@ def _check_movable(record: HandlerImage, after: NamedImage) -> None:
         )
 
 
+def _is_target_given(paths: list[str]) -> bool:
+    return not paths or "target" in paths
+
+
 def _updated(before: NamedImage, given: wire.Image, paths: list[str]) -> NamedImage:
-    is_target_given = not paths or "target" in paths
-    if is_target_given:
+    if _is_target_given(paths):
         target, annotations = _target(given), dict(given.target.annotations)
     else:
         target = before.target

@@ -1,4 +1,4 @@
-"""containerd.services.version.v1 and introspection.v1: which program answers, and what it is made of."""
+"""containerd.services.version.v1 and introspection.v1: the program's version and its plugins."""
 
 from __future__ import annotations
 
@@ -34,22 +34,18 @@ _SERVICES: Final = ("content", "images", "introspection", "leases", "namespaces"
 class VersionService(VersionServicer):
     """Serves the version of this program."""
 
-    async def Version(self, request: Empty, context: Context) -> VersionResponse:  # noqa: N802
+    async def Version(self, request: Empty, context: Context) -> VersionResponse:
         """The version of imagestore, not one of containerd."""
         return VersionResponse(version=f"imagestore {__version__}", revision="")
 
 
 class IntrospectionService(IntrospectionServicer):
-    """Lists the plugins that exist here, and identifies the server.
-
-    Args:
-        workers: the store.
-    """
+    """Lists the plugins that exist here, and identifies the server."""
 
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
 
-    async def Plugins(self, request: wire.PluginsRequest, context: Context) -> wire.PluginsResponse:  # noqa: N802
+    async def Plugins(self, request: wire.PluginsRequest, context: Context) -> wire.PluginsResponse:
         """The content store and the services; a filter may ask for type and id."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.PluginsResponse:
@@ -59,7 +55,7 @@ class IntrospectionService(IntrospectionServicer):
 
         return await self._workers.transfer(_work)
 
-    async def Server(self, request: Empty, context: Context) -> wire.ServerResponse:  # noqa: N802
+    async def Server(self, request: Empty, context: Context) -> wire.ServerResponse:
         """The process, with an identifier of the store's folder on this machine."""
 
         def _work(store: ImageStore) -> wire.ServerResponse:
@@ -70,9 +66,7 @@ class IntrospectionService(IntrospectionServicer):
 
         return await self._workers.quick(_work)
 
-    async def PluginInfo(  # noqa: N802
-        self, request: wire.PluginInfoRequest, context: Context
-    ) -> wire.PluginInfoResponse:
+    async def PluginInfo(self, request: wire.PluginInfoRequest, context: Context) -> wire.PluginInfoResponse:
         """One plugin, by type and id."""
 
         def _work(store: ImageStore) -> wire.PluginInfoResponse:

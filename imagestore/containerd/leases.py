@@ -12,10 +12,9 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagestore.containerd._proto import leases_pb2 as wire
 from imagestore.containerd._proto.leases_pb2_grpc import LeasesServicer
-from imagestore.containerd.calls import namespace_of
+from imagestore.containerd.calls import checked_key, namespace_of, timestamp
 from imagestore.containerd.content_view import content_view_of
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.wire import checked_key, timestamp
 from imagestore.errors import InvalidInputError, LeaseNotFoundError, NotFoundError, UnsupportedError
 from imagestore.oci.digest import Digest
 
@@ -36,37 +35,32 @@ _TYPES: Final = (_CONTENT, _IMAGES, _INGESTS)
 
 
 class LeasesService(LeasesServicer):
-    """Serves leases.
-
-    Args:
-        workers: the store.
-        collector: is notified of removals.
-    """
+    """Serves leases; notifies the collector of removals."""
 
     def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
         self._workers = workers
         self._collector = collector
 
-    async def Create(self, request: wire.CreateRequest, context: Context) -> wire.CreateResponse:  # noqa: N802
+    async def Create(self, request: wire.CreateRequest, context: Context) -> wire.CreateResponse:
         """Make a lease; without a gc.expire label it lives until it is deleted."""
 
         def _work(store: ImageStore) -> wire.CreateResponse:
-            space = content_view_of(namespace_of(context))
+            view = content_view_of(namespace_of(context))
             checked_key(f"lease {request.id[:100]!r}", request.id)
-            key = space.lease_key(request.id or _new_id())
-            lease = store.metadata.create_lease(
-                key, lifetime_seconds=math.inf, labels=dict(request.labels), namespace=space.owner
+            key = view.lease_key(request.id or _new_id())
+            lease = store.metadata.leases.create(
+                key, lifetime_seconds=math.inf, labels=dict(request.labels), namespace=view.owner
             )
             return wire.CreateResponse(lease=_wire(lease))
 
         return await self._workers.quick(_work)
 
-    async def Delete(self, request: wire.DeleteRequest, context: Context) -> Empty:  # noqa: N802
+    async def Delete(self, request: wire.DeleteRequest, context: Context) -> Empty:
         """Delete a lease. A collection frees content that only it held; with sync, before the answer."""
 
         def _work(store: ImageStore) -> Empty:
             lease = _get(store, content_view_of(namespace_of(context)), request.id)
-            store.metadata.delete_lease(lease.id)
+            store.metadata.leases.delete(lease.id)
             return Empty()
 
         done = await self._workers.quick(_work)
@@ -76,72 +70,70 @@ class LeasesService(LeasesServicer):
             self._collector.note_removal()
         return done
 
-    async def List(self, request: wire.ListRequest, context: Context) -> wire.ListResponse:  # noqa: N802
+    async def List(self, request: wire.ListRequest, context: Context) -> wire.ListResponse:
         """Leases; a filter may ask for id and labels."""
 
         def _work(store: ImageStore, cancel: CancelToken) -> wire.ListResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
-            found = wanted.among(store.metadata.leases(namespace=namespace), _fields, cancel)
+            found = wanted.among(store.metadata.leases.find(namespace=namespace), _fields, cancel)
             return wire.ListResponse(leases=map(_wire, found))
 
         return await self._workers.transfer(_work)
 
-    async def AddResource(self, request: wire.AddResourceRequest, context: Context) -> Empty:  # noqa: N802
+    async def AddResource(self, request: wire.AddResourceRequest, context: Context) -> Empty:
         """Put content, the name of an image or an unfinished write under a lease."""
 
         def _work(store: ImageStore) -> Empty:
-            space, resource = content_view_of(namespace_of(context)), request.resource
+            view, resource = content_view_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
-                lease = _get(store, space, request.id)
+                lease = _get(store, view, request.id)
                 _check_type(resource)
                 if resource.type == _CONTENT:
-                    store.metadata.lease_content(lease.id, [Digest.parse(resource.id)])
+                    store.metadata.leases.add_content(lease.id, [Digest.parse(resource.id)])
                 elif resource.type == _IMAGES:
                     if not resource.id:
                         raise InvalidInputError("a lease resource of type 'images' needs the name of an image")
                     checked_key(f"image {resource.id[:100]!r}", resource.id)
-                    store.metadata.lease_image(lease.id, resource.id, store.config.default_handler)
-                elif not store.metadata.lease_ingest(space.owner, space.ref_on_disk(resource.id), lease.id):
+                    store.metadata.leases.add_image(lease.id, resource.id, store.config.default_handler)
+                elif not store.metadata.namespaces.lease_ingest(view.owner, view.ref_on_disk(resource.id), lease.id):
                     raise NotFoundError(f"no unfinished write {resource.id!r} to lease")
             return Empty()
 
         return await self._workers.quick(_work)
 
-    async def DeleteResource(self, request: wire.DeleteResourceRequest, context: Context) -> Empty:  # noqa: N802
+    async def DeleteResource(self, request: wire.DeleteResourceRequest, context: Context) -> Empty:
         """Remove a resource from a lease; an absent one is no error."""
 
         def _work(store: ImageStore) -> Empty:
-            space, resource = content_view_of(namespace_of(context)), request.resource
+            view, resource = content_view_of(namespace_of(context)), request.resource
             with store.metadata.exclusive():
-                lease = _get(store, space, request.id)
+                lease = _get(store, view, request.id)
                 _check_type(resource)
                 if resource.type == _CONTENT:
-                    store.metadata.unlease_content(lease.id, [Digest.parse(resource.id)])
+                    store.metadata.leases.remove_content(lease.id, [Digest.parse(resource.id)])
                 elif resource.type == _IMAGES:
-                    store.metadata.unlease_image(lease.id, resource.id)
+                    store.metadata.leases.remove_image(lease.id, resource.id)
                 else:
-                    on_disk = space.ref_on_disk(resource.id)
-                    _, holder = store.metadata.ingests(space.owner).get(on_disk, ("", ""))
+                    on_disk = view.ref_on_disk(resource.id)
+                    _, holder = store.metadata.namespaces.ingests(view.owner).get(on_disk, ("", ""))
                     if holder == lease.id:
-                        store.metadata.lease_ingest(space.owner, on_disk, "")
+                        store.metadata.namespaces.lease_ingest(view.owner, on_disk, "")
             return Empty()
 
         done = await self._workers.quick(_work)
         self._collector.note_removal()
         return done
 
-    async def ListResources(  # noqa: N802
-        self, request: wire.ListResourcesRequest, context: Context
-    ) -> wire.ListResourcesResponse:
+    async def ListResources(self, request: wire.ListResourcesRequest, context: Context) -> wire.ListResourcesResponse:
         """The resources of a lease."""
 
         def _work(store: ImageStore) -> wire.ListResourcesResponse:
-            space = content_view_of(namespace_of(context))
-            lease = _get(store, space, request.id)
-            content = map(str, store.metadata.leased_content(lease.id))
-            images = store.metadata.leased_images(lease.id)
-            writes = store.metadata.ingests(space.owner).items()
-            held = sorted(space.ref_of(ref) or ref for ref, (_, holder) in writes if holder == lease.id)
+            view = content_view_of(namespace_of(context))
+            lease = _get(store, view, request.id)
+            content = map(str, store.metadata.leases.content(lease.id))
+            images = store.metadata.leases.images(lease.id)
+            writes = store.metadata.namespaces.ingests(view.owner).items()
+            held = sorted(view.ref_of(ref) or ref for ref, (_, holder) in writes if holder == lease.id)
             listed = ((_CONTENT, content), (_IMAGES, images), (_INGESTS, held))
             return wire.ListResourcesResponse(
                 resources=[wire.Resource(id=name, type=kind) for kind, names in listed for name in names]
@@ -150,11 +142,11 @@ class LeasesService(LeasesServicer):
         return await self._workers.quick(_work)
 
 
-def _get(store: ImageStore, space: ContentView, name: str) -> Lease:
-    lease = store.metadata.lease(space.lease_key(name))
-    if lease is not None and lease.namespace == space.owner:
+def _get(store: ImageStore, view: ContentView, name: str) -> Lease:
+    lease = store.metadata.leases.get(view.lease_key(name))
+    if lease is not None and lease.namespace == view.owner:
         return lease
-    raise LeaseNotFoundError(f"lease {name!r} is not in namespace {space.owner}")
+    raise LeaseNotFoundError(f"lease {name!r} is not in namespace {view.owner}")
 
 
 def _check_type(resource: wire.Resource) -> None:

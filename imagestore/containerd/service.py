@@ -1,14 +1,19 @@
-"""Puts containerd's services on a gRPC server.
+"""Adds containerd's services to a gRPC server.
 
-There are two sets of services: *containerd* for clients such as ctr, which name a namespace in each call; *proxy
-content* for a containerd that keeps its content here (``proxy_plugins`` of type ``content``). A proxy can't be told
-from a client by its calls, since some containerds send a namespace header to their backends and some don't, so it gets
-a server of its own: one name, one server, one containerd.
+There are two sets of services: *containerd* for clients such as ctr, which name a namespace in each call, and *proxy
+content* for a containerd that keeps its content here (``proxy_plugins`` of type ``content``). Calls don't show whether
+they come from a proxy, because only some containerds send it a namespace header. So each proxied containerd has a
+server of its own.
+
+Two services that this store lacks are answered, because image tools call them: there are no snapshots and no
+containers. Calls of other services are refused with an error that names what is missing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import grpc
 
 from imagestore.containerd._proto import (
     content_pb2,
@@ -24,8 +29,9 @@ from imagestore.containerd._proto.images_pb2_grpc import add_ImagesServicer_to_s
 from imagestore.containerd._proto.introspection_pb2_grpc import add_IntrospectionServicer_to_server
 from imagestore.containerd._proto.leases_pb2_grpc import add_LeasesServicer_to_server
 from imagestore.containerd._proto.namespaces_pb2_grpc import add_NamespacesServicer_to_server
-from imagestore.containerd._proto.snapshots_pb2_grpc import add_SnapshotsServicer_to_server
+from imagestore.containerd._proto.snapshots_pb2_grpc import SnapshotsServicer, add_SnapshotsServicer_to_server
 from imagestore.containerd._proto.version_pb2_grpc import add_VersionServicer_to_server
+from imagestore.containerd.calls import namespace_of
 from imagestore.containerd.collector import Collector
 from imagestore.containerd.content import ContentService
 from imagestore.containerd.content_view import proxy_content_view
@@ -33,23 +39,37 @@ from imagestore.containerd.images import ImagesService
 from imagestore.containerd.introspection import IntrospectionService, VersionService
 from imagestore.containerd.leases import LeasesService
 from imagestore.containerd.namespaces import NamespacesService
-from imagestore.containerd.unserved import SnapshotsService, absent_services, no_containers
+from imagestore.errors import NotFoundError
+from imagestore.util.rpc import AbsentMethods
 
 if TYPE_CHECKING:
-    import grpc
+    from collections.abc import AsyncIterator, Mapping
+    from types import ModuleType
 
+    from imagestore.containerd.calls import Context
     from imagestore.store.workers import StoreWorkers
+_PREFIX: Final = "/containerd.services."
+_MISSING: Final[Mapping[str, str]] = {
+    "containers": "it has images, and runs no containers",
+    "diff": "it unpacks no layers; fetch or import without unpacking",
+    "events": "it publishes no events",
+    "sandbox": "it runs no sandboxes",
+    "snapshots": "it unpacks no layers, so there are no snapshots; fetch or import without unpacking",
+    "streaming": "transfers go over the content service; use --local",
+    "tasks": "it runs no containers",
+    "transfer": "transfers go over the content service; use --local",
+}
 
 
 def add_containerd(
     server: grpc.aio.Server, workers: StoreWorkers, *, collects_after_removals: bool = True
 ) -> tuple[str, ...]:
-    """Serve clients of containerd; call it on the server's event loop, before the server starts.
+    """Serve clients of containerd; to be called on the server's event loop, before the server starts.
 
     Args:
-        server: gets the services; its messages may be 16 MiB long (the caller's options).
+        server: its options must allow messages of 16 MiB.
         workers: the store.
-        collects_after_removals: false where another process collects; clients that wait for one get it still.
+        collects_after_removals: false if another process collects; a client that requests a collection still gets it.
 
     Returns:
         Full names of the services, for reflection and health.
@@ -62,26 +82,17 @@ def add_containerd(
     add_VersionServicer_to_server(VersionService(), server)
     add_IntrospectionServicer_to_server(IntrospectionService(workers), server)
     add_SnapshotsServicer_to_server(SnapshotsService(), server)
-    server.add_generic_rpc_handlers((no_containers(), absent_services()))
-    files = (
-        content_pb2,
-        images_pb2,
-        introspection_pb2,
-        leases_pb2,
-        namespaces_pb2,
-        snapshots_pb2,
-        version_pb2,
-    )
-    return tuple(service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values())
+    server.add_generic_rpc_handlers((_no_containers(), _absent_services()))
+    return _names(content_pb2, images_pb2, introspection_pb2, leases_pb2, namespaces_pb2, snapshots_pb2, version_pb2)
 
 
 def add_proxy_content(server: grpc.aio.Server, workers: StoreWorkers, *, name: str = "containerd") -> tuple[str, ...]:
-    """Serve one containerd as its content store: flat, namespaces ignored, nothing of its content is collected.
+    """Serve one containerd as its content store: without namespaces; its content is not collected.
 
     Args:
-        server: gets the service; not one that add_containerd() was called with.
+        server: another one than that of add_containerd().
         workers: the store.
-        name: tells this containerd's content from that of others with a proxy here; must stay the same over restarts.
+        name: owner of this containerd's content; must stay the same over restarts.
 
     Returns:
         Full names of the services.
@@ -92,6 +103,61 @@ def add_proxy_content(server: grpc.aio.Server, workers: StoreWorkers, *, name: s
     service = ContentService(workers, Collector(workers), proxy=proxy_content_view(name))
     add_ContentServicer_to_server(service, server)
     add_VersionServicer_to_server(VersionService(), server)
-    server.add_generic_rpc_handlers((absent_services(),))
-    files = (content_pb2, version_pb2)
+    server.add_generic_rpc_handlers((_absent_services(),))
+    return _names(content_pb2, version_pb2)
+
+
+def _names(*files: ModuleType) -> tuple[str, ...]:
     return tuple(service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values())
+
+
+class SnapshotsService(SnapshotsServicer):
+    """Reports no snapshots, so that tools see that no image is unpacked here."""
+
+    async def Stat(
+        self, request: snapshots_pb2.StatSnapshotRequest, context: Context
+    ) -> snapshots_pb2.StatSnapshotResponse:
+        """No snapshot has this key."""
+        namespace_of(context)
+        raise NotFoundError(f"snapshot {request.key!r} does not exist: nothing is unpacked here")
+
+    async def List(
+        self, request: snapshots_pb2.ListSnapshotsRequest, context: Context
+    ) -> AsyncIterator[snapshots_pb2.ListSnapshotsResponse]:
+        """An empty list."""
+        namespace_of(context)
+        none: tuple[snapshots_pb2.ListSnapshotsResponse, ...] = ()
+        for each in none:
+            yield each
+
+
+def _no_containers() -> grpc.GenericRpcHandler:
+    """Empty lists of containers, which ``ctr images prune --all`` requests to find the images in use.
+
+    Requests are not parsed, and an answer without containers has no bytes, so no message classes are needed.
+    """
+
+    async def _none(_request: bytes, context: Context) -> bytes:
+        namespace_of(context)
+        return b""
+
+    async def _none_streamed(_request: bytes, context: Context) -> AsyncIterator[bytes]:
+        namespace_of(context)
+        nothing: tuple[bytes, ...] = ()
+        for each in nothing:
+            yield each
+
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "List": grpc.unary_unary_rpc_method_handler(_none),
+        "ListStream": grpc.unary_stream_rpc_method_handler(_none_streamed),
+    }
+    return grpc.method_handlers_generic_handler("containerd.services.containers.v1.Containers", methods)
+
+
+def _absent_services() -> AbsentMethods:
+    """Answers every call to a service of containerd's that has no other answer."""
+    return AbsentMethods(_PREFIX, _missing, ends_in_class=True)
+
+
+def _missing(method: str) -> str:
+    return _MISSING.get(method.removeprefix(_PREFIX).partition(".")[0], "this store doesn't have it")

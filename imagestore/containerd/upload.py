@@ -1,12 +1,12 @@
-"""One write of content from its first message to its end: containerd's state machine (services/content, Write).
+"""One write of content, from its first message to its end: containerd's state machine (services/content, Write).
 
-- The first message names the ingest, which stays locked until the stream ends. An ingest that is there is continued.
-- An offset above 0 must be where the ingest ends. **Offset 0 while bytes are there drops them**, also on a commit.
+- The first message names the ingest, which stays locked until the stream ends. An existing ingest is continued.
+- An offset above 0 must be the end of the ingest. **Offset 0 discards existing bytes**, also on a commit.
 - A later total or expected digest replaces an earlier one. A digest that the owner has ends the write: ALREADY_EXISTS.
 - A blob that is in the store, but not among the owner's, is *shared*: the write is complete from the start, and a
-  commit only makes the owner's record. Bytes that are added to it make a copy first.
-- A failed commit leaves the ingest as it is, to be continued.
-- The owner's record, and the lease's, are made before the blob becomes visible, so that no collection comes between.
+  commit only makes the owner's record. Appending to it makes a copy first.
+- A failed commit leaves the ingest unchanged; it can be continued.
+- The records of owner and lease are made before the blob becomes visible, so that no collection can come in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.containerd.wire import checked_key
+from imagestore.containerd.calls import checked_key
 from imagestore.content.api import IngestStatus
 from imagestore.errors import (
     AlreadyExistsError,
@@ -46,11 +46,11 @@ class UploadPart:
     """One message of a write.
 
     Attributes:
-        ref: the owner's name of the ingest; of the first message.
-        total: size in bytes, 0 when not told.
-        expected: what the content hashes to, empty when not told.
-        offset: where the data goes.
-        data: what to append.
+        ref: the owner's name of the ingest; in the first message.
+        total: size in bytes; 0 if unknown.
+        expected: digest of the content; empty if unknown.
+        offset: of the data.
+        data: to append.
     """
 
     ref: str = ""
@@ -61,17 +61,12 @@ class UploadPart:
 
 
 class Upload:
-    """One stream's write; its calls come one after another, each from any thread.
+    """The write of one stream, for the owner of ``view``; calls come one after another, each from any thread."""
 
-    Args:
-        space: whose.
-        lease: name of the owner's lease, or empty.
-    """
-
-    def __init__(self, space: ContentView, lease: str) -> None:
-        self._space = space
-        self._lease = space.lease_key(lease)
-        # A cancelled call's thread may still be at work when the stream is closed.
+    def __init__(self, view: ContentView, lease: str) -> None:
+        self._view = view
+        self._lease = view.lease_key(lease)
+        # A cancelled call's thread may still be running when the stream is closed.
         self._lock = threading.Lock()
         self._is_closed = False
         self._writer: IngestWriter | None = None
@@ -83,14 +78,14 @@ class Upload:
 
     @property
     def offset(self) -> int:
-        """Bytes there are."""
+        """The number of bytes."""
         if self._shared is not None:
             return self._shared[1]
         return self._writer.offset if self._writer is not None else 0
 
     @property
     def digest(self) -> Digest:
-        """What they hash to."""
+        """The digest of the bytes."""
         if self._shared is not None:
             return self._shared[0]
         assert self._writer is not None
@@ -99,7 +94,7 @@ class Upload:
     def status(self, store: ImageStore) -> IngestStatus:
         """Times and total of the ingest; a shared blob's are those of its file."""
         with self._lock:
-            found = self._space.status(store, self.ref)
+            found = self._view.status(store, self.ref)
             if self._shared is None and found is not None:
                 return found
             try:
@@ -109,41 +104,41 @@ class Upload:
             return IngestStatus(self.ref, self.offset, self.offset, moment, moment)
 
     def open(self, store: ImageStore, piece: UploadPart) -> None:
-        """Take the first message's name, and lock the ingest.
+        """Process the first message, and lock the ingest.
 
         Raises:
-            InvalidInputError: no name, or one too long.
-            IngestLockedError: another writer has it; may be called again with the same message.
+            InvalidInputError: the ref is missing or too long.
+            IngestLockedError: another writer has it; call again with the same message.
             AlreadyExistsError: the owner has the expected content.
             LeaseNotFoundError: there is no such lease.
-            PreconditionError: the stream has ended already.
+            PreconditionError: the stream has ended.
         """
         with self._lock:
-            # Its caller may go while the message waits for a thread: who closed it then can't do so again.
+            # The stream may have been closed while this message waited for a thread; nothing would close it again.
             self._refuse_closed()
             if not piece.ref:
                 raise InvalidInputError("the first message of a write needs a ref")
             checked_key(f"ref {piece.ref[:100]!r}", piece.ref)
             self.ref = piece.ref
             self._note(piece)
-            if self._lease and store.metadata.lease(self._lease) is None:
+            if self._lease and store.metadata.leases.get(self._lease) is None:
                 raise LeaseNotFoundError(f"lease {self._lease!r} does not exist")
             self._refuse_known(store)
-            if self.expected is not None and not self._space.is_proxy:
-                # It may be collected between two looks, so there is one.
+            if self.expected is not None and not self._view.is_proxy:
+                # One call, because the blob may be collected between two.
                 with contextlib.suppress(ContentNotFoundError):
                     self._shared = (self.expected, store.content.info(self.expected).size)
                     return
             self._open_ingest(store)
 
     def _open_ingest(self, store: ImageStore) -> None:
-        on_disk = self._space.ref_on_disk(self.ref)
+        on_disk = self._view.ref_on_disk(self.ref)
         algorithm = self.expected.algorithm if self.expected is not None else _DEFAULT_ALGORITHM
         self._writer = store.content.try_writer(on_disk, algorithm=algorithm, total=self.total)
-        store.metadata.put_ingest(self._space.owner, on_disk, expected=self.expected, lease=self._lease)
+        store.metadata.namespaces.put_ingest(self._view.owner, on_disk, expected=self.expected, lease=self._lease)
 
     def check(self, store: ImageStore, piece: UploadPart) -> None:
-        """Take what a message says of the whole.
+        """Process the total and the expected digest of a message.
 
         Raises:
             InvalidInputError: the digest can't be read, or the total is negative.
@@ -163,10 +158,10 @@ class Upload:
             self.expected = Digest.parse(piece.expected)
 
     def _refuse_known(self, store: ImageStore) -> None:
-        if self.expected is None or self._space.find(store, self.expected) is None:
+        if self.expected is None or self._view.find(store, self.expected) is None:
             return
         if self._lease:
-            store.metadata.lease_content(self._lease, [self.expected])
+            store.metadata.leases.add_content(self._lease, [self.expected])
         self._drop(store)
         raise AlreadyExistsError(f"content {self.expected} exists already")
 
@@ -174,7 +169,7 @@ class Upload:
         """Append a message's data.
 
         Raises:
-            OutOfRangeError: its offset isn't where the ingest ends.
+            OutOfRangeError: its offset isn't the end of the ingest.
             StoreFullError: no space is left.
         """
         with self._lock:
@@ -191,7 +186,7 @@ class Upload:
                 self._writer.write(piece.data)
 
     def _materialize(self, store: ImageStore, cancel: CancelToken | None) -> None:
-        """Make a shared blob an ingest of one's own; without its bytes when there is no token."""
+        """Turn a shared blob into an ingest with a copy of its bytes; without a token, into an empty one."""
         if self._shared is None:
             return
         digest, _ = self._shared
@@ -206,24 +201,24 @@ class Upload:
         self._shared = None
 
     def commit(self, store: ImageStore, labels: Mapping[str, str]) -> None:
-        """Verify, and make the content the owner's.
+        """Verify the content and make it the owner's.
 
         Raises:
             PreconditionError: wrong size or digest; the ingest stays.
-            AlreadyExistsError: the owner has it; the ingest is gone.
-            ContentNotFoundError: shared content was collected since then; write it again.
+            AlreadyExistsError: the owner has it; the ingest is deleted.
+            ContentNotFoundError: shared content was collected in between; write it again.
         """
         with self._lock:
             self._refuse_closed()
             self._refuse_wrong()
             digest, size = self.digest, self.offset
-            on_disk = self._space.ref_on_disk(self.ref)
-            if self._space.find(store, digest) is not None:
+            on_disk = self._view.ref_on_disk(self.ref)
+            if self._view.find(store, digest) is not None:
                 self.expected = digest
                 self._refuse_known(store)
             self._record(store, digest, size, labels)
             self._publish(store, digest, size)
-            store.metadata.forget_ingest(self._space.owner, on_disk)
+            store.metadata.namespaces.forget_ingest(self._view.owner, on_disk)
 
     def _refuse_wrong(self) -> None:
         if self.total and self.total != self.offset:
@@ -237,19 +232,19 @@ class Upload:
         metadata = store.metadata
         with metadata.exclusive():
             if self._lease:
-                metadata.lease_content(self._lease, [digest])
+                metadata.leases.add_content(self._lease, [digest])
             if self._writer is not None:
-                # While the blob isn't visible yet, this keeps a sweep from taking the record.
-                on_disk = self._space.ref_on_disk(self.ref)
-                metadata.put_ingest(self._space.owner, on_disk, expected=digest, lease=self._lease)
-            metadata.record_content(self._space.owner, digest, size)
+                # Until the blob is visible, this keeps a sweep from deleting the record.
+                on_disk = self._view.ref_on_disk(self.ref)
+                metadata.namespaces.put_ingest(self._view.owner, on_disk, expected=digest, lease=self._lease)
+            metadata.namespaces.record_content(self._view.owner, digest, size)
             if labels:
-                self._space.set_labels(store, digest, labels)
+                self._view.set_labels(store, digest, labels)
 
     def _publish(self, store: ImageStore, digest: Digest, size: int) -> None:
         if self._shared is not None:
             if not store.content.exists(digest):
-                store.metadata.forget_record(self._space.owner, digest)
+                store.metadata.namespaces.forget_record(self._view.owner, digest)
                 raise ContentNotFoundError(f"content {digest} was collected since then", hint="write it again")
             store.content.make_durable({digest.algorithm})
             return
@@ -257,23 +252,23 @@ class Upload:
         try:
             self._writer.commit(digest, size)
         except AlreadyExistsError:
-            # Another owner's, and from now on this one's too; its writer may have died before the name was durable.
+            # Another owner has it too. Its writer may have died before the name was durable.
             store.content.make_durable({digest.algorithm})
         except StoreError:
-            store.metadata.forget_record(self._space.owner, digest)
+            store.metadata.namespaces.forget_record(self._view.owner, digest)
             raise
 
     def _drop(self, store: ImageStore) -> None:
         if self._writer is not None:
             self._writer.abort()
-            store.metadata.forget_ingest(self._space.owner, self._space.ref_on_disk(self.ref))
+            store.metadata.namespaces.forget_ingest(self._view.owner, self._view.ref_on_disk(self.ref))
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
             raise PreconditionError(f"write {self.ref!r} is closed")
 
     def close(self) -> None:
-        """Let go; what isn't committed stays and can be continued."""
+        """Unlock the ingest; an uncommitted one stays and can be continued."""
         with self._lock:
             self._is_closed = True
             if self._writer is not None:

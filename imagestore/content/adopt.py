@@ -1,4 +1,4 @@
-"""Adopting: content that lies elsewhere on this machine becomes ours without the network.
+"""Adopting: taking content from another store on this machine instead of fetching it.
 
 A *source* is a folder with ``blobs/<algorithm>/<hex>``, as containerd's content store and OCI image layouts have it. It
 is only read. Whatever is adopted is hashed first, and takes the cheapest of three ways: a reflink (shares the disk
@@ -40,30 +40,18 @@ def adopt(
     digest: Digest,
     size: int,
     blob: Path,
-    open_writer: Callable[[Digest, int, CancelToken], LocalIngestWriter],
+    open_writer: Callable[[], LocalIngestWriter],
     cancel: CancelToken,
 ) -> Adoption | None:
-    """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then).
-
-    Args:
-        sources: folders that hold ``blobs``.
-        digest: which blob.
-        size: its size in bytes.
-        blob: its name with us.
-        open_writer: opens the ingest for it.
-        cancel: ends the work.
-
-    Raises:
-        StoreError: the store can't be written.
-        OperationCancelledError: cancelled.
-    """
+    """Take a blob from a source, hashed first; None when no source has it whole, or another writer brought it first."""
     for source in sources:
-        with opened(source, digest, size) as descriptor:
-            if descriptor is None or not is_right(descriptor, digest, size, cancel):
+        named = _name_in(source, digest)
+        with _opened(named, size) as descriptor:
+            if descriptor is None or not _is_right(descriptor, digest, size, cancel):
                 continue
             try:
-                with open_writer(digest, size, cancel) as writer:
-                    return _adopt_into(writer, descriptor, name_in(source, digest), digest, size, blob, cancel)
+                with open_writer() as writer:
+                    return _adopt_into(writer, descriptor, named, digest, size, blob, cancel)
             except AlreadyExistsError:
                 return None
             except IntegrityError:  # changed, or became unreadable, since it was hashed
@@ -90,7 +78,8 @@ def _adopt_into(
                 writer.abort()
                 return Adoption.HARD_LINK
             how = Adoption.COPY
-            copy(descriptor, writer, size, cancel)
+            for chunk in _chunks(descriptor, size, cancel):
+                writer.write(chunk)
         writer.commit(digest, size)
     except IntegrityError:
         writer.abort()
@@ -101,28 +90,21 @@ def _adopt_into(
 def is_at(sources: Sequence[Path], digest: Digest, size: int) -> bool:
     """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
     for source in sources:
-        with opened(source, digest, size) as descriptor:
+        with _opened(_name_in(source, digest), size) as descriptor:
             if descriptor is not None:
                 return True
     return False
 
 
-def name_in(source: Path, digest: Digest) -> Path:
-    """Where a source has a blob, if it has it."""
+def _name_in(source: Path, digest: Digest) -> Path:
     return source / "blobs" / digest.algorithm / digest.encoded
 
 
 @contextlib.contextmanager
-def opened(source: Path, digest: Digest, size: int) -> Iterator[int | None]:
-    """The source's file of a blob, open for reading; None when there is none of that size.
-
-    Args:
-        source: a folder that holds ``blobs``.
-        digest: which blob.
-        size: its size in bytes.
-    """
+def _opened(path: Path, size: int) -> Iterator[int | None]:
+    """A source's file of a blob, open for reading; None when there is none of that size."""
     try:
-        descriptor = os.open(name_in(source, digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         yield None
         return
@@ -133,12 +115,8 @@ def opened(source: Path, digest: Digest, size: int) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) -> bool:
-    """Whether an open file has the bytes of a digest; what can't be read has not.
-
-    Raises:
-        OperationCancelledError: cancelled.
-    """
+def _is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) -> bool:
+    """Whether an open file has the bytes of a digest; False if it can't be read."""
     verifier = Verifier(digest, size)
     try:
         for chunk in _chunks(descriptor, size + 1, cancel):
@@ -150,11 +128,10 @@ def is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) ->
 
 
 def _chunks(descriptor: int, most_bytes: int, cancel: CancelToken) -> Iterator[bytes]:
-    """A source's bytes, and no more of them than wanted.
+    """A source's bytes, at most ``most_bytes``.
 
     Raises:
         IntegrityError: they can't be read. A source's bad disk is no reason to fail: the bytes are elsewhere too.
-        OperationCancelledError: cancelled.
     """
     offset = 0
     while offset < most_bytes:
@@ -170,12 +147,9 @@ def _chunks(descriptor: int, most_bytes: int, cancel: CancelToken) -> Iterator[b
 
 
 def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool:
-    """Give an open, verified file that no user may write a second name in our folder; say whether that was possible.
+    """Hard-link an open, verified, read-only file into our folder; returns whether that was possible.
 
     Args:
-        descriptor: the open file.
-        named: its name at the source.
-        target: the blob's name.
         waiting: a name in the ingest's folder, for the moment between.
     """
     status = os.fstat(descriptor)
@@ -202,20 +176,8 @@ def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool
     return True
 
 
-def copy(descriptor: int, writer: LocalIngestWriter, size: int, cancel: CancelToken) -> None:
-    """Copy an open file of that size into an ingest; its commit judges the bytes.
-
-    Raises:
-        StoreError: the ingest can't be written.
-        IntegrityError: the file can't be read.
-        OperationCancelledError: cancelled.
-    """
-    for chunk in _chunks(descriptor, size, cancel):
-        writer.write(chunk)
-
-
 def reflink(target: int, source: int) -> bool:
-    """Let an empty file share another's blocks; say whether that was possible.
+    """Let an empty file share another's blocks; returns whether that was possible.
 
     Raises:
         OSError: it should have been, and failed.

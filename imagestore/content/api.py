@@ -1,4 +1,4 @@
-"""The content port: all that is asked of content above this room, and the writer of an ingest.
+"""The content port: what the rooms above use of content, and the writer of an ingest.
 
 Life of content: a writer is opened under an ingest name; bytes are appended; the writer is closed (the ingest stays
 and can be resumed at its offset) or committed (size and digest are verified, and from then on the blob is visible to
@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import BinaryIO, Self
 
     from imagestore.oci.digest import Digest
     from imagestore.util.cancel import CancelToken
-
 
 #: Larger blobs of imports come one by one, as those of pulls: a batch is held in memory.
 BATCHED_BYTES: Final = 256 * 1024
@@ -41,8 +39,6 @@ class IngestStatus:
     """An unfinished write.
 
     Attributes:
-        ref: its name.
-        offset: bytes written so far.
         total: bytes expected, 0 when unknown.
         started_at: seconds since 1970.
         updated_at: seconds since 1970.
@@ -55,8 +51,21 @@ class IngestStatus:
     updated_at: float
 
 
-class BlobWriter(Protocol):
-    """Appends to one ingest, which may be in memory until closed; holds its lock. Not for several threads at once."""
+class Closing(Protocol):
+    """A context manager that gives back what it holds at the end of its block."""
+
+    def __enter__(self) -> Self:
+        """Begin the block."""
+
+    def __exit__(self, *_: object) -> None:
+        """Give everything back."""
+
+
+class BlobWriter(Closing, Protocol):
+    """Appends to one ingest, which may be in memory until closed; holds its lock. Not for several threads at once.
+
+    Once it was committed, aborted or closed, every method but abort() and close() raises WriterClosedError.
+    """
 
     @property
     def offset(self) -> int:
@@ -69,7 +78,6 @@ class BlobWriter(Protocol):
         """Append bytes.
 
         Raises:
-            WriterClosedError: it was committed, aborted or closed.
             StoreFullError: no space is left; the ingest stays as long as it got.
         """
 
@@ -85,11 +93,7 @@ class BlobWriter(Protocol):
         """
 
     def truncate(self) -> None:
-        """Start again from nothing.
-
-        Raises:
-            WriterClosedError: it was committed, aborted or closed.
-        """
+        """Start again from nothing."""
 
     def commit(
         self, expected: Digest | None = None, size: int | None = None, *, has_durable_name: bool = True
@@ -103,14 +107,10 @@ class BlobWriter(Protocol):
             has_durable_name: sync the folder too. Without, make_durable() is called before anything refers to the blob,
                 once for many.
 
-        Returns:
-            The digest that names the blob.
-
         Raises:
             SizeMismatchError, DigestMismatchError: the ingest stays, and the writer stays open, as in containerd.
             AlreadyExistsError: the blob is there already; the ingest is gone. Callers take it as success.
             StoreError: the disk failed. Bytes that it didn't take are gone, the others can be resumed.
-            WriterClosedError: it was committed, aborted or closed.
         """
 
     def abort(self) -> None:
@@ -118,14 +118,6 @@ class BlobWriter(Protocol):
 
     def close(self) -> None:
         """Let go; what is written stays and can be resumed."""
-
-    def __enter__(self) -> Self:
-        """Close at the end of the block."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        """Close."""
 
 
 class IngestWriter(BlobWriter, Protocol):
@@ -139,16 +131,11 @@ class IngestWriter(BlobWriter, Protocol):
         """Hash with another algorithm from now on; what is there is read again.
 
         Raises:
-            WriterClosedError: it was committed, aborted or closed.
             InvalidDigestError: the algorithm can't be verified here.
         """
 
     def open_written(self) -> BinaryIO:
-        """What is written, opened for reading along; it stays readable when the ingest is committed or goes.
-
-        Raises:
-            WriterClosedError: it was committed, aborted or closed.
-        """
+        """What is written, opened for reading along; it stays readable when the ingest is committed or goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +143,6 @@ class Disk:
     """The file system that content is on; both 0 where it counts none.
 
     Attributes:
-        total_bytes: its size.
         free_bytes: what an unprivileged writer has of it.
     """
 
@@ -192,15 +178,11 @@ class Adoption(enum.Enum):
     COPY = "copy"
 
 
-class Deleter(Protocol):
+class Deleter(Closing, Protocol):
     """Deletes blobs while a lock is held, as a context manager that is entered before."""
 
     def delete(self, text: str) -> int | None:
-        """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there.
-
-        Raises:
-            StoreError: it can't be deleted.
-        """
+        """Remove a blob, given by its digest in text form; its size in bytes, None when it wasn't there."""
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
         """Remove blobs until time is up, but at least one; one that can't be deleted stops none of the others."""
@@ -208,24 +190,13 @@ class Deleter(Protocol):
     def let_go(self) -> None:
         """Give their space back; after the lock."""
 
-    def __enter__(self) -> Self:
-        """See the class."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        """Give everything back."""
-
 
 @dataclass(frozen=True, slots=True)
 class SmallBlob:
     """A blob to store in a batch.
 
     Attributes:
-        digest: what its bytes must hash to.
-        size: how many there must be.
         read: gives them; may be called in another thread.
-        what: names the blob in errors.
     """
 
     digest: Digest
@@ -234,10 +205,10 @@ class SmallBlob:
     what: str
 
 
-class SmallBlobs(Protocol):
-    """What the small blobs of one pull or import share, as a context manager."""
+class OpenWriter(Protocol):
+    """Opens an ingest."""
 
-    def writer(
+    def __call__(
         self,
         ref: str,
         *,
@@ -246,6 +217,14 @@ class SmallBlobs(Protocol):
         cancel: CancelToken,
         on_wait: Callable[[], None] | None = None,
     ) -> BlobWriter:
+        """See ``ContentStore.writer``."""
+
+
+class SmallBlobs(Closing, Protocol):
+    """What the small blobs of one pull or import share, as a context manager."""
+
+    @property
+    def writer(self) -> OpenWriter:
         """As the store's writer(), but a small blob of which nothing is here may be in memory until it is whole."""
 
     def put(self, blobs: Sequence[SmallBlob]) -> None:
@@ -253,25 +232,18 @@ class SmallBlobs(Protocol):
 
         Raises:
             IntegrityError: the bytes aren't what they should be; those before stay.
-            StoreError: the store can't be written.
-            OperationCancelledError: cancelled.
         """
-
-    def __enter__(self) -> Self:
-        """See the class."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        """Give everything back."""
 
 
 class ContentStore(Protocol):
-    """Bytes by digest, shared by any number of processes."""
+    """Bytes by digest, shared by any number of processes.
+
+    Where the disk, the bucket or its index fails, every method raises StoreError.
+    """
 
     @property
     def name(self) -> str:
-        """Where it is, for messages and for programs that ask: a folder's path, or a URL."""
+        """Where it is, for messages and for programs: a folder's path, or a URL."""
 
     @property
     def scratch(self) -> Path:
@@ -281,14 +253,14 @@ class ContentStore(Protocol):
         """Whether the blob is here."""
 
     def missing(self, digests: Collection[Digest]) -> list[Digest]:
-        """Those of some blobs that aren't here, in their order; asked together where a question takes a round trip."""
+        """Those of some blobs that aren't here, in their order; one question for all where each takes a round trip."""
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob.
 
         Raises:
             ContentNotFoundError: it isn't here.
-            IntegrityError: the disk can't even say that.
+            IntegrityError: the disk can't read its size.
         """
 
     def path(self, digest: Digest) -> Path:
@@ -314,7 +286,7 @@ class ContentStore(Protocol):
         """
 
     def walk(self) -> Iterator[ContentInfo]:
-        """Every blob, in no particular order; of size 0 where the disk can't say it."""
+        """Every blob, in no particular order; of size 0 where the disk can't read it."""
 
     def find(self, digest: Digest) -> ContentInfo | None:
         """As info(), but None where the blob isn't here."""
@@ -334,11 +306,7 @@ class ContentStore(Protocol):
         """Open an ingest, waiting while another writer (thread or process) holds it.
 
         Args:
-            ref: name of the ingest.
-            expected: digest the content will have.
             total: its size in bytes, 0 when unknown.
-            cancel: ends the wait.
-            on_wait: called before a wait.
 
         Raises:
             AlreadyExistsError: the blob is here, perhaps because the other writer finished it.
@@ -363,32 +331,19 @@ class ContentStore(Protocol):
         """Every unfinished ingest."""
 
     def abort(self, ref: str) -> bool:
-        """Throw an ingest away unless a writer holds it; say whether it is gone.
-
-        Raises:
-            StoreError: it can't be removed.
-        """
+        """Throw an ingest away unless a writer holds it; say whether it is gone."""
 
     def stale_ingests(self, before: float, *, beyond: float = ...) -> Iterator[IngestStatus]:
         """Ingests that weren't touched since ``before``, or only ``beyond``, in seconds since 1970."""
 
     def abort_stale(self, ingest: IngestStatus) -> bool:
-        """Throw a stale ingest away unless a writer holds it; say whether it is gone.
-
-        Raises:
-            StoreError: it can't be removed.
-        """
+        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
 
     def clear_locks(self) -> None:
         """Remove what killed processes left of their locks."""
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
-        """Take a blob from another store, hashed first; None when none has it whole.
-
-        Raises:
-            StoreError: the store can't be written.
-            OperationCancelledError: cancelled.
-        """
+        """Take a blob from another store, hashed first; None when none has it whole."""
 
     def is_at_source(self, digest: Digest, size: int) -> bool:
         """Whether another store has something of this name and size; adopt() hashes it before it counts."""
@@ -397,18 +352,10 @@ class ContentStore(Protocol):
         """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
 
     def delete(self, digest: Digest) -> int:
-        """Remove a blob and return the bytes freed; 0 when it wasn't there.
-
-        Raises:
-            StoreError: it can't be deleted.
-        """
+        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
 
     def delete_damaged(self, digest: Digest) -> bool:
-        """Hash a blob and remove it where it is damaged; say whether a whole one was found.
-
-        Raises:
-            StoreError: it can't be read for want of permission, or not be removed.
-        """
+        """Hash a blob and remove it where it is damaged; say whether a whole one was found."""
 
     def make_durable(self, algorithms: Iterable[str]) -> None:
         """See that every blob's name outlasts a loss of power, those that others gave a moment ago too."""
@@ -417,11 +364,7 @@ class ContentStore(Protocol):
         """Space for content, of what an unprivileged writer has; without end where none is counted."""
 
     def disk(self) -> Disk:
-        """The file system that content is on.
-
-        Raises:
-            StoreError: it can't be looked at.
-        """
+        """The file system that content is on."""
 
     def check_room(self) -> None:
         """Before a pull or an import begins: its lease, and what is unpacked to be read, need space too.

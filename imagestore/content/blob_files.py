@@ -1,4 +1,4 @@
-"""A blob's file, open for reading: where the disk can't read it, the error names the content."""
+"""Files of blobs: opening (if the disk can't read one, the error names the content), names and listing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import errno
 import io
 import os
 import re
+import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
-from imagestore.errors import ContentUnreadableError
+from imagestore.errors import AlreadyExistsError, ContentUnreadableError, StoreCorruptError
 from imagestore.oci.digest import VERIFIABLE
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     from imagestore.oci.digest import Digest
 
-
 #: What systems say of bytes that are lost: by the device, or by a file system that finds its own notes wrong.
 LOST: Final = {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
+_HEX: Final = re.compile(r"[a-f0-9]+")
 
 
 def open_blob(path: str, digest: Digest) -> BinaryIO:
@@ -32,7 +33,6 @@ def open_blob(path: str, digest: Digest) -> BinaryIO:
 
     Raises:
         ContentUnreadableError: the disk can't read what is needed for that.
-        OSError: it can't be opened.
     """
     with damage_named(digest):
         return io.BufferedReader(_BlobFile(path, digest))
@@ -40,7 +40,7 @@ def open_blob(path: str, digest: Digest) -> BinaryIO:
 
 @contextlib.contextmanager
 def damage_named(digest: Digest) -> Iterator[None]:
-    """Reads of a blob's file, in a block.
+    """Around reads of a blob's file: errors name the content.
 
     Raises:
         ContentUnreadableError: the disk can't read it.
@@ -76,7 +76,20 @@ def _without_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-_HEX: Final = re.compile(r"[a-f0-9]+")
+def check_name_free(path: Path, digest: Digest) -> None:
+    """Check that no blob has this name already; one call, since a collection may remove it between two.
+
+    Raises:
+        AlreadyExistsError: a blob has it.
+        StoreCorruptError: something that is no file has it.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise StoreCorruptError(f"{path}: expected a blob's file, found something else")
+    raise AlreadyExistsError(f"content {digest} is in the store already")
 
 
 def is_name(algorithm: str, name: str) -> bool:
@@ -85,11 +98,7 @@ def is_name(algorithm: str, name: str) -> bool:
 
 
 def entries(blobs: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Everything in the folders of the algorithms we know, blob or not, with the algorithm.
-
-    Raises:
-        StoreError: a folder can't be listed.
-    """
+    """Everything in the folders of the known algorithms, blob or not, with the algorithm."""
     for algorithm in sorted(VERIFIABLE):
         folder = blobs / algorithm
         with translated("list", folder), contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
@@ -98,11 +107,7 @@ def entries(blobs: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def names(blobs: Path) -> Iterator[str]:
-    """Every blob's digest in text form, in no particular order; no file is looked at.
-
-    Raises:
-        StoreError: a folder can't be listed.
-    """
+    """Every blob's digest in text form, in no particular order; no file is looked at."""
     for algorithm, entry in entries(blobs):
         if is_name(algorithm, entry.name):
             with translated("list", entry.path):

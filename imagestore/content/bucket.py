@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_files import is_name
-from imagestore.content.bucket_access import NoBucketError, Translated, is_endpoint, s3_store
+from imagestore.content.bucket_access import BucketErrors, NoBucketError, is_endpoint, s3_store
 from imagestore.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -61,8 +61,7 @@ class Readable(Protocol):
 class Bucket:
     """A bucket's blobs; thread-safe, for one process.
 
-    Args:
-        settings: where it is.
+    Every method raises PreconditionError if the credentials are refused, and StoreError if it doesn't answer.
 
     Raises:
         ConfigError: the URL, or a file of a key, can't be used; or the library isn't installed.
@@ -94,75 +93,52 @@ class Bucket:
         self._signer = s3_store(found["bucket"], found["prefix"] or "", settings, public)
 
     def check(self) -> None:
-        """See whether the bucket is there and can be read.
+        """Check that the bucket exists and can be read.
 
         Raises:
             ConfigError: it isn't there, or the credentials are refused.
-            StoreError: it can't be asked now.
         """
-        self._check_process()
         try:
-            # The library tells a refusal of one object by its class, but not one of a list.
-            with contextlib.suppress(ContentNotFoundError), Translated(self.url, "the bucket"):
+            # The library has an error class for a refused object, but not for a refused list.
+            with contextlib.suppress(ContentNotFoundError), self._asking("the bucket"):
                 self._obstore.head(self._quick, "blobs/none")
             self._see()
         except (NoBucketError, PreconditionError) as error:
             raise ConfigError(str(error), hint=error.hint) from None
 
     def find(self, digest: Digest) -> ContentInfo | None:
-        """A blob's size in bytes and its time; None where it isn't there.
-
-        Raises:
-            PreconditionError: the credentials are refused.
-            StoreError: the bucket can't be asked.
-        """
-        self._check_process()
-        try:
-            with Translated(self.url, str(digest)):
-                return _info(digest, self._obstore.head(self._quick, blob_key(digest)))
-        except ContentNotFoundError:
-            return None
-
-    def has_object(self, key: str) -> bool:
-        """Whether there is an object of this key.
-
-        Raises:
-            PreconditionError: the credentials are refused.
-            StoreError: the bucket can't be asked.
-        """
-        self._check_process()
-        try:
-            with Translated(self.url, key):
-                self._obstore.head(self._quick, key)
-        except ContentNotFoundError:
-            return False
-        return True
-
-    def e_tag(self, digest: Digest) -> str:
-        """What tells a blob's object from another one of its name; empty where there is none."""
-        self._check_process()
-        with contextlib.suppress(ContentNotFoundError), Translated(self.url, str(digest)):
-            return str(self._obstore.head(self._quick, blob_key(digest))["e_tag"] or "")
-        return ""
+        """A blob's size in bytes and its time; None where it isn't there."""
+        meta = self._head(blob_key(digest), str(digest))
+        return None if meta is None else _info(digest, meta)
 
     def size(self, digest: Digest) -> int | None:
-        """A blob's size in bytes; as find()."""
+        """A blob's size in bytes; None where it isn't there."""
         found = self.find(digest)
         return None if found is None else found.size
 
-    def walk(self) -> Iterator[ContentInfo]:
-        """Every blob whose key is that of its digest, in no particular order; other objects are left alone.
+    def e_tag(self, digest: Digest) -> str:
+        """Differs between two objects that had the same name; empty where there is none."""
+        meta = self._head(blob_key(digest), str(digest))
+        return "" if meta is None else str(meta["e_tag"] or "")
 
-        Raises:
-            PreconditionError: the credentials are refused.
-            StoreError: the bucket can't be asked.
-        """
+    def has_object(self, key: str) -> bool:
+        """Whether there is an object of this key."""
+        return self._head(key, key) is not None
+
+    def _head(self, key: str, what: str) -> Any | None:
+        try:
+            with self._asking(what):
+                return self._obstore.head(self._quick, key)
+        except ContentNotFoundError:
+            return None
+
+    def walk(self) -> Iterator[ContentInfo]:
+        """Every blob whose key is that of its digest, in no particular order; other objects are left alone."""
         return (info for key, info in self.objects() if key == blob_key(info.digest))
 
     def objects(self) -> Iterator[tuple[str, ContentInfo]]:
-        """The key of every object that is a blob's, in no particular order, and which blob it is; as walk()."""
-        self._check_process()
-        with Translated(self.url, "the list of its blobs"):
+        """The key of every object that is a blob's, in no particular order, and which blob it is."""
+        with self._asking("the list of its blobs"):
             for some in self._obstore.list(self._quick, prefix="blobs"):
                 self._check_process()
                 for meta in some:
@@ -171,17 +147,12 @@ class Bucket:
                         yield meta["path"], _info(Digest(algorithm, encoded), meta)
 
     def delete(self, digest: Digest) -> int | None:
-        """Remove a blob; its size in bytes, None when it wasn't there.
-
-        Raises:
-            PreconditionError: the credentials are refused.
-            StoreError: the bucket can't be asked.
-        """
+        """Remove a blob; its size in bytes, None when it wasn't there."""
         size = self.size(digest)
         if size is None:
             self._see()  # no bucket isn't no blob
         else:
-            with Translated(self.url, str(digest)):
+            with self._asking(str(digest)):
                 self._obstore.delete(self._quick, blob_key(digest))
         return size
 
@@ -189,36 +160,27 @@ class Bucket:
         """Remove objects by their keys, at most 1,000, in one request; those that aren't there don't matter.
 
         Raises:
-            PreconditionError: the credentials are refused.
-            StoreError: the bucket can't be asked; some may be gone.
+            StoreError: the request failed; some may be gone.
         """
-        self._check_process()
-        with Translated(self.url, f"{keys[0]} and others" if len(keys) > 1 else "".join(keys)):
+        with self._asking(f"{keys[0]} and others" if len(keys) > 1 else "".join(keys)):
             self._obstore.delete(self._quick, list(keys))
 
     def _see(self) -> None:
-        with Translated(self.url, "the list of its blobs"):
+        with self._asking("the list of its blobs"):
             next(iter(self._obstore.list(self._quick, chunk_size=1)), None)
 
     def owner(self) -> str:
-        """The name of the store whose prefix it is; empty where there is none.
-
-        Raises:
-            PreconditionError: the credentials are refused.
-            StoreError: the bucket can't be asked.
-        """
-        self._check_process()
+        """The name of the store that owns the prefix; empty where there is none."""
         options = {"range": (0, _MOST_OWNER_BYTES)}
-        with contextlib.suppress(ContentNotFoundError), Translated(self.url, _OWNER):
+        with contextlib.suppress(ContentNotFoundError), self._asking(_OWNER):
             return bytes(self._obstore.get(self._quick, _OWNER, options=options).bytes()).decode("utf-8", "replace")
         return ""
 
     def claim(self, owner: str) -> str:
-        """Write a name into an empty prefix, once for ever; the name that is there.
+        """Write the owner's name into an empty prefix, once and for all; returns the name that is there.
 
         Raises:
-            PreconditionError: there are blobs and no name; or the credentials are refused.
-            StoreError: the bucket can't be asked.
+            PreconditionError: there are blobs and no name.
         """
         for _ in range(_CLAIMS):
             if found := self.owner():
@@ -229,7 +191,7 @@ class Bucket:
                     hint="give this store a prefix of its own",
                 )
             # What is there afterwards counts: not every service refuses a second one.
-            with contextlib.suppress(AlreadyExistsError), Translated(self.url, _OWNER):
+            with contextlib.suppress(AlreadyExistsError), self._asking(_OWNER):
                 self._obstore.put(self._quick, _OWNER, owner.encode(), mode="create", use_multipart=False)
         raise ContentUnavailableError(f"{self.url}: its owner was written, and isn't there")
 
@@ -239,46 +201,35 @@ class Bucket:
         """A blob's bytes from an offset on.
 
         Args:
-            digest: of the blob.
             size: what it must have in bytes; None for whatever it has.
-            offset: of the first byte.
-            cancel: looked at before each piece.
             key: of its object; empty for ``blob_key()``.
 
         Raises:
             ContentNotFoundError: it isn't there.
             SizeMismatchError: what is there has another size.
-            PreconditionError: the credentials are refused.
-            StoreError: the bucket can't be asked.
         """
-        self._check_process()
         # An empty object has no first byte to begin at.
         options = {"range": {"offset": offset}} if offset else {}
-        with Translated(self.url, str(digest)):
+        with self._asking(str(digest)):
             result = self._obstore.get(self._store, key or blob_key(digest), options=options)
             if size is not None and result.meta["size"] != size:
                 raise SizeMismatchError(f"{digest} in {self.url}", expected=size, actual=result.meta["size"])
             return BucketReader(self.url, digest, offset, result, cancel, self._check_process)
 
     def put(self, digest: Digest, size: int, file: Readable, *, cancel: CancelToken, key: str = "") -> None:
-        """Bring a blob there; it appears only if its bytes are right.
+        """Upload a blob; it becomes visible only if its bytes are right.
 
         Args:
-            digest: of the blob.
-            size: in bytes.
-            file: gives its bytes.
             cancel: ends it; nothing stays.
             key: of its object; empty for ``blob_key()``.
 
         Raises:
             IntegrityError: the file has other bytes.
             StoreError: the bucket doesn't take it.
-            OperationCancelledError: cancelled.
         """
-        self._check_process()
         pieces = _verified(digest, size, file, cancel)
         try:
-            with Translated(self.url, str(digest)):
+            with self._asking(str(digest)):
                 if size <= _SMALL_BYTES:
                     self._obstore.put(self._store, key or blob_key(digest), b"".join(pieces), use_multipart=False)
                 else:
@@ -288,14 +239,17 @@ class Bucket:
             raise NoBucketError(self.url) from None
 
     def signed(self, digest: Digest, seconds: float, *, key: str = "") -> str:
-        """A URL at which anybody can read a blob for so long; nothing is asked."""
-        self._check_process()
-        with Translated(self.url, str(digest)):
+        """A URL at which anyone can read a blob for this time; no request is sent."""
+        with self._asking(str(digest)):
             path = key or blob_key(digest)
             return str(self._obstore.sign(self._signer, "GET", path, timedelta(seconds=seconds)))
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a bucket has secrets and threads, and can't be pickled")
+
+    def _asking(self, what: str) -> BucketErrors:
+        self._check_process()
+        return BucketErrors(self.url, what)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -319,24 +273,19 @@ class BucketReader:
         self._rest = memoryview(b"")
         #: Bytes of the whole blob.
         self.size = int(result.meta["size"])
-        #: What tells this object from another one of its name.
+        #: Differs between two objects that had the same name.
         self.e_tag = str(result.meta["e_tag"] or "")
         #: Offset of the first byte.
         self.start = start
-        #: None: there is no other host to ask instead.
+        #: Empty: there is no other host to try.
         self.hosts: tuple[str, ...] = ()
 
     def readinto(self, buffer: memoryview) -> int:
-        """Put the next bytes into a buffer; 0 only at the end.
-
-        Raises:
-            StoreError: the bucket breaks off.
-            OperationCancelledError: cancelled.
-        """
+        """Put the next bytes into a buffer; 0 only at the end."""
         self._cancel.check()
         self._check_process()
         if not self._rest:
-            with Translated(self._url, str(self._digest)):
+            with BucketErrors(self._url, str(self._digest)):
                 self._rest = memoryview(bytes(next(self._pieces, b"")))
         count = min(len(buffer), len(self._rest))
         buffer[:count] = self._rest[:count]
@@ -344,7 +293,7 @@ class BucketReader:
         return count
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         self._pieces = iter(())
 
     def __enter__(self) -> Self:
@@ -355,7 +304,7 @@ class BucketReader:
 
 
 def _info(digest: Digest, meta: Any) -> ContentInfo:
-    # Whole seconds: of one object the service tells no more, of a list it does.
+    # Whole seconds: the service reports no more of one object, but does in a list.
     return ContentInfo(digest, int(meta["size"]), float(int(meta["last_modified"].timestamp())))
 
 
@@ -365,7 +314,7 @@ def blob_key(digest: Digest) -> str:
 
 
 def _verified(digest: Digest, size: int, file: Readable, cancel: CancelToken) -> Iterator[bytes]:
-    """Pieces of their own, since the library sends them later; the last one only when all are right."""
+    """The file's pieces, each a new object since the library sends them later; the last one only if all verify."""
     verifier, held = Verifier(digest, size), b""
     while piece := _read(file):
         cancel.check()

@@ -41,14 +41,14 @@ _RETRY: Final = timedelta(seconds=10)
 
 
 class NoBucketError(ContentUnavailableError):
-    """There is no such bucket, which doesn't mean that it has no blobs."""
+    """There is no such bucket; that is not the same as an empty one."""
 
     def __init__(self, url: str) -> None:
         super().__init__(f"{url}: there is no such bucket", hint="make it, or correct its name")
 
 
-class Translated:
-    """The library's errors, of many lines with URLs, become ours of one line."""
+class BucketErrors:
+    """Around calls of the library: its errors, of many lines with URLs, become ours of one line."""
 
     def __init__(self, url: str, what: str) -> None:
         self._url = url
@@ -99,9 +99,7 @@ def s3_store(bucket: str, prefix: str, settings: BucketSettings, endpoint: str, 
     """A connection to a bucket.
 
     Args:
-        bucket: its name.
         prefix: of all keys; empty for none.
-        settings: region and credentials.
         endpoint: URL of the service; empty for AWS.
         is_quick: for questions about objects, which fail soon.
 

@@ -1,4 +1,4 @@
-"""What every store does whose content is in a bucket: ingests are files of this machine, and a bucket counts no space.
+"""What stores over a bucket share: ingests are files of this machine, and a bucket reports no free space.
 
 An upload can't be resumed by another process, so an ingest is a file, as in the embedded store, and goes to the bucket
 when it is committed: hashed once more on the way, and visible only if it is right. If the bucket fails then, the ingest
@@ -58,15 +58,15 @@ class WithoutDisk:
         """Nothing: what the bucket took is durable."""
 
     def free_bytes(self) -> int:
-        """Without end: a bucket counts none."""
+        """No limit: a bucket reports none."""
         return sys.maxsize
 
     def disk(self) -> Disk:
-        """A bucket counts none."""
+        """Both 0: a bucket reports none."""
         return Disk(0, 0)
 
     def check_room(self) -> None:
-        """Nothing: a full folder is an error of the writer that finds it."""
+        """Nothing: if the folder is full, the writer gets the error."""
 
     def make_room(self) -> None:
         """Nothing, as check_room()."""
@@ -76,12 +76,11 @@ class BucketContent(WithoutDisk, abc.ABC):
     """What the content stores over a bucket share; thread-safe.
 
     Args:
-        settings: where the bucket is.
         folder: for ingests; made when missing.
 
     Raises:
         ConfigError: the settings can't be used, there is no such bucket, or obstore isn't installed.
-        StoreError: the bucket can't be asked, or the folder not be made.
+        StoreError: the bucket doesn't answer, or the folder can't be made.
     """
 
     def __init__(self, settings: BucketSettings, folder: Path) -> None:
@@ -117,7 +116,7 @@ class BucketContent(WithoutDisk, abc.ABC):
 
     @abc.abstractmethod
     def _begin(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Callable[[], None]:
-        """A writer has its ingest: see that it is needed; what to call when it lets go.
+        """A writer has its ingest: check that the blob is needed; returns what to call when the writer is closed.
 
         Raises:
             AlreadyExistsError: the blob is there.
@@ -149,7 +148,7 @@ class BucketContent(WithoutDisk, abc.ABC):
         return found
 
     def path(self, digest: Digest) -> Path:
-        """Nowhere.
+        """Not supported: the blob is no file of this machine.
 
         Raises:
             UnsupportedError: always.
@@ -225,6 +224,10 @@ class BucketContent(WithoutDisk, abc.ABC):
         """Remove what killed processes left of their locks."""
         self._ingests.clear_locks()
 
+    def _check_missing(self, digest: Digest) -> None:
+        if self.exists(digest):
+            raise AlreadyExistsError(f"content {digest} is in the store already")
+
     def _missing(self, digest: Digest) -> ContentNotFoundError:
         if not digest.is_verifiable:
             return ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")
@@ -244,7 +247,7 @@ def is_right(reader: BucketReader, digest: Digest) -> bool:
 
 
 def nothing() -> None:
-    """What a writer calls at its end that nobody waits for."""
+    """For writers that other machines don't wait for."""
 
 
 def _pieces(reader: BucketReader) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""A bucket's blobs as files: one that is read, with jumps, one that is written here and sent there, and small ones."""
+"""A bucket's blobs as files: a seekable reader, a writer that uploads on commit, and small blobs in parallel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import BinaryIO, Self
 
-    from imagestore.content.api import IngestWriter, SmallBlob
+    from imagestore.content.api import OpenWriter, SmallBlob
     from imagestore.content.bucket import BucketReader
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.oci.digest import Digest
@@ -29,37 +29,17 @@ class Send(Protocol):
     """Brings verified bytes to the bucket; from any thread."""
 
     def __call__(self, digest: Digest, size: int, file: BinaryIO, *, cancel: CancelToken) -> None:
-        """Bring a blob there, unless it is there.
+        """Upload a blob, unless it is there.
 
         Raises:
             AlreadyExistsError: it is.
-            StoreError: the bucket doesn't take it.
-            OperationCancelledError: cancelled.
         """
-
-
-class OpenWriter(Protocol):
-    """A content store's writer()."""
-
-    def __call__(
-        self,
-        ref: str,
-        *,
-        expected: Digest,
-        total: int,
-        cancel: CancelToken,
-        on_wait: Callable[[], None] | None = None,
-    ) -> IngestWriter:
-        """See ``ContentStore.writer``."""
 
 
 class BucketIngestWriter:
     """Appends to a file, which goes to the bucket when it is committed.
 
     Args:
-        inner: writes the file.
-        send: brings it to the bucket.
-        cancel: ends that.
         ended: called when the writer has let go, perhaps more than once.
     """
 
@@ -143,13 +123,7 @@ class BucketIngestWriter:
 
 
 class BlobReader(io.RawIOBase):
-    """A blob as a file; each jump is a request of its own.
-
-    Args:
-        digest: of the blob.
-        opened: at its first byte.
-        reopen: opens it again at an offset.
-    """
+    """A blob as a file; each seek makes a new request."""
 
     def __init__(self, digest: Digest, opened: BucketReader, reopen: Callable[[int], BucketReader]) -> None:
         super().__init__()
@@ -204,13 +178,7 @@ class BlobReader(io.RawIOBase):
 
 
 class BucketSmallBlobs:
-    """Small blobs of one pull or import, several at once; each is sent by a thread that takes part in no transaction.
-
-    Args:
-        writer: the store's.
-        send: brings a blob to the bucket.
-        cancel: ends it.
-    """
+    """Small blobs of one pull or import, several at once; each is sent by a thread outside of any transaction."""
 
     def __init__(self, writer: OpenWriter, send: Send, cancel: CancelToken) -> None:
         self.writer = writer

@@ -36,7 +36,7 @@ class BucketContentStore(BucketContent):
     Raises:
         ConfigError: the settings can't be used, there is no such bucket, or obstore isn't installed.
         PreconditionError: the prefix is another store's, or the credentials are refused.
-        StoreError: the bucket can't be asked, or the folder not be made.
+        StoreError: the bucket doesn't answer, or the folder can't be made.
     """
 
     def __init__(self, settings: BucketSettings, folder: Path) -> None:
@@ -96,13 +96,12 @@ class BucketContentStore(BucketContent):
         cancel: CancelToken,
         on_wait: Callable[[], None] | None,
     ) -> Callable[[], None]:
-        if self.exists(expected):
-            raise AlreadyExistsError(f"content {expected} is in the store already")
+        self._check_missing(expected)
         return nothing
 
 
 class BucketDeleter:
-    """Deletes blobs while a lock is held; once the bucket can't be asked, nothing more is tried."""
+    """Deletes blobs while a lock is held; after the first failure of the bucket, nothing more is tried."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -115,7 +114,7 @@ class BucketDeleter:
         return self._bucket.delete(Digest(algorithm, encoded)) if is_name(algorithm, encoded) else None
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
-        """Remove blobs until time is up, but at least one; what can't be deleted since then is named."""
+        """Remove blobs until time is up, but at least one; after a failure, all others get it as theirs."""
         deleted = Deleted()
         for number, text in enumerate(texts):
             if number and is_due():

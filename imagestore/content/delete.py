@@ -23,7 +23,6 @@ from imagestore.util.failpoint import reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
 _THREADS: Final = 4
@@ -36,12 +35,8 @@ _MOST_OPEN: Final = 64
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Deleter:
-    """Deletes blobs, as a context manager entered before the lock is taken; their space is free when the block ends.
-
-    Args:
-        blobs: the folder of all blobs.
-    """
+class LocalDeleter:
+    """Deletes blobs, as a context manager entered before the lock is taken; their space is free when the block ends."""
 
     def __init__(self, blobs: Path) -> None:
         self._blobs = os.fspath(blobs)
@@ -75,13 +70,13 @@ class Deleter:
         return size
 
     def delete_some(self, texts: Sequence[str], is_due: Callable[[], bool]) -> Deleted:
-        """Remove blobs until time is up, but at least one; a blob that can't be deleted stops none of the others.
+        """Remove blobs until time is up, but at least one; a blob that can't be deleted doesn't stop the others.
 
         However this ends, no thread deletes any more: the caller may let go of the lock.
 
         Args:
             texts: the blobs' digests in text form.
-            is_due: whether time is up; any thread asks it after each blob.
+            is_due: whether time is up; called by any thread after each blob.
         """
         deleted, waiting = Deleted(), deque(texts)
 
@@ -108,7 +103,7 @@ class Deleter:
             os.close(self._open.popleft())
 
     def _folder(self, algorithm: str) -> int:
-        """An open folder: a path of many parts for each of many thousand files takes its time."""
+        """An open folder: resolving a long path for each of many thousand files would take long."""
         folder = self._folders.get(algorithm)
         if folder is None:
             opened = os.open(f"{self._blobs}/{algorithm}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -120,9 +115,7 @@ class Deleter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._threads.shutdown()
         self.let_go()
         while self._folders:

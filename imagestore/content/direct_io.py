@@ -69,7 +69,6 @@ def write_blocks(descriptor: int, data: memoryview, offset: int, *, failpoint: s
         descriptor: of a file opened with O_DIRECT.
         data: begins where the buffer does.
         offset: in the file; a multiple of BLOCK_BYTES.
-        failpoint: reached before each write.
     """
     whole, written = len(data) - len(data) % BLOCK_BYTES, 0
     try:
@@ -109,7 +108,7 @@ class _Piece:
     offset: int
 
 
-class Filling:
+class IngestFiller:
     """Appends to one file what a source gives.
 
     Args:
@@ -142,7 +141,6 @@ class Filling:
         """Append until the source ends.
 
         Args:
-            readinto: the source.
             advanced: called with the new offset before bytes are written; may refuse them by raising.
             expected: how many bytes will come, as far as that is known.
         """

@@ -1,4 +1,4 @@
-"""What the local store does to the disk, and how the system's errors become ours."""
+"""Files and folders of the local store: durable folders, left-over files, and the system's errors as ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 #: Number, time of change and size of a file.
 Signature = tuple[int, int, int]
@@ -31,7 +30,6 @@ class translated:  # noqa: N801 - reads as the statement that it makes
 
     Args:
         what: completes "can't".
-        path: where.
 
     Raises:
         StoreFullError, StoreReadOnlyError, StoreError: by errno.
@@ -62,7 +60,7 @@ class translated:  # noqa: N801 - reads as the statement that it makes
 
 
 def signature(path: Path) -> Signature | None:
-    """Tells one content of a file from the next where each write makes a new file; None where there is none."""
+    """Changes with a file's content, where each write makes a new file; None where there is no file."""
     with translated("look at", path):
         try:
             found = path.stat()
@@ -102,14 +100,10 @@ _NAME: Final = re.compile(
 
 
 def clear(root: Path, *, before: float) -> None:
-    """Remove what wasn't changed for long.
+    """Remove left-over temporary files of the store that were not changed for long.
 
     Args:
-        root: the store's folder.
         before: seconds since 1970; younger files may still be in use.
-
-    Raises:
-        StoreError: the folder can't be read, or a file not removed.
     """
     with translated("clear", root), os.scandir(root) as entries:
         for entry in entries:
@@ -123,11 +117,7 @@ def clear(root: Path, *, before: float) -> None:
 
 
 def disk_of(path: Path) -> Disk:
-    """The file system a folder is on.
-
-    Raises:
-        StoreError: the folder can't be read.
-    """
+    """The file system a folder is on."""
     with translated("look at the free space", path):
         status = os.statvfs(path)
     return Disk(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)

@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import stat
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.blob_files import LOST
-from imagestore.content.direct_io import Filling
+from imagestore.content.blob_files import LOST, check_name_free
+from imagestore.content.direct_io import IngestFiller
 from imagestore.content.disk import make_directory, translated
-from imagestore.content.ingest_folder import now_text, read_status, remove_ingest
+from imagestore.content.ingests import now_text, read_status, remove_ingest
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
     SizeMismatchError,
-    StoreCorruptError,
     StoreError,
     WriterClosedError,
 )
@@ -31,7 +29,6 @@ from imagestore.util.files import replace, sync_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from types import TracebackType
     from typing import BinaryIO, Self
 
     from imagestore.content.direct_io import ReadInto
@@ -48,9 +45,6 @@ class LocalIngestWriter:
 
     Args:
         directory: the ingest's folder; made, or resumed when it holds the same name and total.
-        blobs: the folder of all blobs.
-        ref: name of the ingest.
-        algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
         check_room: called before and after bytes are written; may refuse them by raising OSError.
@@ -99,12 +93,7 @@ class LocalIngestWriter:
         return Digest(self._algorithm, self._hash.hexdigest())
 
     def hash_with(self, algorithm: str) -> None:
-        """Hash with another algorithm from now on; what is there is read again.
-
-        Raises:
-            WriterClosedError: it was committed, aborted or closed.
-            InvalidDigestError: the algorithm can't be verified here.
-        """
+        """Hash with another algorithm from now on; what is there is read again."""
         self._check_open()
         if algorithm == self._algorithm:
             return
@@ -142,7 +131,7 @@ class LocalIngestWriter:
         """Append what a source gives until its end; what came before it fails is kept."""
         self._check_open()
         with translated(f"write ingest {self._ref}", self._data):
-            filling = Filling(
+            filling = IngestFiller(
                 self._data, self._descriptor, self._offset, digester=self._hash, check_room=self._check_room
             )
             try:
@@ -186,12 +175,11 @@ class LocalIngestWriter:
             folder = self._blobs / actual.algorithm
             make_directory(folder)
             target = folder / actual.encoded
-            found = _kind(target)
-            if found is not None:
-                if not stat.S_ISREG(found):
-                    raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")
+            try:
+                check_name_free(target, actual)
+            except AlreadyExistsError:
                 self.abort()
-                raise AlreadyExistsError(f"content {actual} is in the store already")
+                raise
             reach("commit-protect")
             os.fchmod(self._descriptor, 0o444)
             reach("commit-rename")
@@ -204,7 +192,7 @@ class LocalIngestWriter:
         return actual
 
     def verified(self, expected: Digest | None, size: int | None) -> Digest:
-        """The digest of what is written, which is what it should be; for the arguments and errors see ``commit``."""
+        """Check what is written and return its digest; for the arguments and errors see ``commit``."""
         self._check_open()
         if self._is_behind:
             raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
@@ -244,9 +232,7 @@ class LocalIngestWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _let_go(self) -> None:
@@ -286,7 +272,7 @@ class LocalIngestWriter:
         self._descriptor = os.open(self._data, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
 
     def _resume(self) -> bool:
-        """Continue what is there; what the disk can't read any more is given up, as containerd does."""
+        """Continue what is there; if the disk can't read it, start again, as containerd does."""
         try:
             self._open()
             self._rehash(self._algorithm)
@@ -311,7 +297,7 @@ class LocalIngestWriter:
 
     @contextlib.contextmanager
     def _losing_nothing(self) -> Iterator[None]:
-        """Around a sync: what it lost is thrown away, since it still reads well until the machine restarts.
+        """Around a sync: if it fails, the ingest is discarded; its lost bytes would still be readable until a restart.
 
         The kernel reports a lost write once and then calls the page clean, so that the next sync would succeed.
         """
@@ -324,11 +310,3 @@ class LocalIngestWriter:
     def _check_open(self) -> None:
         if self._descriptor < 0:
             raise WriterClosedError(f"ingest {self._ref}: the writer is closed", hint="open another for the same ref")
-
-
-def _kind(path: Path) -> int | None:
-    """The mode of whatever has this name, in one look, since a collection may take it between two; None: nothing."""
-    try:
-        return os.lstat(path).st_mode
-    except FileNotFoundError:
-        return None

@@ -21,17 +21,15 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.adopt import adopt, is_at
 from imagestore.content.api import Adoption, ContentInfo, Disk
 from imagestore.content.blob_files import LOST, damage_named, entries, is_name, names, open_blob
-from imagestore.content.delete import Deleter
+from imagestore.content.delete import LocalDeleter
 from imagestore.content.disk import disk_of, make_directories, translated
 from imagestore.content.ingest import LocalIngestWriter
-from imagestore.content.ingest_folder import ingest_name, read_status
-from imagestore.content.ingests import Ingests
-from imagestore.content.small_writer import SMALL_BYTES, SmallBlobs, SmallWriter
+from imagestore.content.ingests import IngestFolder, read_status
+from imagestore.content.small_writer import SMALL_BYTES, LocalSmallBlobs, SmallWriter
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
     IntegrityError,
-    InvalidInputError,
     SizeMismatchError,
 )
 from imagestore.oci.digest import Digest, Verifier, verify
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import BinaryIO
 
+    from imagestore.content.api import IngestStatus
     from imagestore.content.locks import FileLock
     from imagestore.util.cancel import CancelToken
     from imagestore.util.disk_reserve import Ballast
@@ -50,7 +49,7 @@ _HASHED_BYTES: Final = 1024 * 1024
 _MOST_SMALL_WRITERS: Final = 24
 
 
-class LocalContentStore(Ingests):
+class LocalContentStore:
     """Content in a folder that any number of processes share.
 
     Args:
@@ -70,13 +69,12 @@ class LocalContentStore(Ingests):
         self._sources = tuple(sources)
         self._ballast = ballast
         self._blobs = root / "blobs"
-        super().__init__(root / "ingest", locks)
-        # Joined as text: a path object costs more than the look it is made for.
+        self._ingests = IngestFolder(root / "ingest", locks)
         self._blobs_text = os.fspath(self._blobs)
         # Bounds what whole blobs in memory take, however many pulls one store runs.
         self._small_writers = threading.BoundedSemaphore(_MOST_SMALL_WRITERS)
         with translated("make the content folders", root):
-            make_directories((self._blobs / "sha256", self._ingests, locks))
+            make_directories((self._blobs / "sha256", self._ingests.path, locks))
 
     @property
     def name(self) -> str:
@@ -102,7 +100,7 @@ class LocalContentStore(Ingests):
         return None if status is None else ContentInfo(digest, status.st_size, status.st_mtime)
 
     def _status(self, digest: Digest) -> os.stat_result | None:
-        path = self._blob_text(digest)
+        path = self._blob_path(digest)
         # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
             try:
@@ -123,14 +121,14 @@ class LocalContentStore(Ingests):
 
     def path(self, digest: Digest) -> Path:
         """Where the blob's file is."""
-        path = self._blob(digest)
+        path = Path(self._blob_path(digest))
         if not self.exists(digest):
             raise self._missing(digest)
         return path
 
     def open(self, digest: Digest) -> BinaryIO:
         """The blob, opened for reading."""
-        path = self._blob_text(digest)
+        path = self._blob_path(digest)
         with translated("open", path):
             try:
                 return open_blob(path, digest)
@@ -143,7 +141,7 @@ class LocalContentStore(Ingests):
 
     def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
         """A small blob whole, hashed again on the way."""
-        with self.open(digest) as blob, translated("read", self._blob_text(digest)):
+        with self.open(digest) as blob, translated("read", self._blob_path(digest)):
             data = blob.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise SizeMismatchError(f"content {digest}", expected=limit_bytes, actual=len(data))
@@ -170,7 +168,7 @@ class LocalContentStore(Ingests):
                 yield ContentInfo(Digest(algorithm, entry.name), status.st_size, status.st_mtime)
 
     def make_durable(self, algorithms: Iterable[str]) -> None:
-        """See that every name below blobs/ outlasts a loss of power, also those that others gave a moment ago."""
+        """Sync the folders of blobs, so that all names survive a loss of power, those that other processes gave too."""
         for algorithm in sorted(algorithms):
             folder = self._blobs / algorithm
             with translated("make durable", folder), contextlib.suppress(FileNotFoundError):
@@ -181,9 +179,9 @@ class LocalContentStore(Ingests):
         """Every blob's digest in text form, in no particular order; no file is looked at."""
         return names(self._blobs)
 
-    def deleter(self) -> Deleter:
+    def deleter(self) -> LocalDeleter:
         """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
-        return Deleter(self._blobs)
+        return LocalDeleter(self._blobs)
 
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
@@ -194,21 +192,18 @@ class LocalContentStore(Ingests):
         """Hash a blob and remove it where it is damaged; say whether a whole one was found.
 
         What another process has put in its place since stays: a damaged blob is repaired by a new file.
-
-        Raises:
-            StoreError: it can't be read for want of permission, or not be removed.
         """
         verifier = Verifier(digest)
         try:
             file = self.open(digest)
         except ContentNotFoundError:
-            if os.path.islink(self._blob_text(digest)):  # in its place
+            if os.path.islink(self._blob_path(digest)):  # in its place
                 self.delete(digest)
             return False
         except IntegrityError:  # the disk can't even open it
             self.delete(digest)
             return False
-        with file, translated("read", path := self._blob_text(digest)):
+        with file, translated("read", path := self._blob_path(digest)):
             try:
                 while chunk := file.read(_HASHED_BYTES):
                     verifier.update(chunk)
@@ -230,20 +225,8 @@ class LocalContentStore(Ingests):
         cancel: CancelToken,
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter:
-        """Open an ingest, waiting while another writer (thread or process) holds it.
-
-        Args:
-            ref: name of the ingest.
-            expected: digest the content will have.
-            total: its size in bytes, 0 when unknown.
-            cancel: ends the wait.
-            on_wait: called before a wait.
-
-        Raises:
-            AlreadyExistsError: the blob is here, perhaps because the other writer finished it.
-            OperationCancelledError: cancelled while waiting.
-        """
-        name, lock = self._locked(ref, cancel, on_wait)
+        """Open an ingest, waiting while another writer (thread or process) holds it."""
+        name, lock = self._ingests.lock(ref, cancel, on_wait)
         try:
             self._check_missing(expected)
             return self._ingest(name, ref, expected.algorithm, total, lock, cancel)
@@ -251,16 +234,11 @@ class LocalContentStore(Ingests):
             lock.release()
             raise
 
-    def small_blobs(self, cancel: CancelToken) -> SmallBlobs:
-        """For storing the small blobs of one pull or import, as a context manager; a lease must hold each already.
-
-        Args:
-            cancel: ends the work.
-        """
-        return SmallBlobs(
+    def small_blobs(self, cancel: CancelToken) -> LocalSmallBlobs:
+        """What writes the small blobs of one pull or import."""
+        return LocalSmallBlobs(
             self._ingests,
             self._blobs,
-            self._locks,
             check_room=self._check_room,
             open_writer=self._small_writer,
             cancel=cancel,
@@ -268,7 +246,7 @@ class LocalContentStore(Ingests):
 
     def _small_writer(
         self,
-        small_blobs: SmallBlobs,
+        small_blobs: LocalSmallBlobs,
         ref: str,
         *,
         expected: Digest,
@@ -276,12 +254,12 @@ class LocalContentStore(Ingests):
         cancel: CancelToken,
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter | SmallWriter:
-        """See SmallBlobs.writer()."""
-        name, lock = self._locked(ref, cancel, on_wait)
+        """See LocalSmallBlobs.writer()."""
+        name, lock = self._ingests.lock(ref, cancel, on_wait)
         try:
             self._check_missing(expected)
             as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock, cancel)
-            if total > SMALL_BYTES or self._is_begun(name) or not self._small_writers.acquire(blocking=False):
+            if total > SMALL_BYTES or self._ingests.is_begun(name) or not self._small_writers.acquire(blocking=False):
                 return as_ingest()
             try:
                 return SmallWriter(
@@ -308,7 +286,7 @@ class LocalContentStore(Ingests):
         self, name: str, ref: str, algorithm: str, total: int, lock: FileLock, cancel: CancelToken | None = None
     ) -> LocalIngestWriter:
         return LocalIngestWriter(
-            self._ingests / name,
+            self._ingests.path / name,
             self._blobs,
             ref=ref,
             algorithm=algorithm,
@@ -319,65 +297,59 @@ class LocalContentStore(Ingests):
         )
 
     def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
-        """Open an ingest whose digest isn't known yet, unless another writer holds it.
-
-        Args:
-            ref: name of the ingest.
-            algorithm: used for hashing on the way.
-            total: its size in bytes, 0 when unknown.
-
-        Raises:
-            IngestLockedError: another writer holds it.
-            InvalidInputError: no name, or an algorithm that can't be verified.
-        """
-        if not ref:
-            raise InvalidInputError("an ingest needs a name")
+        """Open an ingest whose digest isn't known yet, unless another writer holds it."""
         self.make_room()
-        name = ingest_name(ref)
-        lock = self._lock(name)
-        if not lock.try_acquire():
-            raise self._busy(ref)
+        name, lock = self._ingests.try_lock(ref)
         try:
-            with translated("open ingest", self._ingests / name):
-                status = read_status(self._ingests / name)
+            with translated("open ingest", folder := self._ingests.path / name):
+                status = read_status(folder)
             if status is not None and not status.total and status.offset > total:
-                # It was begun without one, so this one may be the mistake: the commit tells, and what came stays.
+                # It was begun without one, so this one may be wrong: the commit checks it, and the bytes stay.
                 total = 0
             return self._ingest(name, ref, algorithm, total, lock)
         except BaseException:
             lock.release()
             raise
 
+    def status(self, ref: str) -> IngestStatus | None:
+        """One unfinished ingest, or None."""
+        return self._ingests.status(ref)
+
+    def statuses(self) -> Iterator[IngestStatus]:
+        """Every unfinished ingest."""
+        return self._ingests.statuses()
+
+    def abort(self, ref: str) -> bool:
+        """Throw an ingest away unless a writer holds it; say whether it is gone."""
+        return self._ingests.abort(ref)
+
+    def stale_ingests(self, before: float, *, beyond: float = float("inf")) -> Iterator[IngestStatus]:
+        """Ingests that weren't touched since ``before``, or only ``beyond``, in seconds since 1970."""
+        return self._ingests.stale_ingests(before, beyond=beyond)
+
+    def abort_stale(self, ingest: IngestStatus) -> bool:
+        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
+        return self._ingests.abort_stale(ingest)
+
+    def clear_locks(self) -> None:
+        """Remove lock files that killed processes left behind."""
+        self._ingests.clear_locks()
+
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
-        """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise since then).
-
-        Args:
-            digest: which blob; a lease must hold it already.
-            size: its size in bytes.
-            cancel: ends the work.
-
-        Raises:
-            StoreError: the store can't be written.
-            OperationCancelledError: cancelled.
-        """
-        if not self._sources or not digest.is_verifiable:
+        """Take a blob from a source, hashed first; None when no source has it whole, or another writer brought it."""
+        if not digest.is_verifiable:
             return None
-        return adopt(self._sources, digest, size, self._blob(digest), self._adopting_writer, cancel)
+        open_writer = functools.partial(self.writer, f"adopt-{digest}", expected=digest, total=size, cancel=cancel)
+        return adopt(self._sources, digest, size, Path(self._blob_path(digest)), open_writer, cancel)
 
     def is_at_source(self, digest: Digest, size: int) -> bool:
         """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
-        if not self._sources or not digest.is_verifiable:
-            return False
-        return is_at(self._sources, digest, size)
-
-    def _adopting_writer(self, digest: Digest, size: int, cancel: CancelToken) -> LocalIngestWriter:
-        return self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel)
+        return digest.is_verifiable and is_at(self._sources, digest, size)
 
     def free_bytes(self) -> int:
         """Space where content lives, of what an unprivileged writer has; without end where the disk counts none."""
-        with translated("look at the free space", self.root):
-            status = os.statvfs(self.root)
-        return status.f_bavail * status.f_frsize if status.f_blocks else sys.maxsize
+        disk = self.disk()
+        return disk.free_bytes if disk.total_bytes else sys.maxsize
 
     def disk(self) -> Disk:
         """The file system the folder is on."""
@@ -389,11 +361,7 @@ class LocalContentStore(Ingests):
             self._ballast.keep()
 
     def check_room(self) -> None:
-        """Before a pull or an import begins: its lease, and what is unpacked to be read, need space too.
-
-        Raises:
-            StoreFullError: there is only the space that a removal was given.
-        """
+        """Before a pull or an import begins: its lease, and what is unpacked to be read, need space too."""
         self.make_room()
         with translated("write content", self.root):
             self._check_room()
@@ -405,10 +373,7 @@ class LocalContentStore(Ingests):
     def _missing(self, digest: Digest) -> ContentNotFoundError:
         return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
 
-    def _blob(self, digest: Digest) -> Path:
-        return Path(self._blob_text(digest))
-
-    def _blob_text(self, digest: Digest) -> str:
+    def _blob_path(self, digest: Digest) -> str:
         if not digest.is_verifiable:
             raise ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")
         return f"{self._blobs_text}/{digest.algorithm}/{digest.encoded}"

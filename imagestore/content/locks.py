@@ -19,7 +19,6 @@ from imagestore.util.files import open_regular
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from imagestore.util.cancel import CancelToken
@@ -87,9 +86,7 @@ class FileLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -125,7 +122,7 @@ class SharedLock:
 
     @contextlib.contextmanager
     def released(self) -> Iterator[bool]:
-        """Let go; the block runs with all of the lock if no other share was left, and is told whether."""
+        """Let go; yields whether no other share was left: then the block has all of the lock."""
         try:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo, Deleted
 from imagestore.content.blob_files import is_name
-from imagestore.content.bucket_content import BucketContent, is_right
+from imagestore.content.bucket_content import BucketContent, is_right, nothing
 from imagestore.content.shared_objects import SharedObjects
-from imagestore.errors import AlreadyExistsError, ContentNotFoundError, IntegrityError, SizeMismatchError
+from imagestore.errors import ContentNotFoundError, IntegrityError, SizeMismatchError
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from imagestore.config.model import BucketSettings
     from imagestore.content.bucket import BucketReader
-    from imagestore.content.object_index import Flight, ObjectIndex, StoredObject
+    from imagestore.content.shared_objects import ObjectIndex, StoredObject
     from imagestore.oci.digest import Digest
 
 #: Between looks at what another machine brings.
@@ -43,15 +43,12 @@ class SharedContentStore(BucketContent):
     """A ContentStore over a bucket and an index, shared by any number of machines; thread-safe.
 
     Args:
-        settings: where the bucket is.
         folder: for ingests of this machine; made when missing.
         index: which object is which blob.
         owner: the name of the store whose index it is, the same on all machines; at most 200 bytes.
 
     Raises:
-        ConfigError: the settings can't be used, there is no such bucket, or obstore isn't installed.
-        PreconditionError: the prefix is another store's, or the credentials are refused.
-        StoreError: the bucket can't be asked, or the folder not be made.
+        As BucketContentStore.
     """
 
     def __init__(self, settings: BucketSettings, folder: Path, index: ObjectIndex, *, owner: str) -> None:
@@ -79,11 +76,10 @@ class SharedContentStore(BucketContent):
         return self._index.names()
 
     def signed(self, digest: Digest, seconds: float) -> str:
-        """A URL at which anybody can read a blob for so long; only the index is asked.
+        """A URL at which anyone can read a blob for this time; only the index is read.
 
         Raises:
             ContentNotFoundError: the blob isn't there.
-            StoreError: the index can't be asked.
         """
         stored = self._stored(digest)
         if stored is None:
@@ -91,12 +87,7 @@ class SharedContentStore(BucketContent):
         return self._bucket.signed(digest, seconds, key=stored.key)
 
     def has_object(self, digest: Digest) -> bool:
-        """Whether the bucket has what the index says of a blob.
-
-        Raises:
-            PreconditionError: the bucket refuses the credentials.
-            StoreError: the bucket or the index can't be asked.
-        """
+        """Whether the bucket has what the index says of a blob."""
         stored = self._stored(digest)
         return stored is not None and self._bucket.has_object(stored.key)
 
@@ -114,10 +105,6 @@ class SharedContentStore(BucketContent):
 
         Returns:
             How many there were.
-
-        Raises:
-            PreconditionError: the bucket refuses the credentials.
-            StoreError: the bucket or the index can't be asked.
         """
         named = {stored.key for stored in self._index.walk()}
         strays = [key for key, info in self._bucket.objects() if info.modified_at < before and key not in named]
@@ -172,7 +159,7 @@ class SharedContentStore(BucketContent):
             except SizeMismatchError as error:
                 raise IntegrityError(f"{error}", hint=_DAMAGED_HINT) from error
             except ContentNotFoundError:
-                before = stored  # perhaps it was replaced since the index was asked
+                before = stored  # perhaps it was replaced since the index was read
         raise IntegrityError(f"content {digest}: has no object in {self.name}, but a row", hint=_DAMAGED_HINT)
 
     def _open_object(self, stored: StoredObject, offset: int) -> BucketReader:
@@ -182,38 +169,28 @@ class SharedContentStore(BucketContent):
         self._objects.send(digest, size, file, cancel=cancel)
 
     def _begin(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Callable[[], None]:
-        flight = self._flight(expected, cancel, on_wait)
-        # Who had the flight before may have brought it.
+        end = self._flight(expected, cancel, on_wait)
+        # The flight before may have brought it.
         try:
             self._check_missing(expected)
         except BaseException:
-            flight.end()
+            end()
             raise
-        return flight.end
+        return end
 
-    def _flight(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Flight:
+    def _flight(self, expected: Digest, cancel: CancelToken, on_wait: Callable[[], None] | None) -> Callable[[], None]:
+        """Wait until no other machine brings the blob; returns what ends the flight."""
         pause, end = _SHORTEST_PAUSE_SECONDS, time.monotonic() + _PATIENCE_SECONDS
         while (flight := self._index.try_flight(expected)) is None:
             self._check_missing(expected)
-            # Who flies may be suspended; nothing relies on it.
+            # The other process may be suspended; nothing relies on the flight.
             if time.monotonic() >= end:
-                return _NoFlight()
+                return nothing
             if on_wait is not None:
                 on_wait()
             cancel.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        return flight
-
-    def _check_missing(self, digest: Digest) -> None:
-        if self.exists(digest):
-            raise AlreadyExistsError(f"content {digest} is in the store already")
-
-
-class _NoFlight:
-    """Of who brings a digest beside another one."""
-
-    def end(self) -> None:
-        """Nothing."""
+        return flight.end
 
 
 class SharedDeleter:

@@ -4,8 +4,8 @@ An ingest costs a folder, four notes and their removal, several times what the b
 has none: its file is written to a folder of this work below the ingests, made read-only, synced and renamed. The folder
 is locked as an ingest is; if its owner dies, a collection removes it.
 
-- A pull holds the lock of the blob's ingest, as for any other: no second transfer begins, and those who wait
-  find the blob. What came of a transfer that broke becomes an ingest and is resumed.
+- A pull holds the lock of the blob's ingest, as for any other: no second transfer begins, and other pulls that
+  wait find the blob. What came of a transfer that broke becomes an ingest and is resumed.
 - An import brings blobs in batches: all are written and synced, then all get their names, and the blob folder is synced
   once. Two processes that store the same blob write the same bytes twice.
 """
@@ -16,13 +16,13 @@ import contextlib
 import functools
 import itertools
 import os
-import stat
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import BATCH
+from imagestore.content.blob_files import check_name_free
 from imagestore.content.direct_io import (
     DIRECT,
     LEAST_DIRECT_BYTES,
@@ -32,13 +32,12 @@ from imagestore.content.direct_io import (
     write_blocks,
 )
 from imagestore.content.disk import make_directory, translated
-from imagestore.content.ingest_folder import ingest_name, remove_ingest
+from imagestore.content.ingests import ingest_name, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
     SizeMismatchError,
-    StoreCorruptError,
     StoreError,
     WriterClosedError,
 )
@@ -50,12 +49,12 @@ from imagestore.util.files import sync_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from imagestore.content.api import SmallBlob
     from imagestore.content.direct_io import ReadInto
     from imagestore.content.ingest import LocalIngestWriter
+    from imagestore.content.ingests import IngestFolder
     from imagestore.util.cancel import CancelToken
 
 #: Larger blobs have an ingest from the start.
@@ -64,13 +63,10 @@ _THREADS: Final = 4
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class SmallBlobs:
+class LocalSmallBlobs:
     """Writes the small blobs of one pull or import, as a context manager; thread-safe but for put().
 
     Args:
-        ingests: the folder of all ingests.
-        blobs: the folder of all blobs.
-        locks: the folder of lock files.
         check_room: called before and after bytes are written; may refuse them by raising OSError.
         open_writer: see writer(); gets this object too.
         cancel: ends the work between two batches, and the wait for a collection that looks through the lock files.
@@ -78,17 +74,16 @@ class SmallBlobs:
 
     def __init__(
         self,
-        ingests: Path,
+        ingests: IngestFolder,
         blobs: Path,
-        locks: Path,
         *,
         check_room: Callable[[], None],
         open_writer: Callable[..., LocalIngestWriter | SmallWriter],
         cancel: CancelToken,
     ) -> None:
         name = ingest_name(f"batch-{os.urandom(16).hex()}")
-        self._folder = ingests / name
-        self._file_lock = FileLock(locks / f"ingest-{name}")
+        self._folder = ingests.path / name
+        self._file_lock = FileLock(ingests.locks / f"ingest-{name}")
         self._blobs = blobs
         self._check_room = check_room
         self._open_writer = open_writer
@@ -112,13 +107,7 @@ class SmallBlobs:
         return self._open_writer(self, ref, expected=expected, total=total, cancel=cancel, on_wait=on_wait)
 
     def put(self, blobs: Sequence[SmallBlob]) -> None:
-        """Store blobs, each digest once, batch by batch; durable when this returns. A lease must hold them already.
-
-        Raises:
-            IntegrityError: the bytes aren't what they should be; batches before that one stay.
-            StoreError: the store can't be written.
-            OperationCancelledError: cancelled.
-        """
+        """Store blobs, each digest once, batch by batch; durable when this returns. A lease must hold them already."""
         for start in range(0, len(blobs), BATCH):
             self._cancel.check()
             batch = blobs[start : start + BATCH]
@@ -138,12 +127,10 @@ class SmallBlobs:
         """Write bytes to a file of this work's folder that is read-only and synced; return its path.
 
         Args:
-            data: the bytes.
             is_aligned: they begin where an aligned buffer does.
 
         Raises:
             StoreError: the disk failed; nothing is left.
-            OperationCancelledError: cancelled.
         """
         path = self._path()
         is_direct = bool(DIRECT) and is_aligned and len(data) >= LEAST_DIRECT_BYTES
@@ -179,7 +166,7 @@ class SmallBlobs:
         with translated("commit", target):
             try:
                 make_directory(target.parent)
-                _refuse_taken(target, digest)
+                check_name_free(target, digest)
                 reach("small-rename")
                 os.rename(path, target)
             except BaseException:
@@ -216,9 +203,7 @@ class SmallBlobs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._threads.shutdown()
             if self._is_made:
@@ -232,10 +217,7 @@ class SmallWriter:
 
     Args:
         ref: name of the ingest whose lock it holds.
-        expected: what the bytes will hash to.
-        size: of the blob in bytes.
         lock: of that ingest, held already; released when closed.
-        blobs: writes the blob.
         as_ingest: opens that ingest.
         on_end: called once when closed.
     """
@@ -247,7 +229,7 @@ class SmallWriter:
         size: int,
         *,
         lock: FileLock,
-        blobs: SmallBlobs,
+        blobs: LocalSmallBlobs,
         as_ingest: Callable[[], LocalIngestWriter],
         on_end: Callable[[], None],
     ) -> None:
@@ -337,9 +319,7 @@ class SmallWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _too_long(self, size: int) -> SizeMismatchError:
@@ -364,19 +344,3 @@ def _create(path: str, *, is_direct: bool) -> tuple[int, bool]:
 def _remove(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
-
-
-def _refuse_taken(target: Path, digest: Digest) -> None:
-    """Whether a blob has this name already: in one look, since a collection may take it between two.
-
-    Raises:
-        AlreadyExistsError: it has.
-        StoreCorruptError: something that is no file has it.
-    """
-    try:
-        mode = os.lstat(target).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")
-    raise AlreadyExistsError(f"content {digest} is in the store already")

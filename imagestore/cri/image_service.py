@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from imagestore.cri.pull_queue import PullQueue
     from imagestore.cri.records import Group
-    from imagestore.registry.credentials.model import Explicit
+    from imagestore.registry.credentials.sources import ExplicitSource
     from imagestore.registry.events import Observer
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
@@ -197,7 +197,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         """One file system: the disk usage of content, including unfinished downloads."""
         return api_pb2.ImageFsInfoResponse(image_filesystems=[await self._use.usage()])
 
-    def _fingerprint(self, explicit: Explicit | None) -> str:
+    def _fingerprint(self, explicit: ExplicitSource | None) -> str:
         return explicit.fingerprint(self._fingerprint_key) if explicit is not None else ""
 
 

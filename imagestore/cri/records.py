@@ -27,8 +27,8 @@ from imagestore.errors import (
     InvalidDigestError,
     StoreCorruptError,
 )
-from imagestore.metadata.failures import CORRUPT_HINT
 from imagestore.metadata.records import ListedImage
+from imagestore.metadata.sqlite.failures import CORRUPT_HINT
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
@@ -100,7 +100,7 @@ def find_record(store: ImageStore, spec: ImageSpec) -> ImageRecord | None:
 
 def all_references(store: ImageStore, line: ListedImage) -> Group:
     """All references of an image; only the given one if it was just removed."""
-    return store.metadata.list_images(image_id=line.image_id, handler=line.handler) or (line,)
+    return store.metadata.images.find_listed(image_id=line.image_id, handler=line.handler) or (line,)
 
 
 def find_groups(store: ImageStore, spec: ImageSpec) -> list[Group]:
@@ -113,7 +113,7 @@ def find_groups(store: ImageStore, spec: ImageSpec) -> list[Group]:
         images = store.list(name=spec.image or None, runtime_handler=spec.runtime_handler or None)
         lines = [ListedImage.of(image.record) for image in images]
     else:
-        lines = store.metadata.list_images()
+        lines = store.metadata.images.find_listed()
     groups: dict[tuple[str, str], list[ListedImage]] = {}
     for line in lines:
         groups.setdefault((line.image_id, line.handler), []).append(line)

@@ -1,1 +1,1 @@
-"""Metadata: image records, leases and edges. ``api`` is the port, ``sqlite`` the embedded database."""
+"""Metadata: image records, leases and edges. ``api`` is the port, ``sqlite`` and ``postgres`` are its adapters."""

@@ -1,7 +1,4 @@
-"""Marking: which nodes can be reached. Knows nothing of storage.
-
-Method of containerd's pkg/gc: roots, and a callback that names what a node refers to.
-"""
+"""Marking for garbage collection: which nodes can be reached, as in containerd's pkg/gc. Knows nothing of storage."""
 
 from __future__ import annotations
 
@@ -11,13 +8,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    # Bounds are compiled when they are written as texts; nothing asks for this one at run time.
     Node = TypeVar("Node", bound=Hashable)
     Item = TypeVar("Item")
 
-#: How much of a digest's text decides which part it is sorted in: two hex digits behind the algorithm.
+#: in_order() sorts digests in parts with the same beginning: two hex digits behind the algorithm.
 _SORTED_BY: Final = len("sha256:") + 2
-#: About a millisecond of work; and a time that no thread which waits for the interpreter misses.
+#: About a millisecond of work, and a pause in which a waiting thread gets the interpreter.
 _AT_ONCE: Final = 1024
 _BREATH_SECONDS: Final = 0.0001
 
@@ -60,7 +56,7 @@ def climb(node: Node, parents: Callable[[Node], Iterable[Node]], is_root: Callab
 
 
 def in_order(texts: Iterable[str]) -> Iterator[str]:
-    """Digests in text form, sorted in many small steps: sorting a million at once would stop all threads in that time.
+    """Digests in text form, sorted in parts: sorting a million at once would block all other threads.
 
     >>> list(in_order(["sha256:b0", "sha256:a1", "sha256:a0"]))
     ['sha256:a0', 'sha256:a1', 'sha256:b0']
@@ -73,10 +69,10 @@ def in_order(texts: Iterable[str]) -> Iterator[str]:
 
 
 def breathing(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items; lets other threads go on now and then.
+    """The same items, with a pause for other threads now and then.
 
-    Python takes the interpreter from a busy thread after five milliseconds, each time that another wants it; who only
-    asks the database something wants it ten times.
+    A busy thread keeps the interpreter for five milliseconds each time that another thread needs it, and one question
+    to the database needs it ten times.
 
     >>> list(breathing("ab"))
     ['a', 'b']

@@ -1,17 +1,28 @@
-"""What is remembered, as values: image records, leases, and what else keeps content alive.
+"""What is stored besides content, as values: image records, leases, and what containerd's clients keep.
+
+Times are seconds since 1970.
 
 An image record is keyed by (reference, runtime handler) and holds *roots*: the digests of its manifest and of every
 index on the way to it. A lease holds digests by name while work is under way.
+
+A namespace is a client's own world (containerd, core/metadata): its own images, leases, labels and its own view of
+content. ``HOME`` is the store's own, the one containerd's CRI uses too: records by (reference, handler), leases of
+pulls and all that the store fetched are in it. The others know only what their clients wrote or shared.
+
+An *owner* is what a content record belongs to: a namespace, or a containerd that keeps its content here (see
+``proxy_owner``). A content record keeps the file. A namespace's is removed when its own images, leases and labels no
+longer reach it, a proxy's only when that containerd deletes it.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from imagestore.metadata.namespace_api import HOME
-from imagestore.oci.gc_labels import ContentTerms
+from imagestore.errors import InvalidInputError
+from imagestore.oci.gc_labels import EXPIRE, ContentTerms, LeaseTerms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +30,12 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.platforms.platform import Platform
+
+HOME: Final = "k8s.io"
+#: Prefix of the owner of a proxy's content; no namespace has a colon.
+PROXY: Final = "proxy:"
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*")
+_LONGEST: Final = 76
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +51,13 @@ class ImageRecord:
         platform: what the chosen manifest is for.
         wanted: text form of the platform that was asked for.
         roots: digests the record holds: manifest and every index on the way.
-        content_size: bytes of indexes, manifest, config and layers as they travel.
+        content_size: bytes of indexes, manifest, config and layers as transferred.
         labels: free text by key.
         warnings: what was accepted although it is doubtful.
-        created_at: seconds since 1970 when the record first appeared.
-        updated_at: seconds since 1970 when it last changed.
-        is_pinned: policies spare it.
-        used_at: seconds since 1970 when it was last used, to the minute; 0 when never.
+        created_at: when the record first appeared.
+        updated_at: when it last changed.
+        is_pinned: never removed by policies.
+        used_at: when it was last used, to the minute; 0 when never.
     """
 
     reference: str
@@ -69,17 +86,21 @@ class ImageRecord:
         """All that it keeps by itself."""
         return (*self.roots, *self.labelled)
 
+    def has_expired(self, now: float) -> bool:
+        """Whether its gc.expire label is past."""
+        return EXPIRE in self.labels and LeaseTerms.of(self.labels).expires_at <= now
+
 
 class ListedImage(NamedTuple):
-    """What a node's list of images shows of a record: whatever it shows differs only if one of these differs.
+    """The part of a record that a node's list of images shows.
 
     Attributes:
         reference: canonical text.
         handler: name of the runtime handler.
         image_id: digest of the config in text form, as it stands in the database.
         target: digest of what the reference resolved to, likewise.
-        content_size: bytes of its content as they travel.
-        is_pinned: policies spare it.
+        content_size: bytes of its content as transferred.
+        is_pinned: never removed by policies.
     """
 
     reference: str
@@ -98,17 +119,43 @@ class ListedImage(NamedTuple):
         )
 
 
+def image_name(reference: str, handler: str, default_handler: str) -> str:
+    """The name in ``HOME`` of the record of (reference, handler).
+
+    >>> image_name("r.example/x:1", "kata", "runc")
+    'r.example/x:1@kata'
+    """
+    return reference if handler == default_handler else f"{reference}@{handler}"
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All records, as far as removing them goes.
+
+    Attributes:
+        number: of the last change of a record.
+        ids: reference, handler and image id of every record, in this order.
+        roots: what they hold, digests in text form.
+    """
+
+    number: int
+    ids: Sequence[tuple[str, str, str]]
+    roots: Sequence[str]
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """(reference, handler) of every record."""
+        return [(reference, handler) for reference, handler, _ in self.ids]
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """Keeps content alive until released or expired.
 
     Attributes:
-        id: its name.
-        created_at: seconds since 1970.
-        expires_at: seconds since 1970, infinite for a lease that only its deletion ends.
+        id: unique among all namespaces; see lease_key().
+        expires_at: infinite for a lease that only its deletion ends.
         is_flat: keeps what it lists, but not what that refers to.
-        labels: free text by key.
-        namespace: whose it is among containerd's clients.
     """
 
     id: str
@@ -134,15 +181,66 @@ def lease_key(namespace: str, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectRow:
-    """Which object of a bucket holds some content.
+class NamedImage:
+    """An image that a client of containerd's services made.
 
     Attributes:
-        digest: of the content.
-        size: in bytes.
-        key: the object's key below the bucket's prefix.
-        stored_at: seconds since 1970.
+        name: free text, unique in the namespace.
+        target: media type, digest and size; the content need not be present.
+        annotations: those of the target.
+        also_keeps: what it keeps besides its target and what its labels name; our indexes have no edges to manifests.
     """
+
+    namespace: str
+    name: str
+    target: Descriptor
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    also_keeps: tuple[Digest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRecord:
+    """That an owner knows a blob, with the owner's labels; the file may still be on its way."""
+
+    digest: Digest
+    size: int
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    created_at: float = 0.0
+    updated_at: float = 0.0
+
+
+def checked_namespace(text: str) -> str:
+    """A namespace's name, as containerd allows it.
+
+    Raises:
+        InvalidInputError: it breaks the rule.
+
+    >>> checked_namespace("k8s.io")
+    'k8s.io'
+    """
+    if len(text) > _LONGEST or not _NAMESPACE.fullmatch(text):
+        raise InvalidInputError(
+            f"namespace {text[:100]!r}: expected letters and digits with single '.', '_' or '-' between them,"
+            f" at most {_LONGEST} characters"
+        )
+    return text
+
+
+def proxy_owner(name: str) -> str:
+    """The owner of what one containerd keeps here through its proxy content store.
+
+    Raises:
+        InvalidInputError: no namespace could have this name.
+    """
+    return PROXY + checked_namespace(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """Which object of a bucket, by its key below the bucket's prefix, holds some content."""
 
     digest: Digest
     size: int
@@ -168,34 +266,14 @@ class HolderKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A root: a record, an unexpired lease, a gc.root label on the content itself, or another namespace's word for it.
+    """A root: a record, an unexpired lease, a gc.root label on the content itself, or a content record of an owner.
 
     Attributes:
         kind: which of them.
-        name: reference, lease id, the label's key, the named image, or who knows the content.
+        name: reference, lease id, the label's key, the named image, or the owner.
         handler: the record's runtime handler; empty otherwise.
     """
 
     kind: HolderKind
     name: str
     handler: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Everything:
-    """All records, as far as removing them goes.
-
-    Attributes:
-        number: of the last change of a record.
-        ids: reference, handler and image id of every record, in this order.
-        roots: what they hold, digests in text form.
-    """
-
-    number: int
-    ids: Sequence[tuple[str, str, str]]
-    roots: Sequence[str]
-
-    @property
-    def keys(self) -> list[tuple[str, str]]:
-        """(reference, handler) of every record."""
-        return [(reference, handler) for reference, handler, _ in self.ids]

@@ -24,7 +24,7 @@ from imagestore.errors import (
 from imagestore.oci.index import Index
 from imagestore.oci.manifest import Manifest
 from imagestore.oci.media_types import Kind
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -64,9 +64,9 @@ class Keeper:
                 log.warning("an upstream isn't served any more, its content is let go", extra={"upstream": name})
                 self._catalogue.forget_upstream(name)
         kept = {lease_of(name) for name in served}
-        for lease in list(store.metadata.leases()):
+        for lease in store.metadata.leases.find():
             if lease.id.startswith(lease_of("")) and lease.id not in kept:
-                store.metadata.delete_lease(lease.id)
+                store.metadata.leases.delete(lease.id)
 
     def adjust(self, store: ImageStore) -> None:
         """Make the leases agree with the catalogue: after a crash, and after the catalogue was lost.
@@ -77,29 +77,29 @@ class Keeper:
             self._catalogue.forget_unnamed(upstream)
             self.hold(store, upstream, self._catalogue.contents(upstream))
             self.release(store, upstream)
-        for lease in list(store.metadata.leases()):
+        for lease in store.metadata.leases.find():
             upstream = lease.id.removeprefix(lease_of(""))
             if upstream == lease.id:
                 continue
             wanted = self._catalogue.contents(upstream)
             if not wanted:
-                store.metadata.delete_lease(lease.id)
+                store.metadata.leases.delete(lease.id)
                 continue
-            surplus = [each for each in store.metadata.leased_content(lease.id) if each not in wanted]
+            surplus = [each for each in store.metadata.leases.content(lease.id) if each not in wanted]
             if surplus:
-                store.metadata.unlease_content(lease.id, surplus)
+                store.metadata.leases.remove_content(lease.id, surplus)
 
     def hold(self, store: ImageStore, upstream: str, digests: Collection[Digest]) -> None:
         """Put content under the upstream's lease: after it was noted, and before anybody looks whether it is there."""
         lease_id = lease_of(upstream)
         while True:
             try:
-                store.metadata.lease_content(lease_id, digests)
+                store.metadata.leases.add_content(lease_id, digests)
                 return
             except LeaseNotFoundError:
                 pass
             try:
-                store.metadata.create_lease(lease_id, lifetime_seconds=_FOR_EVER_SECONDS, content=digests)
+                store.metadata.leases.create(lease_id, lifetime_seconds=_FOR_EVER_SECONDS, content=digests)
                 return
             except AlreadyExistsError:  # made by another thread since then
                 continue
@@ -164,7 +164,7 @@ class Keeper:
             if not leaving:
                 return
             with contextlib.suppress(LeaseNotFoundError):
-                store.metadata.unlease_content(lease_of(upstream), [each.digest for each in leaving])
+                store.metadata.leases.remove_content(lease_of(upstream), [each.digest for each in leaving])
             # Noted again since it was evicted: whoever did that may have held it before it was let go of just now. Who
             # notes it from now on holds it afterwards.
             wanted = self._catalogue.wanted(upstream, [each.digest for each in leaving])

@@ -14,32 +14,22 @@ from typing import TYPE_CHECKING
 from imagestore.util.public_names import deferred
 
 if TYPE_CHECKING:
-    from imagestore.node import pod_resources as pod_resources
-    from imagestore.node.credentials import ChainedKeyring as ChainedKeyring
-    from imagestore.node.credentials import NodeKeyring as NodeKeyring
-    from imagestore.node.credentials import PullSecret as PullSecret
-    from imagestore.node.docker.service import DockerImageService as DockerImageService
-    from imagestore.node.embedded import EmbeddedImageService as EmbeddedImageService
-    from imagestore.node.eviction import CollectionPolicy as CollectionPolicy
-    from imagestore.node.eviction import CollectionReport as CollectionReport
-    from imagestore.node.image_gc import CollectionLoop as CollectionLoop
-    from imagestore.node.image_gc import ImageCollector as ImageCollector
-    from imagestore.node.image_manager import EnsureRequest as EnsureRequest
-    from imagestore.node.image_manager import ImageManager as ImageManager
-    from imagestore.node.image_service import ImageService as ImageService
-    from imagestore.node.kubelet_config import KubeletImageSettings as KubeletImageSettings
-    from imagestore.node.kubelet_messages import EnsureResult as EnsureResult
-    from imagestore.node.kubelet_messages import NodeEvent as NodeEvent
-    from imagestore.node.kubelet_messages import ObjectReference as ObjectReference
-    from imagestore.node.metrics import NodeMetrics as NodeMetrics
-    from imagestore.node.pod_resources import PodPlan as PodPlan
-    from imagestore.node.pod_resources import Target as Target
-    from imagestore.node.pull_backoff import BackOff as BackOff
-    from imagestore.node.pull_record_manager import PullManager as PullManager
-    from imagestore.node.puller import Puller as Puller
-    from imagestore.node.puller import PullSlots as PullSlots
-    from imagestore.node.puller import TokenBucket as TokenBucket
-    from imagestore.node.runtime_class import RuntimeClass as RuntimeClass
+    from imagestore.node import pod_resources
+    from imagestore.node.credentials import ChainedKeyring, NodeKeyring, PullSecret
+    from imagestore.node.docker.service import DockerImageService
+    from imagestore.node.embedded import EmbeddedImageService
+    from imagestore.node.eviction import CollectionPolicy, CollectionReport
+    from imagestore.node.image_gc import CollectionLoop, ImageCollector
+    from imagestore.node.image_manager import EnsureRequest, ImageManager
+    from imagestore.node.image_service import ImageService
+    from imagestore.node.kubelet_config import KubeletImageSettings
+    from imagestore.node.kubelet_messages import EnsureResult, NodeEvent, ObjectReference
+    from imagestore.node.metrics import NodeMetrics
+    from imagestore.node.pod_resources import PodPlan, Target
+    from imagestore.node.pull_backoff import BackOff
+    from imagestore.node.pull_record_manager import PullManager
+    from imagestore.node.puller import Puller, PullSlots, TokenBucket
+    from imagestore.node.runtime_class import RuntimeClass
 
 __all__ = [
     "BackOff",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from imagestore.cri.endpoint import Endpoint, split_scheme
 from imagestore.errors import ConfigError, InvalidInputError
@@ -11,6 +11,9 @@ from imagestore.util.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+T = TypeVar("T", int, Duration)
 
 
 class Members:
@@ -95,6 +98,11 @@ class Members:
 
     def _at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
+
+
+def or_default(value: T | None, default: T, *, is_zero_default: bool = False) -> T:
+    """The value; the default if it is missing, or if it is zero and ``is_zero_default``."""
+    return default if value is None or (is_zero_default and value in (0, Duration(0))) else value
 
 
 def positive(timeout: Duration, what: str) -> Duration:

@@ -56,18 +56,18 @@ class PullSecret:
 class SecretSource:
     """The secret that a credential comes from."""
 
-    uid: str
     namespace: str
     name: str
+    uid: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class ServiceAccountSource:
-    """The service account whose token a plugin exchanged for a credential."""
+    """The service account whose token a plugin exchanged for a credential; ordered as in pull records."""
 
-    uid: str
     namespace: str
     name: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,7 @@ class Keyring(Protocol):
 
 
 class EntriesKeyring:
-    """Entries of Docker configurations, matched by `credential_matching`.
-
-    Args:
-        entries: (key as written, credential, source); entries with the same key stay in this order.
-    """
+    """Entries (key as written, credential, source) of Docker configurations, matched by `credential_matching`."""
 
     def __init__(self, entries: Iterable[tuple[str, AuthConfig, SecretSource | None]]) -> None:
         self._by_key: dict[str, list[TrackedCredential]] = {}
@@ -165,7 +161,7 @@ def with_secrets(secrets: Sequence[PullSecret], node: Keyring) -> Keyring:
         if not data:
             continue
         what = f"secret {secret.namespace}/{secret.name}"
-        source = SecretSource(secret.uid, secret.namespace, secret.name)
+        source = SecretSource(secret.namespace, secret.name, secret.uid)
         found = parse_entries(data, what, is_legacy=secret.type == DOCKER_CFG)
         entries += [(each, auth, source) for each, auth in found.items()]
     return ChainedKeyring(EntriesKeyring(entries), node) if entries else node
@@ -175,8 +171,8 @@ def parse_entries(data: bytes, what: str, *, is_legacy: bool) -> dict[str, AuthC
     """The entries of a pull secret by their keys as written.
 
     Args:
-        data: the secret's content.
-        what: names the secret in errors, which never quote its content.
+        data: the secret's content, never quoted in errors.
+        what: names the secret in errors.
         is_legacy: ``.dockercfg``: the entries are at the top instead of in ``auths``.
 
     Raises:
@@ -204,7 +200,7 @@ def _entry(entry: object, what: str) -> AuthConfig:
     for name in ("username", "password", "auth", "identitytoken", "registrytoken"):
         text = member(entry, name)
         if text is not None and not isinstance(text, str):
-            raise ConfigError(f"{what}: member {name} is no text")
+            raise ConfigError(f"{what}: {name}: expected text, found {type(text).__name__}")
         texts[name] = text or ""
     username, password = texts["username"], texts["password"]
     if texts["auth"]:

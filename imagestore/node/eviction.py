@@ -50,13 +50,7 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """One removal, successful or failed.
-
-    Attributes:
-        image: to remove.
-        reason: why.
-        error: text of the failure; empty on success.
-    """
+    """One removal; ``error`` is empty if it succeeded."""
 
     image: ImageUse
     reason: Reason
@@ -69,13 +63,12 @@ class CollectionReport:
 
     Attributes:
         is_dry_run: nothing was removed.
-        disk: usage at the time; in a dry run as if the images to remove by age were gone; None if the round failed
-            before it was read.
-        target_bytes: how much to free; None if the disk was below the high threshold, or everything was to go.
-        removed: removed images in order.
+        disk: usage; in a dry run without the images to remove by age; None if the round failed before.
+        target_bytes: how much to free; None if the disk was below the high threshold, or for all images.
+        removed: removals in order.
         failed: failed removals.
         spared: images that stayed, and why.
-        freed_bytes: freed for space, by listed sizes; without what was removed by age.
+        freed_bytes: freed for space (not by age), by listed sizes, which is too much if images share layers.
     """
 
     is_dry_run: bool
@@ -91,10 +84,11 @@ class CollectionReport:
         """How much of the target was not freed."""
         return max(0, (self.target_bytes or 0) - self.freed_bytes)
 
-    def note(self, removals: Iterable[Removal]) -> None:
-        """Add removals to the successful and to the failed ones."""
-        for each in removals:
-            (self.failed if each.error else self.removed).append(each)
+    def try_removal(self, image: ImageUse, reason: Reason, remove: Callable[[ImageUse], str]) -> bool:
+        """Call ``remove`` and add the result; return whether it succeeded."""
+        removal = Removal(image, reason, remove(image))
+        (self.failed if removal.error else self.removed).append(removal)
+        return not removal.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +102,7 @@ class CollectionPolicy:
         maximum_age: images unused for longer are removed whatever the usage; zero means no limit.
 
     Raises:
-        InvalidInputError: in the kubelet's words; an age is negative, which would make every image too old.
+        InvalidInputError: a value is out of range, in the kubelet's words; or an age is negative.
     """
 
     high_percent: int = 85
@@ -223,90 +217,70 @@ def candidates(
 
 
 def is_too_old(image: ImageUse, policy: CollectionPolicy, now: int) -> bool:
-    """Whether the image was unused for longer than the maximum age; never used counts as that."""
+    """Whether the image was never used, or not for longer than the maximum age."""
     return image.last_used is None or now - image.last_used > policy.maximum_age.nanoseconds
 
 
 def remove_old(
     images: Iterable[ImageUse],
     policy: CollectionPolicy,
+    report: CollectionReport,
     *,
     now: int,
     began: int,
     remove: Callable[[ImageUse], str],
-) -> tuple[list[Removal], list[ImageUse]]:
+) -> list[ImageUse]:
     """Remove images unused for longer than the maximum age, once the process has run for longer than that.
 
     Args:
         images: in eviction order.
         policy: with the maximum age.
+        report: receives the removals.
         now, began: when this round began, and the process.
         remove: removes an image; returns an error text, empty on success.
 
     Returns:
-        The removals, and the images that are left (failed ones too) in the same order.
+        The images that are left, those whose removal failed too, in the same order.
     """
     images = list(images)
     if policy.maximum_age.nanoseconds == 0 or now - began <= policy.maximum_age.nanoseconds:
-        return [], images
-    tried: list[Removal] = []
-    left: list[ImageUse] = []
-    for image in images:
-        if is_too_old(image, policy, now):
-            tried.append(Removal(image, Reason.AGE, remove(image)))
-            if not tried[-1].error:
-                continue
-        left.append(image)
-    return tried, left
-
-
-@dataclass(frozen=True, slots=True)
-class FreedSpace:
-    """The result of freeing space.
-
-    Attributes:
-        tried: removals in order, failed ones too.
-        spared: images that stayed, and why.
-        freed_bytes: by listed sizes; too high where images share layers.
-    """
-
-    tried: tuple[Removal, ...]
-    spared: tuple[tuple[ImageUse, Spared], ...]
-    freed_bytes: int
+        return images
+    return [
+        image
+        for image in images
+        if not is_too_old(image, policy, now) or not report.try_removal(image, Reason.AGE, remove)
+    ]
 
 
 def free_space(
     images: Iterable[ImageUse],
-    target_bytes: int | None,
+    report: CollectionReport,
     *,
     minimum_age: Duration,
     now: int,
     remove: Callable[[ImageUse], str],
-) -> FreedSpace:
-    """Remove images until enough is freed; after a failed removal continue with the next image.
+) -> None:
+    """Remove images until the report's target is freed; without a target, remove every image that may go.
+
+    After a failed removal the next image is removed.
 
     Args:
         images: in eviction order.
-        target_bytes: how much; None removes every image that may go.
+        report: has the target; receives removals, spared images and freed bytes.
         minimum_age: images detected less than this before now are spared.
         now: when the round began.
         remove: removes an image; returns an error text, empty on success.
     """
-    tried: list[Removal] = []
-    spared: list[tuple[ImageUse, Spared]] = []
-    freed, is_enough = 0, False
+    is_enough = False
     for image in images:
         if is_enough:
-            spared.append((image, Spared.NOT_NEEDED))
+            report.spared.append((image, Spared.NOT_NEEDED))
         elif image.last_used is not None and image.last_used >= now:
-            spared.append((image, Spared.USED_RECENTLY))
+            report.spared.append((image, Spared.USED_RECENTLY))
         elif image.first_detected is not None and now - image.first_detected < minimum_age.nanoseconds:
-            spared.append((image, Spared.TOO_YOUNG))
+            report.spared.append((image, Spared.TOO_YOUNG))
+        elif report.try_removal(image, Reason.SPACE, remove):
+            report.freed_bytes += image.size_bytes
+            is_enough = report.target_bytes is not None and report.freed_bytes >= report.target_bytes
         else:
-            tried.append(Removal(image, Reason.SPACE, remove(image)))
-            if tried[-1].error:
-                spared.append((image, Spared.FAILED))
-                continue
-            freed += image.size_bytes
-            is_enough = target_bytes is not None and freed >= target_bytes
-    return FreedSpace(tuple(tried), tuple(spared), freed)
+            report.spared.append((image, Spared.FAILED))

@@ -45,7 +45,7 @@ class FeatureGates:
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> Self:
-        """From ``featureGates`` of a configuration; names of other gates are ignored.
+        """From ``featureGates`` of a configuration; other gates are ignored.
 
         Raises:
             ConfigError: a value is no boolean, or a name differs from one of these only in case.
@@ -65,5 +65,5 @@ class FeatureGates:
         )
 
     def overridden(self, values: Mapping[str, object]) -> Self:
-        """With other values for some gates, as the kubelet's command line overrides its file."""
+        """These with some values replaced, as the kubelet's command line overrides its file."""
         return self.parse({**self.given, **values})

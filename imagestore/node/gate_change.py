@@ -32,20 +32,12 @@ _MAX_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class GateChange:
-    """The gate's value differs from the one under which images were pulled.
-
-    Attributes:
-        is_on: its value now.
-    """
+    """The gate's value, ``is_on``, differs from the one under which images were pulled."""
 
     is_on: bool
 
     def steps(self, clean_up: str = "imagestore node gc --after-gate-change") -> tuple[str, ...]:
-        """What to do, in order.
-
-        Args:
-            clean_up: the command that cleans up the service where the change was found.
-        """
+        """What to do, in order; ``clean_up`` is the command that cleans up the affected service."""
         what = (
             "images that are present came without a runtime handler; which class they are for is not known"
             if self.is_on
@@ -60,10 +52,7 @@ class GateChange:
 
 
 class GateMarker:
-    """The file that records the gate's value.
-
-    Args:
-        folder: the agent's state; created if missing.
+    """The file that records the gate's value, in the agent's state folder.
 
     Every method raises StoreCorruptError if the file is damaged, StoreError if it can't be read or written.
     """
@@ -81,7 +70,7 @@ class GateMarker:
         before = self._read()
         now = gates.runtime_class_in_image_cri
         if before is None and not dry_run:
-            # The disk may be full before a collection; the next call records the value.
+            # Before a collection the disk may be full; the next call records the value.
             with contextlib.suppress(StoreFullError):
                 self.note(gates)
         return GateChange(now) if before not in (None, now) else None
@@ -113,7 +102,7 @@ def clean_up(
         dry_run: only plan.
 
     Returns:
-        The report, and the remaining images, which prevent the change from being complete.
+        The report, and the remaining images, which keep the change from being complete.
 
     Raises:
         ImageCollectionError: removals failed.

@@ -77,21 +77,20 @@ class ImageCollector:
     """Collects images of one image service; safe from any thread.
 
     Attributes:
-        policy: thresholds and ages.
         last_report: of the last round, also if it failed; None before the first.
 
     Args:
-        service: the image service to collect.
+        service: the image service.
         policy: thresholds and ages.
         gates: feature gates.
         disk: reads the usage of the image file system; by default of the first one that the service names.
-        sandbox_image: spared even if the service doesn't pin it; empty leaves that to the service.
+        sandbox_image: spared even if the service doesn't pin it.
         recorder: receives events.
         node: the object of the events.
         metrics: counters; None counts nothing.
         default_handler: name under which the service lists the default runtime handler; empty if it has none.
         records: pull records to prune after each round.
-        state: what earlier processes saw; the clock must then count from 1970.
+        state: of earlier processes; the clock must then count from 1970.
         clock: monotonic nanoseconds.
     """
 
@@ -130,13 +129,10 @@ class ImageCollector:
             self._detector.records = {use.key: use for use in state.uses}
 
     def detect(self, detected_at: int | None = None) -> frozenset[ImageKey]:
-        """Read which images are present and which are in use: every five minutes, and before each round.
+        """Read which images are present and in use, before each round or instead of it; return the keys in use.
 
         Args:
             detected_at: when new images count as first detected; by default now.
-
-        Returns:
-            The keys in use.
 
         Raises:
             ImageStoreError: the service failed.
@@ -150,10 +146,7 @@ class ImageCollector:
             return self._in_use
 
     def collect(self, *, dry_run: bool = False) -> CollectionReport:
-        """One round: by age, then by space.
-
-        Args:
-            dry_run: only plan; nothing is removed, no event is sent, too little space is no error.
+        """One round: by age, then by space. A dry run removes nothing, sends no event and accepts too little space.
 
         Raises:
             ImageCollectionError: removals failed, or too little could be freed.
@@ -162,25 +155,17 @@ class ImageCollector:
         return self._run(self._round, dry_run=dry_run)
 
     def delete_unused(self, *, dry_run: bool = False, minimum_age: Duration | None = None) -> CollectionReport:
-        """Remove every image that may go, as under disk pressure.
-
-        Args:
-            dry_run: only plan.
-            minimum_age: instead of the policy's.
+        """Remove every image that may go, as under disk pressure; ``minimum_age`` replaces the policy's.
 
         Raises:
             ImageCollectionError: removals failed.
             ImageStoreError: the service failed.
         """
         age = self.policy.minimum_age if minimum_age is None else minimum_age
-
-        def _free_all(images: list[ImageUse], report: CollectionReport, now: int) -> None:
-            self._free(images, None, report, now, age)
-
-        return self._run(_free_all, dry_run=dry_run)
+        return self._run(lambda images, report, now: self._free(images, report, now, age), dry_run=dry_run)
 
     def stats(self, without: Container[ImageKey] = ()) -> CollectorStats:
-        """Numbers of the last detection, without some images, such as those that a plan would remove."""
+        """Numbers of the last detection, without the given images, such as those that a plan would remove."""
         with self._lock:
             records = [record for record in self._detector.records.values() if record.key not in without]
             return CollectorStats(
@@ -200,8 +185,9 @@ class ImageCollector:
         with self._lock:
             report = self.last_report = CollectionReport(dry_run)
             images, report.spared = candidates(self._detector.records.values(), self.detect(now))
-            for _ in (image for image, why in report.spared if why is Spared.NO_ID):
-                self._warn(kubelet_messages.INVALID_IMAGE_ID, "ImageID is not valid, skipping, ImageID: ", report)
+            for _, why in report.spared:
+                if why is Spared.NO_ID:
+                    self._warn(kubelet_messages.INVALID_IMAGE_ID, "ImageID is not valid, skipping, ImageID: ", report)
             try:
                 work(images, report, now)
             finally:
@@ -210,8 +196,7 @@ class ImageCollector:
 
     def _round(self, images: list[ImageUse], report: CollectionReport, now: int) -> None:
         policy, remove = self.policy, self._remover(report)
-        tried, images = remove_old(images, policy, now=now, began=self._began, remove=remove)
-        report.note(tried)
+        images = remove_old(images, policy, report, now=now, began=self._began, remove=remove)
         if report.failed:
             listed = aggregate(each.error for each in report.failed)
             message = f"wanted to free images older than {policy.maximum_age}, encountered errors in image deletion: "
@@ -230,7 +215,7 @@ class ImageCollector:
         if report.target_bytes is None:
             report.spared += [(image, Spared.UNTOUCHED) for image in images]
             return
-        self._free(images, report.target_bytes, report, now, policy.minimum_age)
+        self._free(images, report, now, policy.minimum_age)
         if report.freed_bytes < report.target_bytes and not report.is_dry_run:
             message = (
                 f"Insufficient free disk space on the node's image filesystem"
@@ -241,26 +226,15 @@ class ImageCollector:
             self._warn(kubelet_messages.FREE_DISK_SPACE_FAILED, message, report)
             raise ImageCollectionError(message, freed_bytes=report.freed_bytes)
 
-    def _free(
-        self,
-        images: list[ImageUse],
-        target_bytes: int | None,
-        report: CollectionReport,
-        now: int,
-        minimum_age: Duration,
-    ) -> None:
-        result = free_space(images, target_bytes, minimum_age=minimum_age, now=now, remove=self._remover(report))
-        report.note(result.tried)
-        report.spared += result.spared
-        report.freed_bytes = result.freed_bytes
-        failures = [each.error for each in result.tried if each.error]
-        if failures:
-            wanted = _ALL_BYTES if target_bytes is None else target_bytes
+    def _free(self, images: list[ImageUse], report: CollectionReport, now: int, minimum_age: Duration) -> None:
+        free_space(images, report, minimum_age=minimum_age, now=now, remove=self._remover(report))
+        if report.failed:
+            wanted = _ALL_BYTES if report.target_bytes is None else report.target_bytes
             message = (
-                f"wanted to free {wanted} bytes, but freed {result.freed_bytes} bytes space"
-                f" with errors in image deletion: {aggregate(failures)}"
+                f"wanted to free {wanted} bytes, but freed {report.freed_bytes} bytes space"
+                f" with errors in image deletion: {aggregate(each.error for each in report.failed)}"
             )
-            raise ImageCollectionError(message, freed_bytes=result.freed_bytes)
+            raise ImageCollectionError(message, freed_bytes=report.freed_bytes)
 
     def _remover(self, report: CollectionReport) -> Callable[[ImageUse], str]:
         return (lambda _image: "") if report.is_dry_run else self._remove

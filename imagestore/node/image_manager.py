@@ -40,7 +40,7 @@ from imagestore.util.durations import Duration
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from imagestore.node.credentials import Keyring, PullSecret, TrackedCredential
     from imagestore.node.feature_gates import FeatureGates
@@ -54,27 +54,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
-    """The pod that wants an image.
-
-    Attributes:
-        uid, namespace, name: which pod.
-        annotations: sent along with every image call, also with the gate off.
-    """
-
-    uid: str = ""
-    namespace: str = ""
-    name: str = ""
-    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True, slots=True)
 class EnsureRequest:
     """One image for one pod.
 
     Attributes:
         image: as written in the pod.
-        pod: the pod that wants it.
+        pod: the pod that wants it; its annotations are sent with every image call, also with the gate off.
         policy: None takes the API server's default for this image.
         runtime_handler: of the pod; sent under the gate RuntimeClassInImageCriApi only.
         secrets: the pod's pull secrets.
@@ -82,7 +67,7 @@ class EnsureRequest:
     """
 
     image: str
-    pod: Pod = Pod()
+    pod: SandboxMetadata = field(default_factory=SandboxMetadata)
     policy: PullPolicy | None = None
     runtime_handler: str = ""
     secrets: Sequence[PullSecret] = ()
@@ -90,7 +75,7 @@ class EnsureRequest:
 
 
 class PullingTimes(Protocol):
-    """Is told when the pulls of a pod start and end, to measure the pod's start-up."""
+    """Measures a pod's start-up: receives the start and the end of its pulls."""
 
     def started(self, pod_uid: str) -> None:
         """A pull begins."""
@@ -111,7 +96,7 @@ class ImageManager:
         records: pull records; required while KubeletEnsureSecretPulledImages is on.
         recorder: receives the events of requests that have a subject.
         metrics: counters; None counts nothing.
-        pulling_times: is told when the pulls of a pod start and end.
+        pulling_times: receives the start and the end of a pod's pulls.
         clock: monotonic nanoseconds.
 
     Raises:
@@ -177,8 +162,8 @@ class _Attempt:
 
     Attributes:
         policy: in force.
-        present: ``true``, ``false``, or ``unknown`` when it was not asked for or could not be found out.
-        required: whether a pull was needed, in the same words.
+        present: ``true``, ``false``, or ``unknown`` if it was not queried or the query failed.
+        required: whether a pull was needed; the same values.
     """
 
     def __init__(
@@ -305,10 +290,9 @@ class _Attempt:
             manager.pulling_times.started(pod.uid)
         self._event("Normal", kubelet_messages.PULLING, f"Pulling image {quoted(self._image)}")
         began = manager.clock()
-        sandbox = SandboxMetadata(pod.name, pod.uid, pod.namespace, dict(pod.annotations))
         try:
             self._pulled = manager.puller.pull(
-                spec, credentials, sandbox=sandbox, observer=self._observer, cancel=self._cancel
+                spec, credentials, sandbox=pod, observer=self._observer, cancel=self._cancel
             )
         except PullFailedError as error:
             return self._pull_failed(key, error)

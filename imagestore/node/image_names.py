@@ -99,7 +99,7 @@ def written_repository(text: str) -> str:
 
 
 def spellings(text: str) -> frozenset[str]:
-    """The names under which a service may list an image: as written, and completed (a digest without its tag).
+    """The names under which a service may list an image: as written, and completed (with a digest: without the tag).
 
     >>> sorted(spellings("busybox"))
     ['busybox', 'docker.io/library/busybox:latest']

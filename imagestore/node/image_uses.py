@@ -3,12 +3,11 @@
 Rules (kubelet, KEP-4216): with the gate RuntimeClassInImageCriApi a record's key is (image id, runtime handler),
 without it the id alone. A new key is first detected now; a key in use was last used now; a key that is no longer listed
 is dropped. A container (or image volume) without a handler, or with one under which its image isn't listed, uses the
-image under every handler; upstream takes them all for unused.
+image under every handler; upstream counts them all as unused.
 
-A kubelet keeps its records in memory. A command that is started by a timer would find every image new each time, so it
-keeps both times in a file, in nanoseconds since 1970. Small machines boot with a clock in 1970 and get the time from
-the network later. A time recorded before that would look very old afterwards, so nothing is recorded while the clock is
-impossible, and the latest recorded time counts as now.
+A kubelet keeps its records in memory. A command that is run by a timer keeps them in a file, in nanoseconds since 1970.
+Small machines boot with a clock in 1970. A time recorded then would look very old later, so nothing is recorded while
+the clock is impossible, and the latest recorded time counts as now.
 """
 
 from __future__ import annotations
@@ -96,16 +95,9 @@ class Detector:
         detected_at: int | None,
         now: int,
     ) -> frozenset[ImageKey]:
-        """Update the records from what a service lists.
+        """Update the records from all present images and all containers, dead ones too; return the keys in use.
 
-        Args:
-            images: all present images.
-            containers: all containers, dead ones too.
-            detected_at: when new keys count as first detected.
-            now: when used keys count as last used.
-
-        Returns:
-            The keys in use.
+        New keys are first detected at ``detected_at``, used keys were last used at ``now``.
         """
         listed = [(self._key(image), image) for image in images]
         in_use = self._in_use({key for key, _ in listed}, containers)
@@ -159,7 +151,7 @@ class CollectorState:
     uses: tuple[ImageUse, ...] = field(default=())
 
     def now(self, clock: int) -> int:
-        """The time now by a clock in nanoseconds since 1970; the latest recorded time if the clock is impossible."""
+        """The clock's time in nanoseconds since 1970, or the latest recorded time if the clock is impossible."""
         if clock >= EARLIEST:
             return clock
         moments = (moment for use in self.uses for moment in (use.first_detected, use.last_used) if moment is not None)

@@ -12,10 +12,10 @@ reported too.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.config_members import Members, positive
+from imagestore.node.config_members import Members, or_default, positive
 from imagestore.node.eviction import CollectionPolicy
 from imagestore.node.feature_gates import ENSURE_SECRET_PULLED_IMAGES, IMAGE_MAXIMUM_GC_AGE, FeatureGates
 from imagestore.node.kubelet_messages import aggregate, quoted
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Self
 
-
-T = TypeVar("T", int, Duration)
 
 DEFAULT_RUNTIME_ENDPOINT: Final = "unix:///run/containerd/containerd.sock"
 _TWO_MINUTES: Final = Duration(120 * NANOSECONDS)
@@ -99,32 +97,32 @@ class KubeletImageSettings:
         Args:
             value: the object.
             path: of the object in its file, for errors.
-            is_zero_given: take zeros as given, also where the kubelet takes them for missing values.
+            is_zero_given: a zero is a value even where the kubelet replaces it by the default.
 
         Raises:
             ConfigError: a member has the wrong type, or the request timeout isn't positive. faults() checks the rest.
         """
         given = Members(value, path)
         is_default = not is_zero_given
-        timeout = _or(given.duration(_TIMEOUT), _TWO_MINUTES, is_zero_default=is_default)
-        minimum = _or(given.duration("imageMinimumGCAge"), _TWO_MINUTES, is_zero_default=is_default)
+        timeout = or_default(given.duration(_TIMEOUT), _TWO_MINUTES, is_zero_default=is_default)
+        minimum = or_default(given.duration("imageMinimumGCAge"), _TWO_MINUTES, is_zero_default=is_default)
         runtime = given.text("containerRuntimeEndpoint") or DEFAULT_RUNTIME_ENDPOINT
         parallel = given.integer("maxParallelImagePulls")
         serialize = given.boolean("serializeImagePulls")
         gates = FeatureGates.parse(given.mapping("featureGates"))
         return cls(
-            image_gc_high_threshold_percent=_or(given.integer("imageGCHighThresholdPercent"), 85),
-            image_gc_low_threshold_percent=_or(given.integer("imageGCLowThresholdPercent"), 80),
+            image_gc_high_threshold_percent=or_default(given.integer("imageGCHighThresholdPercent"), 85),
+            image_gc_low_threshold_percent=or_default(given.integer("imageGCLowThresholdPercent"), 80),
             image_minimum_gc_age=minimum,
             image_maximum_gc_age=given.duration("imageMaximumGCAge") or _ZERO,
             serialize_image_pulls=serialize if serialize is not None else parallel is None or parallel < 2,
             max_parallel_image_pulls=parallel,
-            registry_pull_qps=_or(given.integer("registryPullQPS"), 5),
-            registry_burst=_or(given.integer("registryBurst"), 10, is_zero_default=is_default),
+            registry_pull_qps=or_default(given.integer("registryPullQPS"), 5),
+            registry_burst=or_default(given.integer("registryBurst"), 10, is_zero_default=is_default),
             runtime_request_timeout=positive(timeout, f"{path}.{_TIMEOUT}" if path else _TIMEOUT),
             container_runtime_endpoint=runtime,
             image_service_endpoint=given.text("imageServiceEndpoint") or runtime,
-            node_status_max_images=_or(given.integer("nodeStatusMaxImages"), 50),
+            node_status_max_images=or_default(given.integer("nodeStatusMaxImages"), 50),
             verification_policy=given.text(_POLICY) or _default_policy(gates),
             verification_allowlist=given.texts(_ALLOWLIST),
             gates=gates,
@@ -176,7 +174,7 @@ class KubeletImageSettings:
             yield f"{_INVALID}invalid image pattern in `{_ALLOWLIST}`: {fault}"
 
     def check(self) -> None:
-        """Refuse values that the kubelet would refuse."""
+        """Raise ConfigError with all faults()."""
         faults = self.faults()
         if faults:
             raise ConfigError(aggregate(faults))
@@ -205,10 +203,6 @@ class KubeletImageSettings:
 
 def _default_policy(gates: FeatureGates) -> str:
     return _DEFAULT_POLICY if gates.ensure_secret_pulled_images else ""
-
-
-def _or(value: T | None, default: T, *, is_zero_default: bool = False) -> T:
-    return default if value is None or (is_zero_default and value in (0, _ZERO)) else value
 
 
 _OUTPUT: Final = leaves("infoBufferSize splitStream")

@@ -1,4 +1,4 @@
-"""The kubelet's words about images: events, error classes, messages, and Go's way to print texts and lists of errors.
+"""The kubelet's events, error classes and messages about images, with Go's format of texts and lists of errors.
 
 The error class becomes the container's waiting reason, the message its waiting message. A runtime's text that begins
 with the name of a CRI error (RegistryUnavailable, SignatureValidationFailed) is rephrased as the kubelet does; every
@@ -31,17 +31,7 @@ INVALID_DISK_CAPACITY: Final = "InvalidDiskCapacity"
 FREE_DISK_SPACE_FAILED: Final = "FreeDiskSpaceFailed"
 IMAGE_GC_FAILED: Final = "ImageGCFailed"
 
-_SHORT_ESCAPES: Final = {
-    "\a": "\\a",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\v": "\\v",
-    "\\": "\\\\",
-    '"': '\\"',
-}
+_SHORT_ESCAPES: Final = {each: f"\\{name}" for each, name in zip('\a\b\f\n\r\t\v\\"', 'abfnrtv\\"', strict=True)}
 
 
 class ErrorClass(enum.StrEnum):
@@ -86,8 +76,8 @@ class NodeEvent:
     Attributes:
         type: ``Normal`` or ``Warning``.
         reason: in one word.
-        message: in the kubelet's words.
-        subject: the object it is about; None when there is none.
+        message: the kubelet's text.
+        subject: the object it is about, if any.
     """
 
     type: Literal["Normal", "Warning"]
@@ -100,11 +90,9 @@ EventRecorder = Callable[[NodeEvent], None]
 
 
 def log_event(event: NodeEvent, subject: str = "") -> None:
-    """Log an event: the default recorder, and what becomes of events without an object.
+    """Log an event: the default recorder, also used for events without an object.
 
-    Args:
-        event: to log.
-        subject: written before the message, for example ``namespace/pod/image``; by default the event's reason.
+    ``subject`` is written before the message, for example ``namespace/pod/image``; by default the event's reason.
     """
     level = logging.WARNING if event.type == "Warning" else logging.INFO
     _LOGGER.log(level, "%s %s", subject or f"{event.reason}:", event.message)
@@ -115,13 +103,13 @@ class EnsureResult:
     """The result of EnsureImageExists.
 
     Attributes:
-        image_ref: image id; empty when the image is absent or the pod may not use it.
-        message: in the kubelet's words; empty after a successful pull.
+        image_ref: image id; empty if the image is absent or the pod may not use it.
+        message: the kubelet's text; empty after a successful pull.
         reason: the error class, or the text of an error that has no class; empty on success.
         error: the error class, if the failure has one.
         was_pulled: this call pulled the image.
         steps: the decisions in order, for people.
-        cause: the error of the service, the records or the keyring that made the call fail.
+        cause: the error of the service, the records or the keyring.
     """
 
     image_ref: str

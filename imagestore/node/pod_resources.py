@@ -1,7 +1,7 @@
-"""The resources of a pod for the runtime of its handler: CRI messages, checked OCI resources, control group files.
+"""The resources of a pod for its runtime handler: CRI messages, validated OCI resources, control group files.
 
-A handler's platform selects the Linux or the Windows message, its isolation one of the two Windows forms; both come
-from the configuration. A Linux guest under Hyper-V gets the Linux message, because its control groups are Linux.
+The handler's platform selects the Linux or the Windows message, its isolation one of the two Windows forms. A Linux
+guest under Hyper-V gets the Linux message, because its control groups are Linux.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import cgroup, explain, linux, oci_spec, placement, pod_cgroup, pod_reading, totals, windows
+from imagestore.resources import cgroup, explain, linux, oci_spec, placement, pod_reading, windows
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
-from imagestore.resources.pod import CPU, MEMORY
+from imagestore.resources.pod import CPU, MEMORY, with_defaults
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.windows import Isolation
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from imagestore.platforms.platform import Platform
     from imagestore.resources.cgroup import WeightFormula
     from imagestore.resources.explain import ExplainedValue
+    from imagestore.resources.linux import PodCgroup
     from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
     from imagestore.resources.oci_spec import CpuConflict, Json
     from imagestore.resources.pod import Container, Pod
-    from imagestore.resources.pod_cgroup import PodCgroup
 
 #: The kubelet's reasons, by the source of the pod's operating system.
 _REFUSALS: Final = {
@@ -57,12 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The runtime's conversion of messages.
-
-    Attributes:
-        weight: formula for ``cpu.weight``.
-        conflict: what to do if more than one CPU control is set on Windows.
-    """
+    """How the runtime converts messages: its ``cpu.weight``, and what it does with several CPU controls on Windows."""
 
     weight: WeightFormula = cgroup.WeightFormula.CURVE
     conflict: CpuConflict = oci_spec.CpuConflict.REFUSE
@@ -75,7 +70,7 @@ class ContainerPlan:
     Attributes:
         name: of the container.
         cri: the CRI message.
-        oci: ``{"linux": {"resources": …}}`` or the same for windows; checked against the specification.
+        oci: ``{"linux": {"resources": …}}`` or the same for windows; validated against the specification.
         oom_score_adj: for the OCI ``process.oomScoreAdj``; None on Windows.
         cgroup_files: content that a runtime writes on Linux, by file.
         lines: every number with its formula and source.
@@ -109,7 +104,7 @@ class PodPlan:
 
 
 def refusal(pod: Pod, target: Target) -> str:
-    """Why a kubelet on the target would refuse the pod; empty if it would run it."""
+    """Why a kubelet on the target would refuse the pod; empty if it would accept it."""
     if not pod.os or pod.os == target.os:
         return ""
     reason = _REFUSALS.get(pod.os_source, "PodOSNotSupported")
@@ -134,14 +129,7 @@ def target_of(config: Config, handler: str, *, host: Platform | None = None) -> 
 def plan(
     pod: Pod, target: Target, *, node: Node, settings: KubeletSettings | None = None, choices: Choices | None = None
 ) -> PodPlan:
-    """Compute the resources of a pod.
-
-    Args:
-        pod: as its author wrote it; defaults are filled in.
-        target: system and handler.
-        node: where it would run.
-        settings: of the kubelet.
-        choices: the runtime's conversion of messages.
+    """Compute the resources of a pod, which are filled in with the API server's defaults first.
 
     Raises:
         InvalidResourcesError: the API server would refuse the pod, or an amount can't be computed or stored.
@@ -153,7 +141,7 @@ def plan(
     for each in pod.init_containers + pod.containers:
         _check_amounts(each)
     pod_reading.check(pod)
-    pod = totals.with_defaults(pod)
+    pod = with_defaults(pod)
     pod_reading.check(pod)
     ordered = pod.init_containers + pod.containers
     if target.os == "windows":
@@ -161,7 +149,7 @@ def plan(
         plans = tuple(_windows(each, isolation, node=node, settings=settings, choices=choices) for each in ordered)
         return PodPlan(target, pod, qos_class(settings.seen(pod)), None, plans)
     plans = tuple(_linux(pod, each, node=node, settings=settings, choices=choices) for each in ordered)
-    group = pod_cgroup.pod_cgroup(pod, node=node, settings=settings)
+    group = linux.pod_cgroup(pod, node=node, settings=settings)
     return PodPlan(target, pod, qos_class(settings.seen(pod)), group, plans)
 
 
@@ -186,7 +174,7 @@ def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSetti
         cri=message,
         oci=check_oci({"linux": {"resources": resources}}),
         oom_score_adj=message.oom_score_adj,
-        cgroup_files=dict(files),
+        cgroup_files=files,
         lines=tuple(lines),
     )
 

@@ -1,9 +1,9 @@
-"""Pull records on disk, in the kubelet's own layout: a kubelet can use our files and we can use a kubelet's.
+"""Pull records on disk, in the kubelet's layout, so that a kubelet can read our files and we can read its files.
 
 ``<root>/image_manager/pulling/`` has intents, ``…/pulled/`` has records. A file is named ``sha256-`` and the hash of
 its key: the image text for an intent, the image ref for a record. Files are replaced by a rename; files with other
 names are ignored. As in the kubelet, records are cached until their file changes. Several processes may share a
-folder: ``…/locks/`` shows whether the pull of an intent is still running in one of them.
+folder: a lock in ``…/locks/`` shows that a pull is still running.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "sha256-"
 _TEMPORARY: Final = ".tmp"
-#: Writing never takes this long: an older temporary file was left by a process that died.
+#: A temporary file older than this was left by a dead process.
 _LEFTOVER_SECONDS: Final = 3600
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _CACHED: Final = 2000
@@ -50,7 +50,7 @@ V = TypeVar("V")
 
 
 class RecentlyUsed(Generic[V]):
-    """A bounded cache that drops the least recently used values; reports its usage in percent after each change."""
+    """A bounded cache that reports its usage in percent after each change, as the kubelet's metrics need it."""
 
     def __init__(self, capacity: int, show_usage: Callable[[float], None] | None) -> None:
         self._capacity = capacity
@@ -58,7 +58,7 @@ class RecentlyUsed(Generic[V]):
         self._values: collections.OrderedDict[str, V] = collections.OrderedDict()
 
     def get(self, key: str) -> V | None:
-        """The value, which is now the most recently used; None if it isn't cached."""
+        """The value, or None."""
         if key in self._values:
             self._values.move_to_end(key)
         return self._values.get(key)
@@ -85,8 +85,8 @@ class PullRecordFiles:
     """Reads and writes intents and records below one folder; every method raises StoreError if that fails.
 
     Args:
-        root: folder of the kubelet or of the node agent.
-        show_usage, show_intents_usage: receive the usage of the caches of records and of intents, in percent.
+        root: state folder of the kubelet or the node agent.
+        show_usage, show_intents_usage: receive the usage of the caches of records and intents, in percent.
     """
 
     def __init__(
@@ -106,11 +106,7 @@ class PullRecordFiles:
                 make_directory(folder, 0o700)
 
     def begin(self, image: str) -> SharedLock:
-        """Write the intent of a pull that is about to start.
-
-        Returns:
-            A lock for end(), held while the pull runs: it shows other processes that the pull was not interrupted.
-        """
+        """Write the intent of a pull before it starts; return the lock for end(), held while the pull runs."""
         lock = SharedLock(self._locks / file_name(image))
         lock.acquire()
         try:
@@ -128,7 +124,7 @@ class PullRecordFiles:
                 self.delete_intent(image)
 
     def interrupted(self, image: str) -> FileLock:
-        """The lock to acquire before handling the intent of an interrupted pull; fails while a pull is running."""
+        """The lock for handling the intent of an interrupted pull; it can't be acquired while a pull is running."""
         return FileLock(self._locks / file_name(image))
 
     def _write_intent(self, image: str) -> None:
@@ -187,10 +183,7 @@ class PullRecordFiles:
         _delete(self._pulled / file_name(image_ref))
 
     def renew(self) -> None:
-        """Rewrite files of older versions in today's; unreadable files stay as they are.
-
-        Temporary files that dead processes left are deleted.
-        """
+        """Rewrite files of older API versions, except unreadable ones; delete temporary files of dead processes."""
         for folder in (self._pulling, self._pulled):
             _delete_leftovers(folder)
         for path in _paths(self._pulling):
@@ -199,7 +192,7 @@ class PullRecordFiles:
             _rewrite(path, lambda data, what: pull_records.record_json(pull_records.parse_record(data, what)))
 
     def counts(self) -> tuple[int, int]:
-        """How many intents and records are on disk."""
+        """The numbers of intents and records on disk."""
         return len(_paths(self._pulling)), len(_paths(self._pulled))
 
 

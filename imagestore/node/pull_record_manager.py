@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import InvalidInputError, StoreError
 from imagestore.node.credentials import SecretSource, ServiceAccountSource
 from imagestore.node.image_names import parse_image_name, spellings, written_repository
-from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
+from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -98,9 +98,9 @@ class PullManager:
         self._lock = threading.RLock()
 
     def start(self, images: Iterable[ServedImage]) -> None:
-        """At start-up: the intent of an interrupted pull whose image is listed becomes a record without credentials.
+        """At start-up: turn the intents of interrupted pulls whose images are listed into records without credentials.
 
-        Files of older versions are rewritten, as a kubelet does when it starts.
+        Files of older API versions are rewritten, as in the kubelet.
         """
         with self._lock:
             with _warning("pull records keep their older version"):
@@ -108,7 +108,7 @@ class PullManager:
             intents, faults = self._files.intents()
             for fault in faults:
                 _LOGGER.warning("pull intents: %s", fault)
-            # Services list complete names, pods use short ones: upstream takes those images for preloaded ones.
+            # Services list complete names, pods use short ones. Upstream takes such images for preloaded ones.
             wanted = {written: spellings(written) for written in sorted(intents)}
             for image in images if wanted else ():
                 listed = {*image.repo_tags, *image.repo_digests}
@@ -118,11 +118,7 @@ class PullManager:
             self._show_counts()
 
     def intend(self, image: str) -> None:
-        """Record that a pull starts.
-
-        Raises:
-            StoreError: it can't be written; the pull must not start.
-        """
+        """Record that a pull starts; if this raises StoreError, the pull must not start."""
         with self._lock:
             pulls = self._running.get(image)
             if pulls is None:
@@ -131,7 +127,7 @@ class PullManager:
             self._show_counts()
 
     def pulled(self, image: str, image_ref: str, used: TrackedCredential | None) -> None:
-        """Turn an intent into a record. If that fails, the intent stays and shows that this node pulled the image."""
+        """Turn an intent into a record. If that fails, the intent stays as proof that this node pulled the image."""
         with self._lock:
             try:
                 self._write(image, image_ref, recorded(used))
@@ -172,7 +168,7 @@ class PullManager:
 
     def prune(self, present: Iterable[str], *, before: float) -> None:
         """After a collection: delete records of absent images that are older than its start; failures are logged."""
-        # Records have whole seconds: one of the second in which the collection began may be newer than its beginning.
+        # Records have whole seconds, so one of the collection's first second may be newer than its beginning.
         second = math.floor(before)
         with self._lock:
             try:
@@ -220,7 +216,7 @@ class PullManager:
                     self._learn(image, image_ref, mine)
                 return True
         account = next((each.source for each in credentials if isinstance(each.source, ServiceAccountSource)), None)
-        return account is not None and _account(account) in known.service_accounts
+        return account is not None and account in known.service_accounts
 
     def _learn(self, image: str, image_ref: str, secret: RecordedSecret) -> None:
         with _warning(f"pulled record of {image_ref}"), self._lock:
@@ -229,7 +225,7 @@ class PullManager:
     def _write(self, image: str, image_ref: str, credentials: PullCredentials | None) -> None:
         """Write or update a record; without credentials only its existence matters.
 
-        An unchanged record gets a new time too: it shows a running collection that the image was pulled meanwhile.
+        An unchanged record gets a new time too, so that a running collection doesn't delete it.
         """
         repository = written_repository(image)
         try:
@@ -305,14 +301,10 @@ def recorded(used: TrackedCredential | None) -> PullCredentials:
         return PullCredentials(is_node_accessible=True)
     if isinstance(used.source, SecretSource):
         return PullCredentials(secrets=(_secret(used),))
-    return PullCredentials(service_accounts=(_account(used.source),))
+    return PullCredentials(service_accounts=(used.source,))
 
 
 def _secret(credential: TrackedCredential) -> RecordedSecret:
     source = credential.source
     assert isinstance(source, SecretSource)
     return RecordedSecret(source.namespace, source.name, source.uid, credential.hash)
-
-
-def _account(source: ServiceAccountSource) -> RecordedServiceAccount:
-    return RecordedServiceAccount(source.namespace, source.name, source.uid)

@@ -1,4 +1,4 @@
-"""Pull intents and pulled records as values, and their JSON form.
+"""Pull intents and pulled records, and their JSON form.
 
 Rule: kubelet.config.k8s.io, kinds ImagePullIntent and ImagePulledRecord; v1beta1 is written, v1alpha1 also read. An
 unknown member is an error, as in the kubelet's strict decoder, so that rewriting a record loses nothing.
@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import StoreCorruptError
+from imagestore.node.credentials import ServiceAccountSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,15 +39,6 @@ class RecordedSecret:
         return self.namespace, self.name, self.uid
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RecordedServiceAccount:
-    """A service account whose token pulled an image."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
 @dataclass(frozen=True, slots=True)
 class PullCredentials:
     """Who may use an image of one repository.
@@ -58,7 +50,7 @@ class PullCredentials:
 
     is_node_accessible: bool = False
     secrets: tuple[RecordedSecret, ...] = ()
-    service_accounts: tuple[RecordedServiceAccount, ...] = ()
+    service_accounts: tuple[ServiceAccountSource, ...] = ()
 
     def merged(self, new: PullCredentials) -> PullCredentials:
         """These and those of a new pull; self if nothing changes."""
@@ -104,9 +96,10 @@ def record_json(record: PulledRecord) -> bytes:
     value: dict[str, object] = {
         "kind": "ImagePulledRecord",
         "apiVersion": _VERSIONS[0],
+        # isoformat() writes every year with four digits.
         "lastUpdatedTime": None
         if moment is None
-        else datetime.fromtimestamp(moment, UTC).replace(tzinfo=None).isoformat() + "Z",  # four digits for every year
+        else datetime.fromtimestamp(moment, UTC).replace(tzinfo=None).isoformat() + "Z",
         "imageRef": record.image_ref,
     }
     if record.credentials:
@@ -139,36 +132,37 @@ def _dumped(value: Mapping[str, object]) -> bytes:
 def parse_intent(data: bytes, what: str) -> str:
     """The image of an intent; StoreCorruptError if it is none."""
     value = _object(data, what, "ImagePullIntent")
-    _known(value, {"image"}, what)
+    _check_members(value, {"kind", "apiVersion", "image"}, what)
     return _text(value, "image", what)
 
 
 def parse_record(data: bytes, what: str) -> PulledRecord:
     """A pulled record; StoreCorruptError if it is none."""
     value = _object(data, what, "ImagePulledRecord")
-    _known(value, {"lastUpdatedTime", "imageRef", "credentialMapping"}, what)
+    _check_members(value, {"kind", "apiVersion", "lastUpdatedTime", "imageRef", "credentialMapping"}, what)
     mapping = value.get("credentialMapping")
-    mapping = {} if mapping is None else mapping
-    if not isinstance(mapping, dict):
-        raise StoreCorruptError(f"{what}: credentialMapping is no object")
+    if not isinstance(mapping, dict | None):
+        raise StoreCorruptError(f"{what}: credentialMapping: expected an object, found {_type_of(mapping)}")
     moment = value.get("lastUpdatedTime")
-    credentials = {name: _credentials(each, f"{what}: {name[:200]!r}") for name, each in mapping.items()}
+    credentials = {name: _credentials(each, f"{what}: {name[:200]!r}") for name, each in (mapping or {}).items()}
     return PulledRecord(_text(value, "imageRef", what), _moment(moment, what), credentials)
 
 
 def _credentials(value: object, what: str) -> PullCredentials:
     if not isinstance(value, dict):
-        raise StoreCorruptError(f"{what}: expected an object")
-    _known(value, {"kubernetesSecrets", "kubernetesServiceAccounts", "nodePodsAccessible"}, what)
+        raise StoreCorruptError(f"{what}: expected an object, found {_type_of(value)}")
+    _check_members(value, {"kubernetesSecrets", "kubernetesServiceAccounts", "nodePodsAccessible"}, what)
     is_node_accessible = value.get("nodePodsAccessible", False)
     if not isinstance(is_node_accessible, bool):
-        raise StoreCorruptError(f"{what}: nodePodsAccessible is neither true nor false")
+        raise StoreCorruptError(
+            f"{what}: nodePodsAccessible: expected true or false, found {_type_of(is_node_accessible)}"
+        )
     secrets = [
         RecordedSecret(*(_text(each, name, what) for name in ("namespace", "name", "uid", "credentialHash")))
         for each in _objects(value, "kubernetesSecrets", {"uid", "namespace", "name", "credentialHash"}, what)
     ]
     accounts = [
-        RecordedServiceAccount(*(_text(each, name, what) for name in ("namespace", "name", "uid")))
+        ServiceAccountSource(*(_text(each, name, what) for name in ("namespace", "name", "uid")))
         for each in _objects(value, "kubernetesServiceAccounts", {"uid", "namespace", "name"}, what)
     ]
     return PullCredentials(is_node_accessible, tuple(secrets), tuple(accounts))
@@ -178,7 +172,7 @@ def _object(data: bytes, what: str, kind: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise StoreCorruptError(f"{what}: is no JSON") from error
+        raise StoreCorruptError(f"{what}: invalid JSON") from error
     if not isinstance(value, dict) or value.get("kind") != kind or value.get("apiVersion") not in _VERSIONS:
         raise StoreCorruptError(f"{what}: expected kind {kind} of {' or '.join(_VERSIONS)}")
     return value
@@ -189,32 +183,37 @@ def _objects(value: Mapping[str, object], name: str, members: set[str], what: st
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise StoreCorruptError(f"{what}: {name} is no list of objects")
+        raise StoreCorruptError(f"{what}: {name}: expected a list of objects")
     for each in found:
-        _known(each, members, f"{what}: {name}", has_kind=False)
+        _check_members(each, members, f"{what}: {name}")
     return found
 
 
-def _known(value: Mapping[str, object], members: set[str], what: str, *, has_kind: bool = True) -> None:
-    unknown = sorted(set(value) - members - ({"kind", "apiVersion"} if has_kind else set()))
+def _check_members(value: Mapping[str, object], members: set[str], what: str) -> None:
+    unknown = sorted(set(value) - members)
     if unknown:
         raise StoreCorruptError(f"{what}: unknown member {unknown[0][:100]!r}")
+
+
+def _type_of(value: object) -> str:
+    return type(value).__name__
 
 
 def _text(value: Mapping[str, object], name: str, what: str) -> str:
     text = value.get(name, "")
     if not isinstance(text, str):
-        raise StoreCorruptError(f"{what}: {name} is no text")
+        raise StoreCorruptError(f"{what}: {name}: expected text, found {_type_of(text)}")
     return text
 
 
 def _moment(value: object, what: str) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not _TIME.fullmatch(value):
-        raise StoreCorruptError(f"{what}: lastUpdatedTime is no time")
     try:
-        # It must be writable again: with a year in UTC too.
+        if not isinstance(value, str) or not _TIME.fullmatch(value):
+            raise ValueError
+        # It must be writable again, so its year in UTC must have four digits too.
         return int(datetime.fromisoformat(re.sub(r"\.[0-9]+", "", value)).astimezone(UTC).timestamp())
     except (ValueError, OverflowError) as error:
-        raise StoreCorruptError(f"{what}: lastUpdatedTime is no time") from error
+        expected = "expected a time such as 2026-01-31T12:00:00Z"
+        raise StoreCorruptError(f"{what}: lastUpdatedTime: {expected}, found {str(value)[:50]!r}") from error

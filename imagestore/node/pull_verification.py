@@ -29,11 +29,7 @@ class VerificationPolicy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CredentialVerification:
-    """A policy with its allow list.
-
-    Attributes:
-        policy: when to verify.
-        allowlist: repositories that need no verification, under NeverVerifyAllowlistedImages only.
+    """A policy with its allow list, which counts under NeverVerifyAllowlistedImages only.
 
     Raises:
         ConfigError: a pattern of the allow list is invalid.
@@ -50,11 +46,7 @@ class CredentialVerification:
 
     @classmethod
     def parse(cls, policy: str, allowlist: Sequence[str] = ()) -> CredentialVerification:
-        """From a configuration; an empty policy means the default.
-
-        Raises:
-            ConfigError: the policy is unknown, or a pattern is invalid.
-        """
+        """From a configuration; an empty policy means the default; ConfigError if a value is invalid."""
         try:
             known = VerificationPolicy(policy) if policy else VerificationPolicy.NEVER_VERIFY_PRELOADED
         except ValueError:
@@ -64,7 +56,8 @@ class CredentialVerification:
     def is_required(self, image: str, *, is_known_pulled: bool) -> bool:
         """Whether a present image, named as in the pod, needs verified credentials.
 
-        is_known_pulled: this node has a record or an intent of pulling it."""
+        ``is_known_pulled``: this node has a pulled record or a pull intent for it.
+        """
         match self.policy:
             case VerificationPolicy.NEVER_VERIFY:
                 return False

@@ -2,9 +2,9 @@
 
 Rules (kubelet): serialized pulls run one at a time in the order of arrival, parallel ones at most
 ``maxParallelImagePulls`` at a time, or any number. ``registryPullQPS`` and ``registryBurst`` are a token bucket; a pull
-without a token fails at once with ``pull QPS exceeded``. Each credential is one attempt, and without credentials there
-is one anonymous attempt; the first success counts, and the errors of all attempts are joined. The size is read from the
-image's status, whose errors are ignored. A pull's duration doesn't include waiting.
+without a token fails at once. There is one attempt for each credential, or one anonymous attempt; the first success
+counts, and the errors of all attempts are joined. The size is read from the image's status, whose errors are ignored.
+A pull's duration doesn't include waiting.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PullSlots:
 
     @property
     def waiting(self) -> int:
-        """How many pulls wait for a slot now."""
+        """The number of pulls that wait for a slot."""
         with self._lock:
             return len(self._waiting)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
+from imagestore.node.config_members import Members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,17 +44,13 @@ class RuntimeClass:
     def __post_init__(self) -> None:
         if not _HANDLER.fullmatch(self.handler):
             raise ConfigError(
-                f"RuntimeClass {self.name[:100]!r}: handler {self.handler[:100]!r} is no label",
+                f"RuntimeClass {self.name[:100]!r}: handler {self.handler[:100]!r}: expected an RFC 1123 label",
                 hint="at most 63 lower-case letters, digits and hyphens",
             )
 
 
 def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
-    """Read a RuntimeClass object.
-
-    Raises:
-        ConfigError: it is another kind of object, or has no name or handler, or a member has another type.
-    """
+    """Read a RuntimeClass object; ConfigError if it is another kind of object, or a member is missing or wrong."""
     kind, metadata, handler = document.get("kind"), document.get("metadata"), document.get("handler")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if kind != "RuntimeClass" or not isinstance(name, str) or not isinstance(handler, str):
@@ -61,32 +58,16 @@ def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
             f"object of kind {str(kind)[:50]!r}: expected a RuntimeClass with metadata.name and handler",
             hint="use the output of 'kubectl get runtimeclass -o yaml'",
         )
-    return RuntimeClass(
-        name,
-        handler,
-        _member(document, name, "overhead", "podFixed"),
-        _member(document, name, "scheduling", "nodeSelector"),
-    )
-
-
-def _member(document: Mapping[str, object], name: str, *path: str) -> Mapping[str, object]:
-    found: object = document
-    for part in path:
-        found = found.get(part) if isinstance(found, dict) else None
-        if found is not None and not isinstance(found, dict):
-            raise ConfigError(f"RuntimeClass {name[:100]!r}: {'.'.join(path)}: expected an object")
-    return found if isinstance(found, dict) else {}
+    members = Members(document, f"RuntimeClass {name[:100]!r}")
+    overhead, scheduling = members.below("overhead"), members.below("scheduling")
+    return RuntimeClass(name, handler, overhead.mapping("podFixed"), scheduling.mapping("nodeSelector"))
 
 
 def admit(spec: dict[str, object], given: RuntimeClass) -> list[str]:
-    """Change a pod's spec as the API server's admission does for its class; gives what it would refuse the pod for.
+    """Change a pod's decoded spec as the API server's admission does for its class; return the reasons to refuse it.
 
-    Rule (admission plugin RuntimeClass, KEP-688): the class's overhead becomes the pod's, which may only say the same,
-    and the class's node selector is added to the pod's, which must not contradict it.
-
-    Args:
-        spec: decoded; changed in place.
-        given: the class that it names.
+    Rule (admission plugin RuntimeClass, KEP-688): the class's overhead becomes the pod's, whose own must be equal; the
+    class's node selector is added to the pod's, which must not contradict it.
     """
     refused: list[str] = []
     own = spec.get("overhead")
@@ -98,24 +79,20 @@ def admit(spec: dict[str, object], given: RuntimeClass) -> list[str]:
     chosen = dict(selector) if isinstance(selector, dict) else {}
     for label, value in given.node_selector.items():
         if chosen.setdefault(label, value) != value:
-            told = f"nodeSelector {label[:100]} contradicts RuntimeClass {given.name[:100]}"
-            refused.append(f"{told}: the API server refuses the pod")
+            reason = f"nodeSelector {label[:100]} contradicts RuntimeClass {given.name[:100]}"
+            refused.append(f"{reason}: the API server refuses the pod")
     if given.node_selector and isinstance(selector, dict | None):
         spec["nodeSelector"] = chosen
     return refused
 
 
 def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[RuntimeClass]:
-    """Read RuntimeClass objects, and lists of them as ``kubectl get -o yaml`` and the API print.
-
-    Raises:
-        ConfigError: as parse_runtime_class().
-    """
+    """Read RuntimeClass objects, and lists of them as ``kubectl get -o yaml`` prints; see parse_runtime_class()."""
     found: list[RuntimeClass] = []
     for document in documents:
         kind, items = document.get("kind"), document.get("items")
         if kind in ("List", "RuntimeClassList") and isinstance(items, list):
-            # The API itself leaves out the kind of what is in a list of one kind.
+            # In a list of one kind the API omits the kind of the items.
             own = {"kind": "RuntimeClass"} if kind == "RuntimeClassList" else {}
             found += [parse_runtime_class({**own, **each} if isinstance(each, dict) else {}) for each in items]
         else:
@@ -128,7 +105,7 @@ def class_named(name: str, classes: Iterable[RuntimeClass]) -> RuntimeClass:
 
     Raises:
         RuntimeClassNotFoundError: there is none.
-        ConfigError: there are several that differ, which no cluster has.
+        ConfigError: several different ones have this name.
     """
     found = [each for each in classes if each.name == name]
     if not found:
@@ -138,21 +115,11 @@ def class_named(name: str, classes: Iterable[RuntimeClass]) -> RuntimeClass:
     return found[0]
 
 
-def handler_of(name: str | None, classes: Iterable[RuntimeClass]) -> str:
-    """The runtime handler for a pod.
-
-    Raises:
-        RuntimeClassNotFoundError: no class has this name.
-        ConfigError: as class_named().
-    """
-    return class_named(name, classes).handler if name else ""
-
-
 def image_handler(name: str | None, classes: Iterable[RuntimeClass], gates: FeatureGates) -> str:
-    """The runtime handler for image calls: the pod's if the gate is on, else the empty one.
+    """The runtime handler for image calls: that of the pod's class if the gate is on, else the empty one.
 
     Raises:
         RuntimeClassNotFoundError: the gate is on and no class has this name.
         ConfigError: as class_named().
     """
-    return handler_of(name, classes) if gates.runtime_class_in_image_cri else ""
+    return class_named(name, classes).handler if name and gates.runtime_class_in_image_cri else ""

@@ -1,12 +1,12 @@
-"""JSON from strangers: bounded, unambiguous, then checked against a schema.
+"""Untrusted JSON: bounded, unambiguous, then checked against a schema.
 
 What is refused before any schema is asked (JSON parsers disagree about these, which has been used to make two readers
 see two documents): bytes that aren't UTF-8, a byte-order mark, NaN and Infinity, deep nesting, integers outside 64
 bits, duplicate member names, and members equal to a known name but for case (Go's decoder takes those, Python's does
 not). Half a surrogate pair, which no text can hold, is read as U+FFFD, as Go reads it.
 
-The typed parsers judge (``members.py``). What they refuse, the schema library words: our own schemas, JSON Schema Draft
-2020-12, flat, one per kind of document, are next to this module.
+The typed parsers judge (``typed_members.py``). The schema library words what they refuse: our own schemas, JSON Schema
+Draft 2020-12, flat, one per kind of document, are next to this module.
 """
 
 from __future__ import annotations
@@ -50,12 +50,9 @@ type_names: Final = {dict: "object", list: "array", str: "string", int: "integer
 
 
 def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
-    """Decode a document's bytes into a plain object.
+    """Decode a document's bytes into a plain object; their digest must have been verified already.
 
-    Args:
-        raw: the bytes as received; their digest must have been verified already.
-        what: names the document in errors.
-        limit_bytes: the longest that is read.
+    ``what`` names the document in errors, here and below.
 
     Raises:
         DocumentError: says which rule is broken.
@@ -92,11 +89,7 @@ def in_turn(raw: bytes, parse: Callable[[], D]) -> D:
     """Parse a document; of large ones, one at a time in a process.
 
     Large ones are parsed in one thread: the C library has a heap for each thread, which keeps what the largest document
-    took.
-
-    Args:
-        raw: its bytes.
-        parse: does it; must not parse another document in turn.
+    took. ``parse`` must not parse another document in turn.
     """
     if len(raw) <= _SMALL_BYTES:
         return parse()
@@ -123,14 +116,10 @@ def _without_frames(parse: Callable[[], D]) -> D:
         raise
 
 
-def judged(document: Mapping[str, Any], schema: str, what: str, parse: Callable[[], D]) -> D:
-    """What a typed parser reads; where it refuses the document, all that the schema says is wrong with it.
+def parse_with_faults(document: Mapping[str, Any], schema: str, what: str, parse: Callable[[], D]) -> D:
+    """What a typed parser reads; if it refuses the document, the error lists all faults that the schema finds.
 
-    Args:
-        document: what decode() returned.
-        schema: ``index``, ``manifest`` or ``image-config``.
-        what: names the document in errors.
-        parse: reads the document, and judges it.
+    ``document`` is what decode() returned, ``schema`` one of ``index``, ``manifest`` and ``image-config``.
 
     Raises:
         DocumentError: the schema's faults, or the parser's own, which no schema can express.
@@ -144,12 +133,7 @@ def judged(document: Mapping[str, Any], schema: str, what: str, parse: Callable[
 
 
 def validate(document: Mapping[str, Any], schema: str, what: str) -> None:
-    """Check a decoded document against one of our schemas.
-
-    Args:
-        document: what decode() returned.
-        schema: ``index``, ``manifest``, ``image-config`` or ``oci-resources``.
-        what: names the document in errors.
+    """Check a decoded document against a schema: ``index``, ``manifest``, ``image-config`` or ``oci-resources``.
 
     Raises:
         DocumentError: lists the faults found (at most MAX_FAULTS), each with its JSON path.

@@ -167,7 +167,7 @@ def as_written(text: str) -> Digest:
 
 
 def check(text: str) -> None:
-    """What Digest.parse() refuses is refused; for many, of which no digests are made.
+    """Check a text as Digest.parse() does; for many texts, of which no digests are made.
 
     Raises:
         InvalidDigestError: as parse().
@@ -177,5 +177,5 @@ def check(text: str) -> None:
 
 
 def _is_usual(text: str) -> bool:
-    """Whether it is what nearly every digest is. Short commands read no other, and load no regular expressions."""
+    """Whether it is a sha256 digest, as nearly all are. Only for others a command loads the regular expressions."""
     return len(text) == 71 and text.startswith("sha256:") and not text[7:].lstrip(_HEX_DIGITS)

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
-from imagestore.oci.decode import decode, in_turn, judged, refuse_case_variants
-from imagestore.oci.shared_fields import parse_platform
+from imagestore.oci.decode import decode, in_turn, parse_with_faults, refuse_case_variants
+from imagestore.oci.descriptor import Descriptor, parse_platform
 from imagestore.oci.typed_members import Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Self
 
-    from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
     from imagestore.platforms.platform import Platform
@@ -26,7 +25,7 @@ _MEMBERS: Final = frozenset(
 _TEXTS: Final = ("User", "WorkingDir", "StopSignal")
 _LISTS: Final = ("Env", "Entrypoint", "Cmd")
 _SETS: Final = ("ExposedPorts", "Volumes")
-#: The settings that anybody reads, by how Unicode folds them.
+#: The settings that runtimes read, by how Unicode folds them.
 _SETTINGS: Final = {name.casefold(): name for name in (*_TEXTS, *_LISTS, *_SETS, "Labels", "ArgsEscaped")}
 _MAX_LAYERS: Final = 1000
 _MAX_STEPS: Final = 10_000
@@ -67,7 +66,7 @@ class ImageConfig:
         refuse_case_variants(document, _MEMBERS, what)
         if type(document.get("config")) is dict:
             document["config"] = _named(document["config"], what)
-        return judged(document, "image-config", what, lambda: cls._typed(raw, document, what))
+        return parse_with_faults(document, "image-config", what, lambda: cls._typed(raw, document, what))
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], what: str) -> Self:
@@ -117,7 +116,7 @@ class ImageConfig:
 
 
 def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | None:
-    """The config of a manifest that is_image; None where its media type tells nothing, and neither do its bytes.
+    """The config of a manifest that is_image; None if its media type is generic and its bytes are no image config's.
 
     Such a file next to layers of images is an artifact's: Docker refuses it, and other peers carry it.
 
@@ -132,7 +131,7 @@ def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | 
 
 
 def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The settings by their usual names: who starts containers takes them in any case, and some tools write others.
+    """The settings by their usual names: runtimes take them in any case, and some tools write others.
 
     Raises:
         DocumentError: one stands there twice, and it depends on the reader which counts.

@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
-from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, in_turn, judged, refuse_case_variants
-from imagestore.oci.other_documents import refuse_mislabelled, refuse_others
-from imagestore.oci.shared_fields import check_media_type, leave_out_unstated_version, parse_descriptor
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, in_turn, parse_with_faults
+from imagestore.oci.descriptor import Descriptor, parse_descriptor
+from imagestore.oci.other_documents import check_media_type, decode_index_or_manifest
 from imagestore.oci.typed_members import ENTRY_TYPE, Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
-    from imagestore.oci.descriptor import Descriptor
 
 #: Entries that are read.
 MAX_ENTRIES: Final = 10_000
@@ -50,11 +49,7 @@ class Index:
     ) -> Self:
         """Read an index from its (verified) bytes.
 
-        Args:
-            raw: the bytes as received.
-            media_type: what the descriptor or the server announced; empty when nothing was.
-            what: names the document in errors.
-            limit_bytes: the longest that is read.
+        ``media_type`` is what the descriptor or the server announced; empty when nothing was.
 
         Raises:
             DocumentError: lists the faults with their JSON paths.
@@ -63,12 +58,8 @@ class Index:
 
     @classmethod
     def _parse(cls, raw: bytes, media_type: str, what: str, limit_bytes: int) -> Self:
-        document = decode(raw, what, limit_bytes=limit_bytes)
-        refuse_case_variants(document, _MEMBERS, what)
-        refuse_others(document, what)
-        refuse_mislabelled(document, media_type, what)
-        leave_out_unstated_version(document, what)
-        return judged(document, "index", what, lambda: cls._typed(raw, document, media_type, what))
+        document = decode_index_or_manifest(raw, _MEMBERS, media_type, what, limit_bytes)
+        return parse_with_faults(document, "index", what, lambda: cls._typed(raw, document, media_type, what))
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], media_type: str, what: str) -> Self:

@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.oci import media_types
-from imagestore.oci.decode import decode, in_turn, judged, refuse_case_variants
-from imagestore.oci.other_documents import refuse_mislabelled, refuse_others
-from imagestore.oci.shared_fields import check_media_type, leave_out_unstated_version, parse_descriptor
+from imagestore.oci.decode import in_turn, parse_with_faults
+from imagestore.oci.descriptor import Descriptor, parse_descriptor
+from imagestore.oci.other_documents import check_media_type, decode_index_or_manifest
 from imagestore.oci.typed_members import LAYER_TYPE, STATED_TYPE, Members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
-    from imagestore.oci.descriptor import Descriptor
 
 _MEMBERS: Final = frozenset(
     {"schemaVersion", "mediaType", "artifactType", "config", "layers", "subject", "annotations"}
@@ -49,10 +48,7 @@ class Manifest:
     def parse(cls, raw: bytes, *, media_type: str = "", what: str = "manifest") -> Self:
         """Read a manifest from its (verified) bytes.
 
-        Args:
-            raw: the bytes as received.
-            media_type: what the descriptor or the server announced; empty when nothing was.
-            what: names the document in errors.
+        ``media_type`` is what the descriptor or the server announced; empty when nothing was.
 
         Raises:
             DocumentError: lists the faults with their JSON paths.
@@ -61,12 +57,8 @@ class Manifest:
 
     @classmethod
     def _parse(cls, raw: bytes, media_type: str, what: str) -> Self:
-        document = decode(raw, what)
-        refuse_case_variants(document, _MEMBERS, what)
-        refuse_others(document, what)
-        refuse_mislabelled(document, media_type, what)
-        leave_out_unstated_version(document, what)
-        return judged(document, "manifest", what, lambda: cls._typed(raw, document, media_type, what))
+        document = decode_index_or_manifest(raw, _MEMBERS, media_type, what)
+        return parse_with_faults(document, "manifest", what, lambda: cls._typed(raw, document, media_type, what))
 
     @classmethod
     def _typed(cls, raw: bytes, document: Mapping[str, Any], media_type: str, what: str) -> Self:
@@ -89,12 +81,12 @@ class Manifest:
     def is_image(self) -> bool:
         """Whether the config is an image config, so that there is a platform and an image id.
 
-        One whose media type tells nothing is, where all layers are those of images: peers read it as one.
-        Its bytes may still say otherwise (``image_config``).
+        A config with a generic media type counts as one if all layers are those of images, as peers read it. Its bytes
+        may still say otherwise (``image_config``).
         """
         if self.config.kind is media_types.Kind.CONFIG:
             return True
-        if self.artifact_type or media_types.bare(self.config.media_type) not in media_types.UNTOLD_CONFIGS:
+        if self.artifact_type or media_types.bare(self.config.media_type) not in media_types.GENERIC_CONFIGS:
             return False
         return bool(self.layers) and all(layer.kind in _IMAGE_LAYERS for layer in self.layers)
 

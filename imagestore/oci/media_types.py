@@ -30,21 +30,14 @@ DOCKER_FOREIGN_LAYER: Final = "application/vnd.docker.image.rootfs.foreign.diff.
 DOCKER_SCHEMA1: Final = "application/vnd.docker.distribution.manifest.v1+json"
 DOCKER_SCHEMA1_SIGNED: Final = "application/vnd.docker.distribution.manifest.v1+prettyjws"
 
-#: Bytes of which nothing more is said.
+#: Bytes of any kind.
 OCTETS: Final = "application/octet-stream"
 
-#: What image configs are called by tools and registries that took them for any file; Docker takes these, too.
-UNTOLD_CONFIGS: Final = frozenset({"", OCTETS, "application/json", "text/html"})
+#: Media types of any file that some tools and registries give to image configs; Docker takes these, too.
+GENERIC_CONFIGS: Final = frozenset({"", OCTETS, "application/json", "text/html"})
 
 #: Layers that are tar archives as they are.
-PLAIN_LAYERS: Final = frozenset(
-    {
-        OCI_LAYER,
-        OCI_FOREIGN_LAYER,
-        DOCKER_LAYER,
-        DOCKER_FOREIGN_TAR,
-    }
-)
+PLAIN_LAYERS: Final = frozenset({OCI_LAYER, OCI_FOREIGN_LAYER, DOCKER_LAYER, DOCKER_FOREIGN_TAR})
 
 
 class Kind(enum.Enum):

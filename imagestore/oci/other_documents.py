@@ -1,6 +1,7 @@
-"""Documents that are recognised and not read: an error names them, instead of the members they lack.
+"""What kind of document some JSON is, by its own word and by what was announced.
 
-So it does with an index that was announced as a manifest, and the other way round.
+Documents that are neither an index nor a manifest are recognised and not read: an error names them, instead of the
+members they lack. So it does with an index that was announced as a manifest, and the other way round.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DocumentError
 from imagestore.oci import media_types
+from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,12 +32,35 @@ _SHOWN: Final = 100
 _INSPECTED: Final = ("is what 'docker inspect' prints", "give the image's reference")
 
 
-def refuse_others(document: Mapping[str, Any], what: str) -> None:
-    """Refuse a document that is surely neither an index nor a manifest of today, by its name.
+def decode_index_or_manifest(
+    raw: bytes, known: frozenset[str], announced: str, what: str, limit_bytes: int = MAX_DOCUMENT_BYTES
+) -> dict[str, Any]:
+    """Decode an index or a manifest; refuse any other document, and one of the two that was announced as the other.
 
-    Args:
-        document: decoded, not judged yet.
-        what: names the document in errors.
+    ``known`` are the members that may stand in no other case; ``announced`` is the media type that a descriptor or a
+    server names, empty when none did.
+
+    Raises:
+        DocumentError: says what it is, or which rule of decode() it breaks.
+    """
+    document = decode(raw, what, limit_bytes=limit_bytes)
+    refuse_case_variants(document, known, what)
+    _refuse_others(document, what)
+    said = contradiction(document, announced) if announced else ""
+    if said:
+        raise DocumentError(what, [f"was announced as {announced[:_SHOWN]!r}, but {said}"])
+    # Null and 0 are no version, and peers ask for none; any other than 2 is refused.
+    version = document.get("schemaVersion")
+    if version is None or (type(version) is int and version == 0):
+        document.pop("schemaVersion", None)
+    elif type(version) is float:
+        # An integer to schemas if it has no fraction, but not to JSON readers with types.
+        raise DocumentError(what, [f"$.schemaVersion: expected an integer, found {version!r}"])
+    return document
+
+
+def _refuse_others(document: Mapping[str, Any], what: str) -> None:
+    """Refuse a document that is surely neither an index nor a manifest of today, by its name.
 
     Raises:
         DocumentError: says what it is.
@@ -65,12 +90,7 @@ def refuse_others(document: Mapping[str, Any], what: str) -> None:
 def contradiction(document: Mapping[str, Any], announced: str) -> str:
     """What an index or a manifest says that it is, where it was announced as something else.
 
-    Args:
-        document: decoded, not judged yet.
-        announced: the media type that a descriptor or a server names.
-
-    Returns:
-        Completes "but"; empty where both agree, and where the document doesn't say it beyond doubt.
+    The text completes "but"; it is empty where both agree, and where the document doesn't say it beyond doubt.
 
     >>> contradiction({"manifests": []}, "application/vnd.oci.image.manifest.v1+json")
     'it is an index'
@@ -89,27 +109,31 @@ def contradiction(document: Mapping[str, Any], announced: str) -> str:
     return "" if media_types.kind(announced) is kinds.MANIFEST else "it is a manifest"
 
 
-def refuse_mislabelled(document: Mapping[str, Any], announced: str, what: str) -> None:
-    """Refuse an index or a manifest that was announced as something else.
+def check_media_type(stated: str, expected: str, kind: media_types.Kind, what: str) -> str:
+    """Agree on one media type between the descriptor (or the server's word) and the body's own.
 
     Args:
-        document: decoded, not judged yet.
-        announced: the media type that a descriptor or a server names; empty when none did.
-        what: names the document in errors.
+        stated: the body's own; empty when it states none.
+        expected: what the descriptor or the Content-Type said; empty when neither said anything.
+        kind: what the caller is about to read the document as.
 
     Raises:
-        DocumentError: says both.
+        DocumentError: they disagree, or name another kind, or Docker's manifest doesn't say that it is one.
     """
-    found = contradiction(document, announced) if announced else ""
-    if found:
-        raise DocumentError(what, [f"was announced as {announced[:_SHOWN]!r}, but {found}"])
+    if stated and media_types.kind(stated) is not kind:
+        raise DocumentError(what, [f"$.mediaType: {stated!r} is no {kind.value}"])
+    if expected and stated and media_types.bare(stated) != media_types.bare(expected):
+        raise DocumentError(what, [f"$.mediaType: {stated!r}, but it was announced as {expected!r}"])
+    if not stated and media_types.bare(expected) == media_types.DOCKER_MANIFEST:
+        raise DocumentError(what, [f"$.mediaType: missing, which only OCI manifests may do; announced as {expected!r}"])
+    return stated or expected
 
 
 def refuse_list(value: list[Any], what: str) -> None:
-    """The same of a document that is a list, as no index and no manifest is.
+    """Refuse a document that is a list, if it is known which; no index and no manifest is one.
 
     Raises:
-        DocumentError: says what it is, where that is known.
+        DocumentError: says what it is.
     """
     first = value[0] if value else None
     if isinstance(first, dict):

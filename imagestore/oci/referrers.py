@@ -29,11 +29,7 @@ def fallback_tag(digest: Digest) -> str:
 
 
 def subject_of(raw: bytes, what: str) -> Digest | None:
-    """What a document says that it refers to; None if it is nothing that can be read.
-
-    Args:
-        raw: a manifest or an index.
-        what: names it in errors.
+    """The digest of a manifest's or an index's ``subject``; None if there is none that can be read.
 
     Raises:
         DocumentError: it is no JSON object.

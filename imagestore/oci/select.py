@@ -23,18 +23,18 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import ContentNotFoundError, DocumentError
-from imagestore.oci.index_entries import Listing
 from imagestore.oci.selection import (
     RULE_DOCUMENT_MISSING,
     RULE_EMPTY_INDEX,
     RULE_LISTED_BEFORE,
     RULE_NO_IMAGE_CONFIG,
     RULE_TOO_MANY,
+    Listing,
     place,
 )
 from imagestore.oci.selection import Selection as Selection
 from imagestore.oci.selection import Verdict as Verdict
-from imagestore.platforms import Explanation, Rule
+from imagestore.platforms import Explanation, Matcher, Platform, Rule
 from imagestore.platforms.normalize import normalize_features
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.digest import Digest
     from imagestore.oci.index import Index
-    from imagestore.platforms import Matcher, Platform
 
 #: Indexes inside indexes, the outermost included.
 MAX_DEPTH: Final = 4
@@ -73,15 +72,14 @@ def select(
 ) -> Selection:
     """Choose a manifest from an index.
 
+    Nothing chosen is no error here; every entry has a verdict.
+
     Args:
         index: what the reference leads to.
         matcher: decides and orders.
         source: gives indexes inside the index, and platforms from configs.
         wanted: text form of the wanted platform, for people.
         judges_versions: whether the config decides where a Windows entry states no version.
-
-    Returns:
-        The choice, with a verdict for every entry. Nothing chosen is no error here.
 
     Raises:
         DocumentError: what has to be opened nests too deep or lists too many entries, or can't be read.
@@ -98,11 +96,8 @@ def select_each(
 ) -> dict[str, Selection]:
     """The same for several matchers, with the work that they share done once.
 
-    Args:
-        index: what the reference leads to.
-        wanted: matcher and text form of what is wanted, by name.
-        source: gives indexes inside the index, and platforms from configs.
-        judging_versions: the names for which the config decides where a Windows entry states no version.
+    ``wanted`` has a matcher and the text form of what is wanted by name, ``judging_versions`` the names for which
+    ``judges_versions`` is true.
 
     Raises:
         DocumentError: as :func:`select`.
@@ -115,14 +110,7 @@ def select_each(
 
 
 def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Matcher, *, wanted: str) -> Selection:
-    """Judge a manifest that no index lists, by its config.
-
-    Args:
-        descriptor: the manifest.
-        platform: from its config; None when it has no image config.
-        matcher: decides.
-        wanted: text form of the wanted platform, for people.
-    """
+    """Judge a manifest that no index lists by the platform of its config; None when it has no image config."""
     found = _by_config(platform, matcher)
     verdict = Verdict(descriptor, platform, (), found, 0 if found.matched else None)
     return Selection(wanted, (verdict,), verdict if found.matched else None)
@@ -147,7 +135,7 @@ class _Shared:
 def _selected(matcher: Matcher, wanted: str, listing: Listing, shared: _Shared, judges_versions: bool) -> Selection:
     """The choice, by the short way where no document has to be opened: verdicts are then made when they are read."""
     best = matcher.best(listing.candidates)
-    opens = bool(listing.silent) if best is None else listing.leads_to_index(best)
+    opens = bool(listing.without_platform) if best is None else listing.leads_to_index(best)
     if best is not None and judges_versions:
         opens = opens or _is_open(matcher, listing.entries[best])
     if opens or len(listing.entries) > MAX_ENTRIES:
@@ -225,7 +213,7 @@ class _Search:
                     if listing.leads_to_index(each):
                         self._verdicts[(*above, each)] = _unopened(self._verdicts[(*above, each)])
                 return order + [(*above, each) for each in later]
-        for number in listing.silent:
+        for number in listing.without_platform:
             order = self._try(listing, number, above)
             if order:
                 return order
@@ -317,21 +305,13 @@ def _by_config(platform: Platform | None, matcher: Matcher) -> Explanation:
         return Explanation(False, RULE_NO_IMAGE_CONFIG, said)
     # In normal form, as containerd has it: a feature that the config states twice counts once.
     found = matcher.explain(replace(platform, os_features=normalize_features(platform.os_features)))
-    return Explanation(found.matched, found.rule, partial(_said_of_config, found))
+    return Explanation(found.matched, found.rule, f"by its config: {found.reason}")
 
 
 def _missing(error: ContentNotFoundError) -> Explanation:
     return Explanation(False, RULE_DOCUMENT_MISSING, f"has to be judged by a document that is missing: {error}")
 
 
-def _said_of_config(found: Explanation) -> str:
-    return f"by its config: {found.reason}"
-
-
 def _unopened(verdict: Verdict) -> Verdict:
-    said = partial(_said_of_unopened, verdict.explanation)
-    return replace(verdict, explanation=Explanation(True, verdict.rule, said))
-
-
-def _said_of_unopened(found: Explanation) -> str:
-    return f"{found.reason}; the index was not opened, since another entry comes first"
+    reason = f"{verdict.reason}; the index was not opened, since another entry comes first"
+    return replace(verdict, explanation=Explanation(True, verdict.rule, reason))

@@ -1,6 +1,8 @@
 """What a selection says: a verdict for every entry, the choice, and what comes next.
 
-Verdicts carry the matcher's explanation, or one of the rules named here: those don't depend on any platform.
+Verdicts carry the matcher's explanation, or one of the rules named here: those don't depend on any platform. Some
+entries have their verdict before any matcher is asked: attestations, unknown platforms, media types that are no image,
+and entries without a platform, whose turn comes last. The others are judged by the platform that they state.
 """
 
 from __future__ import annotations
@@ -8,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.platforms import format_all
+from imagestore.oci.media_types import MANIFEST_ACCEPT, Kind
+from imagestore.platforms import Explanation, Platform, format_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from imagestore.oci.descriptor import Descriptor
-    from imagestore.platforms import Explanation, Platform
+    from imagestore.oci.index import Index
 
 #: Verdicts of selection itself; the others are those of :class:`imagestore.platforms.Rule`.
 RULE_ATTESTATION: Final = "attestation"
@@ -30,16 +33,13 @@ RULE_LISTED_BEFORE: Final = "listed-before"
 #: A document that the entry has to be judged by isn't at hand (and no registry is asked).
 RULE_DOCUMENT_MISSING: Final = "document-missing"
 
+_UNKNOWN: Final = "unknown"
 #: What says nothing about the platforms of real images.
 _OFFERS_NOTHING: Final = frozenset(
-    [
-        RULE_ATTESTATION,
-        RULE_UNKNOWN_PLATFORM,
-        RULE_MEDIA_TYPE,
-        RULE_EMPTY_INDEX,
-        RULE_LISTED_BEFORE,
-        RULE_DOCUMENT_MISSING,
-    ]
+    {
+        *(RULE_ATTESTATION, RULE_UNKNOWN_PLATFORM, RULE_MEDIA_TYPE),
+        *(RULE_EMPTY_INDEX, RULE_LISTED_BEFORE, RULE_DOCUMENT_MISSING),
+    }
 )
 
 
@@ -160,3 +160,49 @@ class Selection:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         first = f"entry {missing[0].place} was not judged{more}: {missing[0].reason}"
         return f"{first}; ask the registry, or fetch it into the store first"
+
+
+class Listing:
+    """An index's entries, sorted out once, however many matchers ask.
+
+    Attributes:
+        entries: in the order of the index.
+        settled: the verdicts on which no matcher has a say, by number of the entry.
+        without_platform: numbers of the entries without platform.
+        candidates: numbers and platforms of the others.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.entries = index.manifests
+        self.settled: dict[int, Explanation] = {}
+        self.candidates = tuple(self._judged())
+        self.without_platform = [number for number, found in self.settled.items() if found.rule == RULE_NOT_NEEDED]
+
+    def leads_to_index(self, number: int) -> bool:
+        """Whether an entry is an index inside the index."""
+        return self.entries[number].kind is Kind.INDEX
+
+    def _judged(self) -> Iterator[tuple[int, Platform]]:
+        """The entries that their stated platforms decide on; the others are settled on the way."""
+        for number, entry in enumerate(self.entries):
+            settled = _settled(entry)
+            if settled is not None:
+                self.settled[number] = settled
+            elif entry.platform is not None:
+                yield number, entry.platform
+
+
+def _settled(entry: Descriptor) -> Explanation | None:
+    platform = entry.platform
+    if entry.annotations and entry.is_attestation:
+        return Explanation(False, RULE_ATTESTATION, "describes how another entry was built and never runs")
+    if entry.media_type not in MANIFEST_ACCEPT and entry.kind not in (Kind.MANIFEST, Kind.INDEX):
+        said = f"media type {entry.media_type[:100]!r} is neither an image manifest nor an index"
+        return Explanation(False, RULE_MEDIA_TYPE, said)
+    if platform is None:
+        what = "the index was not opened" if entry.kind is Kind.INDEX else "its config was not read"
+        return Explanation(False, RULE_NOT_NEEDED, f"states no platform; {what}, since another entry fits")
+    if _UNKNOWN in (platform.os.lower(), platform.architecture.lower()):
+        said = f"platform {format_all(platform)[:100]} is no platform that can run"
+        return Explanation(False, RULE_UNKNOWN_PLATFORM, said)
+    return None

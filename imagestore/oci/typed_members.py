@@ -1,7 +1,7 @@
-"""The judge of documents: the members of objects, each taken as the type and within the bounds that it must have.
+"""Typed reading of documents: the members of objects, each taken as the type and within the bounds that it must have.
 
-What doesn't fit ends the reading; the schema library then words the faults (``decode.judged``). A law in the tests
-holds that both take the same documents.
+The first member that doesn't fit ends the reading; the schema library then words all faults
+(``decode.parse_with_faults``). A property test holds that both accept the same documents.
 """
 
 from __future__ import annotations

@@ -27,8 +27,17 @@ from __future__ import annotations
 
 from imagestore.platforms import host, windows
 from imagestore.platforms.explain import Explanation, Rule
-from imagestore.platforms.matcher import Matcher, any_of, everything, exact, only, only_os, only_strict, ordered
-from imagestore.platforms.node_default import default_for
+from imagestore.platforms.matcher import (
+    Matcher,
+    any_of,
+    default_for,
+    everything,
+    exact,
+    only,
+    only_os,
+    only_strict,
+    ordered,
+)
 from imagestore.platforms.normalize import normalize
 from imagestore.platforms.platform import Platform, format, format_all  # noqa: A004 - our public name
 from imagestore.platforms.specifier import parse, parse_all

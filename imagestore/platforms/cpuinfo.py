@@ -1,8 +1,7 @@
-"""What Linux says about the processor: ARM variants and amd64 levels from the text of /proc/cpuinfo.
+"""ARM variants and amd64 levels from the text of Linux's /proc/cpuinfo.
 
-The ARM rules are those of containerd's platform library (version 1.0.0-rc.5). It crashes on machine names shorter
-than four letters; here such a name only leaves the variant unknown to us. The amd64 levels are those of the x86-64
-psABI.
+The ARM rules are those of containerd's platform library (version 1.0.0-rc.5), which crashes on machine names shorter
+than four letters; here they leave the variant empty. The amd64 levels are those of the x86-64 psABI.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ def arm_variant(cpuinfo: str, machine: str, *, is_32bit: bool) -> str | None:
 
     Args:
         cpuinfo: text of /proc/cpuinfo.
-        machine: the kernel's machine name, asked when cpuinfo has no such line, as under emulation.
+        machine: the kernel's machine name, used when cpuinfo has no such line, as under emulation.
         is_32bit: whether the program is 32-bit.
 
     Returns:
-        ``v3`` to ``v8``, ``unknown``, or None when nothing tells.
+        ``v3`` to ``v8``, ``unknown`` for other values, or None when there is no value.
 
     >>> arm_variant("CPU architecture: 7", "armv7l", is_32bit=True)
     'v7'
@@ -72,7 +71,7 @@ def arm_variant(cpuinfo: str, machine: str, *, is_32bit: bool) -> str | None:
 
 
 def amd64_variant(cpuinfo: str) -> str:
-    """Level of an amd64 processor: ``v2`` to ``v4``, empty for level 1 (which is no variant) and when nothing tells.
+    """Level of an amd64 processor: ``v2`` to ``v4``, empty for level 1 (which is no variant) and without flags.
 
     >>> amd64_variant("flags : fpu lm sse2")
     ''

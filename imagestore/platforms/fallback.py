@@ -1,9 +1,8 @@
 """What else a processor runs: for each platform the architectures and variants to try, best first.
 
 The lists are those of containerd's platform library 1.0.0-rc.5 (its ``Only``): amd64 falls back level by level and
-then to 386, arm version by version down to v5, arm64 along its own versions and then to arm. An arm64 variant outside
-the known ones has an empty list, so that nothing matches. Levels are counted, not listed: ``v999999999`` costs no
-more than ``v2``.
+then to 386, arm version by version down to v5, arm64 along its own versions and then to arm. An unknown arm64 variant
+has an empty list, so that nothing matches. Levels are counted, not listed: ``v999999999`` costs no more than ``v2``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What this machine is. Every fact it looks at can be given, so that any machine can be described on any other.
+"""The platform of this machine, or of another one from given facts.
 
 The rules are those of containerd's DefaultSpec (containerd/platforms 1.0.0-rc.5): names as Go has them, a variant for
-arm and arm64 only, on Windows ``major.minor.build`` without revision. Two facts more are there on request: the amd64
+arm and arm64 only, on Windows ``major.minor.build`` without revision. Two more facts are added on request: the amd64
 level (which Docker's daemon adds and containerd doesn't) and the Windows revision.
 """
 
@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import imagestore.platforms.cpuinfo as cpu
 from imagestore.errors import InvalidPlatformError
@@ -88,9 +88,8 @@ _NARROW: Final = {
     "s390x": "s390",
     "ppc64": "ppc",
 }
-#: Names under which 64-bit kernels answer programs that were started as 32-bit ones (linux32, setarch), also where the
-#: program has 64 bits and so can't be on such a machine.
-_PLAYED: Final = {
+#: What 64-bit kernels report to programs started under linux32 or setarch, also to 64-bit ones.
+_PERSONALITIES: Final = {
     **{f"i{number}86": "x86_64" for number in range(3, 7)},
     "s390": "s390x",
     "ppc": "ppc64",
@@ -106,7 +105,7 @@ _MAX_REVISION: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What detection looks at.
+    """What describe() needs to know of a machine.
 
     Attributes:
         system: as in ``sys.platform`` or ``platform.system()``.
@@ -144,17 +143,10 @@ def detect(
 ) -> Platform:
     """The platform of a machine: this one, except for what is given.
 
-    When ``system`` or ``machine`` is given it's another machine, and no further fact is read from this one.
+    If ``system`` or ``machine`` is given, it is another machine, and no further fact is read from this one. The facts
+    are those of :class:`Facts`.
 
     Args:
-        system: as in ``sys.platform`` or ``platform.system()``.
-        machine: as in ``os.uname().machine``.
-        kernel_version: as in ``os.uname().version``.
-        cpuinfo: text of /proc/cpuinfo.
-        windows_version: what ``sys.getwindowsversion()`` starts with: major, minor, build.
-        windows_revision: the update revision (UBR in the registry).
-        bits: 64 or 32, of the program that asks.
-        byte_order: ``little`` or ``big``.
         with_amd64_level: add the microarchitecture level (v2 to v4) as variant; containerd doesn't.
         with_windows_revision: add the revision to the os version; containerd doesn't.
 
@@ -166,24 +158,22 @@ def detect(
     >>> detect(system="win32", machine="AMD64", windows_version=(10, 0, 20348)).os_version
     '10.0.20348'
     """
-    given = (kernel_version, cpuinfo, windows_version, windows_revision, bits, byte_order)
-    options = (with_amd64_level, with_windows_revision)
-    if system is None and machine is None and not any(options) and all(fact is None for fact in given):
-        return _detected()
+    given: dict[str, Any] = {
+        "kernel_version": kernel_version,
+        "cpuinfo": cpuinfo,
+        "windows_version": None if windows_version is None else _three(windows_version),
+        "windows_revision": windows_revision,
+        "bits": bits,
+        "byte_order": byte_order,
+    }
+    given = {name: fact for name, fact in given.items() if fact is not None}
     is_here = system is None and machine is None
+    if is_here and not given and not with_amd64_level and not with_windows_revision:
+        return _detected()
     facts = _facts() if is_here else Facts(system or _system(), machine or _machine())
     if is_here and with_amd64_level and facts.cpuinfo is None and cpuinfo is None:
-        facts = replace(facts, cpuinfo=_cpuinfo())
-    version = facts.windows_version if windows_version is None else _three(windows_version)
-    facts = replace(
-        facts,
-        kernel_version=facts.kernel_version if kernel_version is None else kernel_version,
-        cpuinfo=facts.cpuinfo if cpuinfo is None else cpuinfo,
-        windows_version=version,
-        windows_revision=facts.windows_revision if windows_revision is None else windows_revision,
-        bits=facts.bits if bits is None else bits,
-        byte_order=facts.byte_order if byte_order is None else byte_order,
-    )
+        given["cpuinfo"] = _cpuinfo()
+    facts = replace(facts, **given)
     return describe(facts, with_amd64_level=with_amd64_level, with_windows_revision=with_windows_revision)
 
 
@@ -262,12 +252,12 @@ def _facts() -> Facts:
     version, revision = _windows_version()
     bits, machine = 64 if sys.maxsize > 2**32 else 32, _machine()
     if bits == 64:
-        machine = _PLAYED.get(machine.lower(), machine)
+        machine = _PERSONALITIES.get(machine.lower(), machine)
     return Facts(
         system=_system(),
         machine=machine,
         kernel_version="" if sys.platform == "win32" else os.uname().version,
-        # For ARM's variant only: it is long where processors are many, and older kernels wake each of them to write it.
+        # For ARM's variant only: with many processors it is long, and older kernels wake each of them to write it.
         cpuinfo=_cpuinfo() if machine.lower().startswith(("arm", "aarch64")) else None,
         windows_version=version,
         windows_revision=revision,
@@ -320,12 +310,12 @@ def _number(value: object, what: str, largest: int) -> int:
 
 
 def _windows_version() -> tuple[tuple[int, int, int] | None, int | None]:
-    """Version and revision of a Windows host; its true version, not the one shown to old programs."""
+    """The true version and revision of a Windows host."""
     if sys.platform == "win32":
         import winreg
 
-        # The first is an old one for a program without a manifest. The second is that of a file, which stays at 26100
-        # where an enablement package makes Windows 26200 of it.
+        # A program without a manifest is shown an old version. The second one is a file's, which stays at 26100 where
+        # an enablement package makes Windows 26200 of it.
         shown = sys.getwindowsversion()
         version = max((shown[0], shown[1], shown[2]), shown.platform_version)
         try:

@@ -12,7 +12,12 @@ only_os        OnlyOS          the operating system on any architecture, its own
 ordered        Ordered         any of the platforms, in their order
 any_of         Any             any of the platforms, more features first
 everything     All             everything, no order
+default_for    Default         what a node of this platform takes
 ============== =============== ==============================================================
+
+Among matching Windows images containerd prefers the greater os version as text. Here versions are compared as numbers:
+the nearest build first, within it the wanted revision, then the highest below it, then the highest
+(:mod:`imagestore.platforms.differences`).
 
 ``prefers(a, b)`` is containerd's ``Less``: a comes before b. It is a strict weak order, since it compares
 :meth:`Matcher.sort_key`, which sorts a whole list at once.
@@ -22,13 +27,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+import imagestore.platforms.windows as windows
 from imagestore.platforms.explain import REFUSALS, Explanation, Rule
+from imagestore.platforms.normalize import normalize
+from imagestore.platforms.platform import Platform
 from imagestore.platforms.requirement import exact_requirement, fallback_requirement, os_requirement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from imagestore.platforms.platform import Platform
     from imagestore.platforms.requirement import Requirement
 
 #: Sorts after every place in a list of wanted platforms.
@@ -67,8 +74,8 @@ class Matcher(Protocol):
         """
 
 
-class BaseMatcher:
-    """What all matchers share: the tests of the wanted platforms, and the questions asked of them."""
+class _BaseMatcher:
+    """Answers from the tests of the wanted platforms, without an order."""
 
     __slots__ = ("_requirements",)
 
@@ -82,7 +89,7 @@ class BaseMatcher:
 
     def match(self, platform: Platform, /) -> bool:
         """Whether the platform fits one of the wanted ones."""
-        # a loop, not any(): this is asked for every entry of every index
+        # a loop, not any(): this runs for every entry of every index
         for requirement in self._requirements:  # noqa: SIM110
             if requirement.position(platform) is not None:
                 return True
@@ -126,11 +133,11 @@ class BaseMatcher:
         return f"<{type(self).__name__.strip('_')} {', '.join(map(str, self.platforms))}>"
 
 
-class _Exact(BaseMatcher):
+class _Exact(_BaseMatcher):
     __slots__ = ()
 
 
-class _Ordered(BaseMatcher):
+class _Ordered(_BaseMatcher):
     __slots__ = ()
 
     def sort_key(self, platform: Platform, /) -> tuple[int, ...]:
@@ -143,7 +150,7 @@ class _Ordered(BaseMatcher):
         return (1, *(place or _LAST))
 
 
-class _Any(BaseMatcher):
+class _Any(_BaseMatcher):
     __slots__ = ()
 
     def sort_key(self, platform: Platform, /) -> tuple[int, ...]:
@@ -154,7 +161,7 @@ class _Any(BaseMatcher):
         return (1,) if stripped else (2,)
 
 
-class _OnlyOS(BaseMatcher):
+class _OnlyOS(_BaseMatcher):
     __slots__ = ("_native",)
 
     def __init__(self, requirement: Requirement, native: Requirement) -> None:
@@ -170,7 +177,7 @@ class _OnlyOS(BaseMatcher):
         return 0, -len(platform.os_features)
 
 
-class _Everything(BaseMatcher):
+class _Everything(_BaseMatcher):
     __slots__ = ()
 
     def match(self, _platform: Platform, /) -> bool:
@@ -180,6 +187,34 @@ class _Everything(BaseMatcher):
     def explain(self, _platform: Platform, /) -> Explanation:
         """Always matched."""
         return Explanation(True, Rule.MATCH_ANYTHING, "every platform is wanted")
+
+
+class _Windows(_BaseMatcher):
+    """Takes the platform by the version rule and orders by version."""
+
+    __slots__ = ("_revision",)
+
+    def __init__(self, requirement: Requirement) -> None:
+        super().__init__((requirement,))
+        self._revision = None if requirement.version is None else requirement.version.revision
+
+    def sort_key(self, platform: Platform, /) -> tuple[int, ...]:
+        """Readable versions, best first; then unreadable ones; then entries without; then what doesn't fit."""
+        if not self.match(platform):
+            return (3,)
+        if not platform.os_version:
+            return (2,)
+        version = windows.parse_version(platform.os_version)
+        if version is None:
+            return (1,)
+        return (0, -version.major, -version.minor, -version.build, *self._revision_key(version.revision))
+
+    def _revision_key(self, revision: int | None) -> tuple[int, ...]:
+        if revision is None:
+            return (3,)
+        if self._revision is None or revision > self._revision:
+            return 2, -revision
+        return (0,) if revision == self._revision else (1, -revision)
 
 
 def exact(platform: Platform, *, host: Platform | None = None) -> Matcher:
@@ -197,7 +232,6 @@ def exact(platform: Platform, *, host: Platform | None = None) -> Matcher:
 def only(platform: Platform, *, host: Platform | None = None) -> Matcher:
     """A matcher for one platform and its fallbacks (containerd's Only).
 
-    >>> from imagestore.platforms.platform import Platform
     >>> amd64 = only(Platform("linux", "amd64"))
     >>> amd64.match(Platform("linux", "386")), amd64.match(Platform("linux", "arm64"))
     (True, False)
@@ -230,6 +264,35 @@ def any_of(*platforms: Platform, host: Platform | None = None) -> Matcher:
 def everything() -> Matcher:
     """A matcher that takes everything, attestations too (containerd's All)."""
     return _Everything(())
+
+
+def default_for(platform: Platform, *, host: Platform | None = None, is_guest: bool = False) -> Matcher:
+    """The matcher that a node (or a guest) of this platform uses (containerd's Default).
+
+    Windows nodes take their own build's images by the version rule, without 386 or arm; macOS and FreeBSD nodes take
+    Linux images too; all others take their platform and what else its processor runs.
+
+    Args:
+        platform: the node's or the guest's platform, in any spelling. A Windows platform without os version stays open
+            to every build. One that can't be read counts as absent, as in containerd, so configured ones go through
+            :func:`imagestore.platforms.windows.check_version` first.
+        host: whose operating system an empty one stands for; this machine by default.
+        is_guest: the platform is that of a guest with a kernel of its own. The answers are the same; their reasons
+            then don't speak of process isolation.
+
+    >>> node = default_for(Platform("windows", "amd64", os_version="10.0.26100"))
+    >>> entries = [Platform("windows", "amd64", os_version=v) for v in ("10.0.20348.2700", "10.0.26100.999")]
+    >>> min(entries, key=node.sort_key).os_version
+    '10.0.26100.999'
+    """
+    own = normalize(platform, host=host)
+    if own.os == "windows":
+        return _Windows(exact_requirement(own, host=host, is_guest=is_guest))
+    if own.os == "darwin":
+        return ordered(own, Platform("linux", own.architecture), host=host)
+    if own.os == "freebsd":
+        return ordered(own, Platform("linux", own.architecture, own.variant), host=host)
+    return only(own, host=host)
 
 
 def _stage(explanation: Explanation) -> int:

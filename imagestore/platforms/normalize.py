@@ -12,54 +12,18 @@ from imagestore.platforms.platform import Platform
 
 #: What Go's toolchain calls operating systems; one of these alone is a complete specifier.
 KNOWN_OPERATING_SYSTEMS: Final = frozenset(
-    [
-        "aix",
-        "android",
-        "darwin",
-        "dragonfly",
-        "freebsd",
-        "hurd",
-        "illumos",
-        "ios",
-        "js",
-        "linux",
-        "nacl",
-        "netbsd",
-        "openbsd",
-        "plan9",
-        "solaris",
-        "windows",
-        "zos",
-    ]
+    {
+        *("aix", "android", "darwin", "dragonfly", "freebsd", "hurd", "illumos", "ios", "js", "linux", "nacl"),
+        *("netbsd", "openbsd", "plan9", "solaris", "windows", "zos"),
+    }
 )
 #: What Go's toolchain calls architectures; one of these alone is a complete specifier too.
 KNOWN_ARCHITECTURES: Final = frozenset(
-    [
-        "386",
-        "amd64",
-        "amd64p32",
-        "arm",
-        "armbe",
-        "arm64",
-        "arm64be",
-        "ppc64",
-        "ppc64le",
-        "loong64",
-        "mips",
-        "mipsle",
-        "mips64",
-        "mips64le",
-        "mips64p32",
-        "mips64p32le",
-        "ppc",
-        "riscv",
-        "riscv64",
-        "s390",
-        "s390x",
-        "sparc",
-        "sparc64",
-        "wasm",
-    ]
+    {
+        *("386", "amd64", "amd64p32", "arm", "armbe", "arm64", "arm64be", "loong64", "mips", "mipsle", "mips64"),
+        *("mips64le", "mips64p32", "mips64p32le", "ppc", "ppc64", "ppc64le", "riscv", "riscv64", "s390", "s390x"),
+        *("sparc", "sparc64", "wasm"),
+    }
 )
 
 _OS_NAMES: Final = {"macos": "darwin"}
@@ -91,12 +55,8 @@ _COMMON: Final = {
 def normalize(platform: Platform, *, host: Platform | None = None) -> Platform:
     """Translate a platform to its normal form; doing it twice changes nothing more.
 
-    Args:
-        platform: any platform, from text or from a document.
-        host: whose operating system an empty one stands for; this machine by default.
-
-    Returns:
-        Names and variant in normal form, features sorted without doubles, os version untouched.
+    Features are sorted without doubles; the os version stays as it is. An empty operating system is the host's, which
+    is this machine by default.
 
     >>> normalize(Platform("Linux", "aarch64", "v8"))
     Platform(os='linux', architecture='arm64', variant='', os_version='', os_features=())
@@ -118,7 +78,7 @@ def normalize_os(name: str, *, host: Platform | None = None) -> str:
     'darwin'
     """
     if not name:
-        # Rarely asked for, and how a machine is looked at takes longer to load than this module.
+        # Rarely needed, and slower to import than this module.
         import imagestore.platforms.host as host_module
 
         return (host if host is not None else host_module.detect()).os

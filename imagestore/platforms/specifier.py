@@ -1,4 +1,4 @@
-"""The text form of a platform: reading; ``spec`` writes it.
+"""Reads the text form of a platform; ``platform`` writes it.
 
 ::
 

@@ -4,8 +4,8 @@ A version is ``major.minor.build[.revision]``. The build names the release, the 
 update. A container under process isolation shares the host's kernel, so its build must fit it:
 
 * below build 20348 (Server 2022) only the host's own build runs;
-* from 20348 on the kernel interface is stable, and images run back to the long-term release before the host's own
-  generation (floor) and up to the host's build.
+* from 20348 on the kernel interface is stable: images run from the long-term release before the host's own generation
+  (the floor) up to the host's build.
 
 A container under Hyper-V isolation brings its own kernel: any build up to the host's runs.
 
@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import InvalidPlatformError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
+    from collections.abc import Mapping
 
 #: Long-term server releases whose kernel interface is stable for newer hosts, oldest first.
 LTSC_STABLE: Final = (20348, 26100)
@@ -44,14 +43,7 @@ _KEPT_LENGTH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class WindowsVersion:
-    """A version that could be read.
-
-    Attributes:
-        major: 0 to 255.
-        minor: 0 to 255.
-        build: 0 to 65535.
-        revision: 0 or more; None when there is none that can be read.
-    """
+    """A version that could be read: major and minor up to 255, build up to 65535, and the revision if there is one."""
 
     major: int
     minor: int
@@ -69,20 +61,17 @@ class WindowsVersion:
 
 
 def parse_version(text: str) -> WindowsVersion | None:
-    """Read the three numbers that matter, and the revision if there is one.
-
-    Args:
-        text: at least ``major.minor.build``; what follows a third dot is the revision and may be anything.
+    """Read ``major.minor.build``, and the revision behind a third dot if it can be read.
 
     Returns:
-        The version, or None when it can't be read: fewer than two dots, anything but ASCII digits, a number too large.
+        None when it can't be read: fewer than two dots, anything but ASCII digits, a number too large.
 
     >>> parse_version("10.0.17763.4851")
     WindowsVersion(major=10, minor=0, build=17763, revision=4851)
     >>> parse_version("10.0") is None
     True
     """
-    # Real versions are short and come again and again; only those are kept.
+    # Only short texts are cached: real versions are short and recur.
     return _parse_kept(text) if len(text) <= _KEPT_LENGTH else _parse(text)
 
 
@@ -97,7 +86,7 @@ def revision_of(text: str) -> int | None:
 
 
 def check_version(text: str, *, what: str = "os version") -> WindowsVersion:
-    """Read a version from a configuration, where a slip must not pass: an unreadable one would match every build.
+    """Read a version from a configuration, where a typing error must not pass: it would match every build.
 
     Args:
         text: ``major.minor.build`` or ``major.minor.build.revision``, digits and dots only.
@@ -112,7 +101,6 @@ def check_version(text: str, *, what: str = "os version") -> WindowsVersion:
     version = parse_version(text) if _CHECKED.fullmatch(text) else None
     if version is None or version.is_unset or (version.revision is None and text.count(".") == 3):
         shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-
         build = build_of_tag(text)
         example = "write for example 10.0.17763; `cmd /c ver` shows the version of a Windows host"
         raise InvalidPlatformError(
@@ -154,7 +142,7 @@ def process_compatible(host_build: int, image_build: int) -> bool:
 
 
 def hyperv_compatible(host_build: int, image_build: int) -> bool:
-    """Whether a host runs an image under Hyper-V isolation: the image may be as old as it likes, never newer.
+    """Whether a host runs an image under Hyper-V isolation: any build that isn't newer than its own.
 
     >>> hyperv_compatible(20348, 17763), hyperv_compatible(17763, 20348)
     (True, False)
@@ -162,61 +150,10 @@ def hyperv_compatible(host_build: int, image_build: int) -> bool:
     return image_build <= host_build
 
 
-@dataclass(frozen=True, slots=True)
-class Compatibility:
-    """One cell of the host and image matrix.
-
-    Attributes:
-        host_build: of the node.
-        image_build: of the image (or of a guest platform).
-        process: runs under process isolation.
-        hyperv: runs under Hyper-V isolation.
-    """
-
-    host_build: int
-    image_build: int
-    process: bool
-    hyperv: bool
-
-    @property
-    def letters(self) -> str:
-        """``PH``, ``H`` or ``-``, as in published tables."""
-        return ("P" if self.process else "") + ("H" if self.hyperv else "") or "-"
-
-
-def compatibility(host_build: int, image_build: int) -> Compatibility:
-    """Both answers for one pair.
-
-    >>> compatibility(26100, 17763).letters
-    'H'
-    """
-    return Compatibility(
-        host_build,
-        image_build,
-        process=process_compatible(host_build, image_build),
-        hyperv=hyperv_compatible(host_build, image_build),
-    )
-
-
-def matrix(
-    host_builds: Iterable[int] | None = None, image_builds: Iterable[int] | None = None
-) -> tuple[tuple[Compatibility, ...], ...]:
-    """The complete table: a row for each host build, a cell for each image build.
-
-    Args:
-        host_builds: every known release by default, clients included.
-        image_builds: the same by default.
-    """
-
-    rows = RELEASES if host_builds is None else host_builds
-    columns = tuple(RELEASES if image_builds is None else image_builds)
-    return tuple(tuple(compatibility(host, image) for image in columns) for host in rows)
-
-
 def _number(text: str, largest: int) -> int | None:
     if not (text.isascii() and text.isdigit()):
         return None
-    # No limit has more digits, and so there is nothing for int() to chew on.
+    # int() is slow on long texts; no limit has more digits.
     significant = text if len(text) <= _MOST_DIGITS else text.lstrip("0")
     if len(significant) > _MOST_DIGITS:
         return None
@@ -240,14 +177,7 @@ _parse_kept = functools.lru_cache(maxsize=1024)(_parse)
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A build and the names it goes by.
-
-    Attributes:
-        build: third number of the os version.
-        server: name of the server release, or empty.
-        client: name of the client release, or empty.
-        tags: tags of base images for it, the usual one first; empty when there are no images.
-    """
+    """A build and its names: server and client release (or empty), and tags of base images, the usual one first."""
 
     build: int
     server: str = ""
@@ -256,7 +186,7 @@ class Release:
 
     @property
     def name(self) -> str:
-        """Shortest name people use: the image tag, else the server's or the client's name."""
+        """The image tag, else the server's or the client's name."""
         return self.tags[0] if self.tags else self.server or self.client
 
 

@@ -1,6 +1,6 @@
-"""The client of registries: references resolved, documents and blobs fetched, tags and referrers listed.
+"""The registry client: resolves references, fetches documents and blobs, lists tags and referrers.
 
-A store makes its client by itself; :func:`connect` makes one for programs that need no store. Credentials come from a
+A store makes its own client; :func:`connect` makes one for programs that need no store. Credentials come from a
 :class:`CredentialLookup`; :class:`GivenCredentials` holds a program's own.
 """
 

@@ -1,9 +1,9 @@
 """One large blob over several connections: ranges are fetched in parallel and handed out in order.
 
-Further ranges follow only if a host answers the first one exactly (206 with the Content-Range that was asked for); each
-is checked the same way. If a host later ignores one, the rest comes in one stream. Parts wait in memory for their turn,
-so the writer appends, hashes and resumes as with one stream; the number of parts bounds the memory. A single part can't
-be verified in this protocol: the digest over the whole blob is checked by the writer.
+Further ranges follow only if a host answers the first one exactly (206 with the requested Content-Range); each is
+checked the same way. If a host later ignores one, the rest comes in one stream. Parts wait in memory for their turn, so
+the writer appends, hashes and resumes as with one stream; the number of parts limits the memory. The protocol can't
+verify a single part: the digest of the whole blob is checked by the writer.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.registry.blobs import BlobReader, BlobStream, ByteRange, RangeIgnoredError
+from imagestore.registry.blobs import BlobStream, ByteRange, RangeIgnoredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Self
 
     from imagestore.registry.policy import TransferPolicy
     from imagestore.util.cancel import CancelToken
@@ -28,7 +29,7 @@ _PARTS_PER_CONNECTION: Final = 2
 
 @dataclass(slots=True)
 class _Part:
-    """A range that is fetched: how much of it is there, whether more comes, and why it failed, if it did."""
+    """A range that a thread fetches; ``is_over`` when it has ended, with or without a failure."""
 
     byte_range: ByteRange
     buffer: memoryview
@@ -37,7 +38,7 @@ class _Part:
     failure: BaseException | None = None
 
 
-class ParallelStream(BlobReader):
+class ParallelStream:
     """A BlobReader over several connections."""
 
     def __init__(
@@ -92,7 +93,7 @@ class ParallelStream(BlobReader):
             self._position += count
             if self._first.end != self._proven and self._threads:
                 # Its host stopped serving ranges (or another host took over): this stream goes on to the blob's end.
-                # A part that failed has closed the window too; whether it was emptied is seen by the threads only.
+                # A failed part has closed the window too; that there are threads shows that it was not emptied yet.
                 self._first.note_waste(self._stop_workers())
             if count:
                 return count
@@ -112,16 +113,22 @@ class ParallelStream(BlobReader):
             self._rest.close()
         self._stack.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _start_worker(self) -> None:
         thread = threading.Thread(target=self._work, name="imagestore-range", daemon=True)
         self._threads.append(thread)
         try:
             thread.start()
-        except RuntimeError:  # no more threads for this process: those there are do it, or one stream
+        except RuntimeError:  # no more threads for this process: go on with those there are, or with one stream
             self._threads.remove(thread)
 
     def _stop_workers(self) -> int:
-        """End the threads and wait for them; empty the window, and say how many bytes were in it."""
+        """End the threads and wait for them; empty the window; returns how many bytes were in it."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -182,7 +189,7 @@ class ParallelStream(BlobReader):
                     self._changed.wait()
                 count = min(part.received - done, len(buffer))
                 if not count and part.failure is None:
-                    # Only now is it known to have ended well.
+                    # The part has ended without a failure.
                     self._window.popleft()
                     self._changed.notify_all()
                     continue
@@ -197,7 +204,7 @@ class ParallelStream(BlobReader):
         return 0
 
     def _one_stream(self, buffer: memoryview) -> int:
-        """Go on without ranges; parts that wait for their turn are lost."""
+        """Go on without ranges; parts that wait for their turn are dropped."""
         handed_out = self._position - self._window[0].byte_range.start if self._window else 0
         byte_range = ByteRange(self._position, self._size, is_continued=True, wasted=self._stop_workers() - handed_out)
         self._rest = self._make(byte_range, self._cancel)

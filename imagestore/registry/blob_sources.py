@@ -1,28 +1,34 @@
-"""Opens one transfer of a blob, from one of three sources: a host, the descriptor itself, or a foreign layer's URLs.
+"""Opens one transfer of a blob from one of three sources: a host, the descriptor itself, or a foreign layer's URLs.
 
-``ranges.py`` judges a host's answer. Old Windows base layers are foreign: no registry has them, and their descriptor
-lists URLs. An image's author wrote those (CVE-2020-15157), so they are followed only to hosts that the operator allows,
-over https, to public addresses, without credentials, configured headers or client certificates.
+Range support is optional for a registry, so judge() gives every answer to a Range request a defined meaning (RFC 9110
+section 14, distribution specification "Pulling blobs").
+
+Old Windows base layers are foreign: no registry has them, and their descriptor lists URLs. The image's author wrote
+those (CVE-2020-15157), so they are followed only to hosts that the operator allows, over https, to public addresses,
+without credentials, configured headers or client certificates.
 """
 
 from __future__ import annotations
 
+import enum
 import io
 import logging
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import httpx
 
 from imagestore.errors import ProtocolError, RegistryError, SizeMismatchError
 from imagestore.oci import digest as digests
+from imagestore.oci import media_types
 from imagestore.oci.media_types import Kind
 from imagestore.registry.blobs import Body
 from imagestore.registry.content_coding import GunzippedBody, coding, coding_as_hint, coding_hint, is_gzip
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.errors_body import failure
-from imagestore.registry.ranges import Verdict, judge, parse_content_range
 from imagestore.registry.transport import urls
+from imagestore.registry.transport.messages import parse_length
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -35,9 +41,75 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_CONTENT_RANGE: Final = re.compile(r"bytes +([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)", re.IGNORECASE)
 _CROWDED: Final = frozenset({429, 503})
 # Status codes that the Range field alone may cause; others concern a login, the blob or limits.
 _OF_REQUESTS: Final = frozenset({400, 403, 405, 406, 409, 411, 412, 413, 415, 422})
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRange:
+    """First and last byte (inclusive) of a partial answer, and the whole size; None when the server doesn't say."""
+
+    first: int
+    last: int
+    total: int | None
+
+
+def parse_content_range(text: str) -> ContentRange | None:
+    """Read a Content-Range field; None when it is missing or makes no sense.
+
+    >>> parse_content_range("bytes 5-9/10")
+    ContentRange(first=5, last=9, total=10)
+    """
+    found = _CONTENT_RANGE.fullmatch(text.strip())
+    if found is None:
+        return None
+    first, last = int(found[1]), int(found[2])
+    total = None if found[3] == "*" else int(found[3])
+    if last < first or (total is not None and last >= total):
+        return None
+    return ContentRange(first, last, total)
+
+
+class Verdict(enum.Enum):
+    """What to do with an answer to a blob request."""
+
+    WHOLE = "the body is the blob from its first byte"
+    PART = "the body goes on where we stopped"
+    RESTART = "ask again without Range"
+    WRONG_SIZE = "this host has another size than the descriptor says"
+    REFUSED = "an error"
+
+
+def range_field(start: int, end: int, size: int) -> str:
+    """Value of the Range field for bytes from ``start`` up to before ``end``; empty when that is the whole blob.
+
+    >>> range_field(5, 10, 10), range_field(5, 8, 10), range_field(0, 10, 10)
+    ('bytes=5-', 'bytes=5-7', '')
+    """
+    if end >= size:
+        return f"bytes={start}-" if start else ""
+    return f"bytes={start}-{end - 1}"
+
+
+def judge(status: int, headers: httpx.Headers, *, offset: int, size: int, has_range: bool) -> Verdict:
+    """Decide about an answer."""
+    if status == 200:
+        length = parse_length(headers.get("Content-Length", ""))
+        return Verdict.WHOLE if length in (None, size) else Verdict.WRONG_SIZE
+    if not has_range:
+        return Verdict.REFUSED
+    if status == 206:
+        if media_types.bare(headers.get("Content-Type", "")) == "multipart/byteranges":
+            return Verdict.RESTART
+        part = parse_content_range(headers.get("Content-Range", ""))
+        if part is None or part.first != offset or part.last >= size or part.total not in (None, size):
+            return Verdict.RESTART
+        length = parse_length(headers.get("Content-Length", ""))
+        return Verdict.PART if length in (None, part.last + 1 - part.first) else Verdict.RESTART
+    # 304 and 412 answer conditions that we don't send; 416: our offset isn't the server's; 501: it has no ranges.
+    return Verdict.RESTART if status in {304, 412, 416, 501} else Verdict.REFUSED
 
 
 def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> Body:
@@ -53,16 +125,10 @@ def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> 
 def open_blob(
     session: Session, call: Call, descriptor: Descriptor, offset: int, slots: TransferSlots, *, is_exact: bool = False
 ) -> Body:
-    """Open a blob at an offset, or at 0 where the host doesn't resume; holds one of the host's slots until closed.
+    """Open a blob at an offset, or at 0 if the host doesn't resume; holds one of the host's slots until closed.
 
-    Args:
-        session: the host.
-        call: the request, with its Range field.
-        descriptor: of the blob.
-        offset: first byte that the Range field asks for.
-        slots: how many transfers the host serves at once.
-        is_exact: the range is one of several, requested after the host has shown that it serves ranges; an answer with
-            the whole blob is useless then.
+    The call has the Range field for the offset. With ``is_exact`` the range is one of several, requested after the host
+    has shown that it serves ranges; an answer with the whole blob is useless then.
 
     Raises:
         RegistryError: refused, or no sensible answer.
@@ -78,7 +144,7 @@ def open_blob(
             # Retries may end before another transfer of ours does; the refusal is final only if no other one is served.
             if not (session.is_last and _is_crowded(error) and slot.wait_for_another(cancel=session.cancel)):
                 raise
-            _log.debug("%s: refuses one more transfer next to others of ours: %s", session.endpoint.host, error)
+            _log.debug("%s: refuses one more transfer in parallel with others: %s", session.endpoint.host, error)
         else:
             slot.note_served()
             return body

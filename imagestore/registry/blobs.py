@@ -1,8 +1,8 @@
-"""A blob as one sequence of bytes, whatever happens to the connection.
+"""The bytes of a blob as one stream, over as many connections as it takes.
 
-If a transfer breaks, the client resumes it with Range where it stopped (``ranges.py`` judges the answers;
-``blob_ranges.py`` fetches several ranges at a time). A host that ignores Range sends the blob from its start; what is
-here already is dropped, up to a bound. Resuming goes on while there is progress; without it, tries run out.
+If a transfer breaks, it is resumed with Range where it stopped (``blob_sources.py``; several ranges at a time:
+``blob_ranges.py``). A host that ignores Range sends the blob from its start; bytes that are here already are dropped,
+up to a limit. Tries are counted only without progress.
 
 The size is checked here. The digest is checked by the writer, which sees the whole content, also of earlier runs.
 """
@@ -10,7 +10,6 @@ The size is checked here. The digest is checked by the writer, which sees the wh
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -41,10 +40,7 @@ _LEAST_PART_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An opened transfer of the bytes from ``start`` up to before ``end``.
-
-    The slot at the host is given back once the body is closed; the hint is for content that turns out to be wrong.
-    """
+    """An opened transfer of the bytes from ``start`` up to before ``end``; the hint is for wrong content."""
 
     source: Response | GunzippedBody | io.BytesIO
     start: int
@@ -54,7 +50,7 @@ class Body:
     hint: str = ""
 
     def close(self) -> None:
-        """Give up the connection; may be called again."""
+        """Close the transfer and release the slot at its host; may be called again."""
         try:
             self.source.close()
         finally:
@@ -64,15 +60,13 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Which bytes of a blob a stream shall read.
+    """Which bytes of a blob a stream reads, from ``start`` up to before ``end``.
 
     Attributes:
-        start: offset of the first.
-        end: offset behind the last.
         is_exact: a host that offers other bytes ends the stream with RangeIgnoredError; without it, the stream adapts.
-        is_continued: the bytes before ``start`` were handed out already, so what a host sends of them again is dropped
-            (and counts as waste), instead of the stream starting there.
-        wasted: bytes that were received in vain already.
+        is_continued: the bytes before ``start`` were handed out already. A host that sends them again doesn't make the
+            stream start there; they are dropped and count as wasted.
+        wasted: how many bytes were received twice before.
     """
 
     start: int
@@ -91,7 +85,7 @@ class Transfer(Protocol):
 
     @property
     def hosts(self) -> Collection[str]:
-        """Which hosts the bytes came from; empty when it was none."""
+        """The hosts that the bytes came from; none for a local source."""
 
     def readinto(self, buffer: memoryview) -> int:
         """Put the next bytes into a buffer, often fewer than fit; 0 only at the end."""
@@ -105,47 +99,29 @@ class Transfer(Protocol):
         """Close."""
 
 
-class RangeIgnoredError(Exception):
-    """A host offers other bytes than the range that was asked for; never leaves this package."""
-
-
-class BlobReader(ABC):
-    """The bytes of a blob from ``start`` to its end, in order; close always.
+class BlobReader(Transfer, Protocol):
+    """The bytes of a blob from a registry.
 
     Reading raises SizeMismatchError (the host sends more than the descriptor's size), RegistryError (the transfer
     broke, and resuming it failed too often) and OperationCancelledError.
     """
 
     @property
-    @abstractmethod
-    def start(self) -> int:
-        """Offset of the first byte that comes; 0 when the host doesn't resume, though a later offset was asked for."""
-
-    @property
-    @abstractmethod
     def hosts(self) -> tuple[str, ...]:
-        """Who has served so far, in order; the ones to avoid when the content turns out wrong."""
+        """The hosts that have served so far, in order; avoid them if the content turns out to be wrong."""
 
-    @abstractmethod
-    def readinto(self, buffer: memoryview) -> int:
-        """Put the next bytes into a buffer, often fewer than fit; 0 only at the end."""
-
-    @abstractmethod
     def close(self) -> None:
-        """Give up the connections; may be called again."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        """Close the connections; may be called again."""
 
 
-class BlobStream(BlobReader):
+class RangeIgnoredError(Exception):
+    """A host offers other bytes than the range that was asked for; never leaves this package."""
+
+
+class BlobStream:
     """A BlobReader over one connection at a time.
 
-    Args:
-        opener: asks the hosts in turn, the suspects last, for the bytes from an offset up to before an end.
+    ``opener`` asks the hosts in turn, the suspects last, for the bytes from an offset up to before an end.
 
     Raises:
         RegistryError, IntegrityError: no host serves the blob.
@@ -178,10 +154,10 @@ class BlobStream(BlobReader):
         self._served_by: dict[str, None] = {}
         self._suspects: set[str] = set()
         self._body: Body | None = None
-        # The mark is where the position was at the last break. Behind the last byte that the body gave is "arrived",
-        # which may be before the position or after it.
+        # "mark" is the position at the last break. "arrived" is the offset behind the last byte that the body gave; it
+        # is less than the position while a host repeats bytes.
         self._start = self._position = self._mark = self._arrived = byte_range.start
-        # If all bytes are here, nothing is asked; only for an empty blob, to learn whether it exists.
+        # If all bytes are here, no request is sent, except for an empty blob: it may not exist.
         if byte_range.start < byte_range.end or descriptor.size == 0:
             body = self._open(byte_range.start)
             if not byte_range.is_continued:
@@ -224,7 +200,7 @@ class BlobStream(BlobReader):
         return 0
 
     def note_waste(self, byte_count: int) -> None:
-        """Bytes of the blob were received elsewhere in vain."""
+        """Count bytes that were received elsewhere and dropped."""
         self._wasted += byte_count
         if self._body is not None:
             self._check_waste(self._body.host)
@@ -235,8 +211,14 @@ class BlobStream(BlobReader):
         if body is not None:
             body.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _read(self, body: Body, buffer: memoryview) -> int:
-        """What one transfer adds to what we have; 0 when it is over."""
+        """Read bytes beyond the position from one transfer; 0 when it is over."""
         fresh = 0
         while fresh <= 0:
             self._cancel.check()
@@ -262,7 +244,7 @@ class BlobStream(BlobReader):
         """Open again where we stopped, after a wait."""
         policy = self._shared.policy
         if self._body is not None and self._position == self._mark:
-            # It broke before it gave anything: another host may do better.
+            # It broke before it gave anything: ask other hosts first.
             self._suspects.add(self._body.host)
         self.close()
         if self._position - self._mark >= policy.progress_bytes:

@@ -1,12 +1,13 @@
 """The registry client: resolve a reference, fetch a document, stream a blob, list tags and referrers, write.
 
-Answers are checked before they count: the status, the size before and while reading, the digest of documents, and that
-the server's media type agrees with the descriptor's (OCI distribution specification 1.1, "Pull"). The digest of a blob
-is checked by the writer, over the bytes of all runs.
+Answers are checked: the status, the size before and while reading, the digest of documents, and that the server's media
+type agrees with the descriptor's (OCI distribution specification 1.1, "Pull"). The digest of a blob is checked by its
+writer, over the bytes of all runs.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -15,7 +16,7 @@ from imagestore.errors import ReferenceNotFoundError
 from imagestore.oci import digest as digests
 from imagestore.registry.auth.access import Access, NoLogin
 from imagestore.registry.blob_ranges import ParallelStream
-from imagestore.registry.blob_sources import allowed_sources, inline_body, open_blob
+from imagestore.registry.blob_sources import allowed_sources, inline_body, open_blob, range_field
 from imagestore.registry.blobs import BlobStream, ByteRange
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.events import ignore
@@ -26,10 +27,8 @@ from imagestore.registry.mirrors import Breaker, first_served
 from imagestore.registry.operation import Operations
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.push import RepositoryWriter, writable
-from imagestore.registry.ranges import range_field
 from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, ClientContext, Session
-from imagestore.registry.upload_sessions import UploadSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -50,7 +49,7 @@ T = TypeVar("T")
 
 
 class AccessProvider(Protocol):
-    """How to reach each endpoint and authenticate there."""
+    """The access to each endpoint."""
 
     def __call__(self, endpoint: Endpoint) -> Access:
         """The access to an endpoint, the same object every time."""
@@ -62,15 +61,19 @@ class AccessProvider(Protocol):
 class RegistryClient:
     """Reads images from registries and their mirrors; thread-safe, one for a process is enough.
 
+    Every method that takes a cancel token raises RegistryError if there is no access or no host answers properly,
+    ConfigError if the host's configuration can't be used, and OperationCancelledError if the operation is cancelled or
+    past its deadline.
+
     Args:
         access: how to reach each endpoint and authenticate there.
         endpoints: which hosts serve the references of a registry host, in the order to ask them.
         policy: limits of retries, waits and waste.
-        observer: told about waits and changes of host.
+        observer: called at waits and changes of host.
         foreign_sender: sends to hosts that only a document names; without it no such host is asked.
-        sessions: notes unfinished uploads for later processes; only in memory by default.
+        notes_folder: notes unfinished uploads for later processes; without it, they are noted in memory.
         breaker: remembers unreachable mirrors; its own by default.
-        timing: clocks, chance and sleep.
+        timing: clocks, random numbers and sleep.
         on_close: run by close().
     """
 
@@ -82,7 +85,7 @@ class RegistryClient:
         policy: TransferPolicy | None = None,
         observer: Observer = ignore,
         foreign_sender: Sender | None = None,
-        sessions: UploadSessions | None = None,
+        notes_folder: str = "",
         breaker: Breaker | None = None,
         timing: Timing | None = None,
         on_close: Callable[[], None] | None = None,
@@ -98,58 +101,42 @@ class RegistryClient:
         # Separate slots: an upload that held a download slot could wait forever for its source in the same registry.
         self._upload_slots = TransferSlots(self._shared.policy.connections_per_host)
         self._foreign_sender = foreign_sender
-        self._sessions = sessions or UploadSessions()
+        self._notes_folder = notes_folder
 
     @property
     def policy(self) -> TransferPolicy:
         """The limits in force."""
         return self._shared.policy
 
-    def _copy(self) -> RegistryClient:
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        return copy
-
     def observed_by(self, observer: Observer) -> RegistryClient:
         """This client, with its connections, tokens and memory of unreachable hosts, for another observer."""
-        copy = self._copy()
-        copy._shared = replace(self._shared, observer=observer)
-        return copy
+        client = copy.copy(self)
+        client._shared = replace(self._shared, observer=observer)
+        return client
 
     def with_credentials(self, credentials: CredentialLookup) -> RegistryClient:
         """This client, with its connections, limits and memory of unreachable hosts, for other credentials."""
-        copy = self._copy()
-        copy._access = self._access.with_credentials(credentials)
-        return copy
+        client = copy.copy(self)
+        client._access = self._access.with_credentials(credentials)
+        return client
 
     def resolve(self, reference: Reference, *, known: Collection[Descriptor] = (), cancel: CancelToken) -> Descriptor:
-        """As resolve_whole(), without the document."""
+        """What a reference leads to; as resolve_whole(), without the document."""
         return self.resolve_whole(reference, known=known, cancel=cancel)[0]
 
     def resolve_whole(
         self, reference: Reference, *, known: Collection[Descriptor] = (), cancel: CancelToken
     ) -> tuple[Descriptor, bytes | None]:
-        """Find what a reference leads to. With a digest the digest decides, whatever the tag says.
+        """The index or manifest that a reference leads to, and its bytes. A digest decides, whatever the tag says.
 
-        The document is fetched with one GET, and its bytes decide; a header is only a hint. If the caller knows
-        targets, a HEAD is sent first, which registries don't count as a pull: if it names one of them, that is the
-        answer. A HEAD that fails or names another digest is followed by the GET at once.
-
-        Args:
-            reference: what to look up.
-            known: targets whose documents the caller has.
-            cancel: ends it.
-
-        Returns:
-            Descriptor of an index or a manifest, and its bytes; a known descriptor comes without bytes.
+        The document is fetched with one GET, and its bytes decide; a header is only a hint. If the caller has documents
+        (``known``), a HEAD is sent first, which registries don't count as a pull: if it names one of them, that one is
+        returned, without bytes. A HEAD that fails or names another digest is followed by the GET at once.
 
         Raises:
-            RegistryError: no such reference, no access, or no host answers properly.
             IntegrityError: the server has something else under this digest.
             DocumentError: the registry doesn't name the document's type, and its bytes don't either.
             InvalidDigestError: the reference's digest can't be verified here.
-            ConfigError: the host's configuration can't be used.
-            OperationCancelledError: cancelled, or past the deadline.
         """
         what, wanted = str(reference), reference.digest
         if wanted is not None:
@@ -168,20 +155,15 @@ class RegistryClient:
             return target, body
 
         needed = {PULL} if wanted is not None else {PULL, RESOLVE}
-        return self._first(reference.host, needed, _ask, what=what, cancel=cancel)
+        return self._first(reference.host, needed, _ask, what, cancel)
 
     def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
         """Fetch an index, a manifest or a config, at most 4 MiB, verified against size and digest.
 
-        Args:
-            reference: names the registry and the repository.
-            descriptor: what to fetch; content that it carries inline is taken from there.
-            cancel: ends it.
+        Content that the descriptor carries inline is taken from there.
 
         Raises:
-            RegistryError: not there, no access, or no host answers properly.
             IntegrityError: every host has other bytes than the descriptor says.
-            OperationCancelledError: cancelled, or past the deadline.
         """
         what = f"{reference.name}@{descriptor.digest}"
         if descriptor.data is not None:
@@ -194,10 +176,10 @@ class RegistryClient:
             path, accept = f"blobs/{descriptor.digest}", ()
         call = Call("GET", reference.path, path, what, accept=accept)
 
-        def _fetch(session: Session) -> bytes:
+        def _ask(session: Session) -> bytes:
             return session.call(call, lambda response: read_verified(response, descriptor, what))
 
-        return self._first(reference.host, {PULL}, _fetch, what=what, cancel=cancel)
+        return self._first(reference.host, {PULL}, _ask, what, cancel)
 
     def blob(
         self,
@@ -208,22 +190,19 @@ class RegistryClient:
         avoid: Collection[str] = (),
         cancel: CancelToken,
     ) -> BlobReader:
-        """Open a blob for reading.
+        """Open a blob for reading; look at the stream's ``start`` before writing, and close it.
+
+        Content that the descriptor carries inline is taken from there.
 
         Args:
             reference: names the registry and the repository.
-            descriptor: of the blob; content that it carries inline is taken from there.
-            offset: bytes that the caller has already.
+            descriptor: of the blob.
+            offset: how many bytes the caller has already.
             avoid: hosts to ask last, because their content was wrong.
             cancel: ends it.
 
-        Returns:
-            A stream to close; look at its ``start`` before writing.
-
         Raises:
-            RegistryError: not there, no access, or no host answers properly.
             IntegrityError: every host announces another size.
-            OperationCancelledError: cancelled, or past the deadline.
         """
         what = f"blob {descriptor.digest} of {reference.name}"
         call = Call("GET", reference.path, f"blobs/{descriptor.digest}", what)
@@ -233,20 +212,9 @@ class RegistryClient:
             def _open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
                 if descriptor.data is not None:
                     return inline_body(descriptor, descriptor.data, offset, what)
-                range_header = range_field(offset, end, descriptor.size)
-                asked = replace(call, range_header=range_header) if range_header else call
-
-                def _ask(session: Session) -> Body:
-                    return open_blob(session, asked, descriptor, offset, self._slots, is_exact=byte_range.is_exact)
-
-                hosts = {*avoid, *suspects}
-                try:
-                    return self._first(reference.host, {PULL}, _ask, what=what, cancel=token, avoid=hosts)
-                except ReferenceNotFoundError:
-                    found = self._foreign(asked, descriptor, offset, token)
-                    if found is None:
-                        raise
-                    return found
+                asked = replace(call, range_header=range_field(offset, end, descriptor.size))
+                hosts, is_exact = {*avoid, *suspects}, byte_range.is_exact
+                return self._body(reference.host, asked, descriptor, offset, token, avoid=hosts, is_exact=is_exact)
 
             return BlobStream(descriptor, byte_range, opener=_open_at, shared=shared, operation=operation, cancel=token)
 
@@ -260,95 +228,61 @@ class RegistryClient:
         return ParallelStream(first, size, make=_open_stream, policy=policy, cancel=cancel)
 
     def find_blob(self, reference: Reference, digest: Digest, *, cancel: CancelToken) -> Descriptor:
-        """Find the size of a blob by its digest; the media type of the descriptor is application/octet-stream.
-
-        Raises:
-            RegistryError: not there, no access, or no host states its size.
-            OperationCancelledError: cancelled, or past the deadline.
-        """
+        """Find the size of a blob by its digest; the media type of the descriptor is application/octet-stream."""
         what = f"blob {digest} of {reference.name}"
         call = Call("HEAD", reference.path, f"blobs/{digest}", what)
 
         def _ask(session: Session) -> Descriptor:
             return session.call(call, lambda response: manifests.described_blob(response, digest, what))
 
-        return self._first(reference.host, {PULL}, _ask, what=what, cancel=cancel)
+        return self._first(reference.host, {PULL}, _ask, what, cancel)
 
     def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
         """The tags of a reference's repository, in the registry's order.
 
         Raises:
-            RegistryError: no such repository, no access, or no sensible answer.
             DocumentError: a page is no tag list.
-            OperationCancelledError: cancelled, or past the deadline.
         """
-        return self._first(
-            reference.host,
-            {PULL, RESOLVE},
-            lambda session: list_tags(session, reference),
-            what=f"tags of {reference.name}",
-            cancel=cancel,
-        )
+        what = f"tags of {reference.name}"
+        needed = {PULL, RESOLVE}
+        return self._first(reference.host, needed, lambda session: list_tags(session, reference, what), what, cancel)
 
     def repositories(self, host: str, *, cancel: CancelToken) -> tuple[str, ...]:
-        """The paths of a registry's repositories, in its order, where it lists them.
-
-        Args:
-            host: the registry, as references name it.
-            cancel: ends it.
+        """The paths of a registry's repositories, in its order, if it lists them; ``host`` as in references.
 
         Raises:
-            RegistryError: no list, no access, or no sensible answer.
             DocumentError: a page is no list.
-            OperationCancelledError: cancelled, or past the deadline.
         """
-        return self._first(
-            host,
-            {PULL, RESOLVE},
-            lambda session: list_repositories(session, host),
-            what=f"repositories of {host}",
-            cancel=cancel,
-        )
+        what = f"repositories of {host}"
+        return self._first(host, {PULL, RESOLVE}, lambda session: list_repositories(session, what), what, cancel)
 
     def referrers(
         self, reference: Reference, digest: Digest, *, artifact_type: str = "", cancel: CancelToken
     ) -> Referrers:
-        """The referrers of a document in a repository (signatures, bills of materials).
+        """The documents in a repository whose subject has this digest (signatures, bills of materials).
 
-        Args:
-            reference: names the registry and the repository.
-            digest: of the document referred to.
-            artifact_type: only these; empty for all.
-            cancel: ends it.
+        With an ``artifact_type``, only those of this type. An answer that isn't understood is an error, never "none".
 
         Raises:
-            RegistryError: no access, or no sensible answer; that is not the same as "none".
             DocumentError: a page is no index.
-            OperationCancelledError: cancelled, or past the deadline.
         """
-        return self._first(
-            reference.host,
-            {PULL, REFERRERS},
-            lambda session: list_referrers(session, reference, digest, artifact_type),
-            what=f"referrers of {reference.name}@{digest}",
-            cancel=cancel,
-        )
+        what = f"referrers of {reference.name}@{digest}"
+
+        def _ask(session: Session) -> Referrers:
+            return list_referrers(session, reference, digest, artifact_type, what)
+
+        return self._first(reference.host, {PULL, REFERRERS}, _ask, what, cancel)
 
     def writer(self, reference: Reference, *, cancel: CancelToken) -> RepositoryWriter:
         """A writer for a reference's repository, at the first host that may be pushed to, and at no other.
 
-        Args:
-            reference: names the registry and the repository.
-            cancel: ends all of its work.
-
         Raises:
             PreconditionError: the configuration lets no host be pushed to.
-            ConfigError: the host's configuration can't be used.
         """
         operation = self._operations.of(cancel)
         endpoint = writable(operation.endpoints(reference.host, self._endpoints), reference.host)
         session = Session(endpoint, self._access(endpoint), self._shared, operation, cancel)
-        return RepositoryWriter(session, reference, self._upload_slots, self._sessions)
+        return RepositoryWriter(session, reference, self._upload_slots, self._notes_folder)
 
     def close(self) -> None:
         """Close all connections, those in use when their answer ends; the client is not usable afterwards.
@@ -363,6 +297,30 @@ class RegistryClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _body(
+        self,
+        host: str,
+        call: Call,
+        descriptor: Descriptor,
+        offset: int,
+        cancel: CancelToken,
+        *,
+        avoid: Collection[str],
+        is_exact: bool,
+    ) -> Body:
+        """A blob's bytes from one of the registry's hosts, or for a foreign layer from its URLs."""
+
+        def _ask(session: Session) -> Body:
+            return open_blob(session, call, descriptor, offset, self._slots, is_exact=is_exact)
+
+        try:
+            return self._first(host, {PULL}, _ask, call.what, cancel, avoid=avoid)
+        except ReferenceNotFoundError:
+            found = self._foreign(call, descriptor, offset, cancel)
+            if found is None:
+                raise
+            return found
 
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
         """A foreign layer from its URLs; None if none of them is allowed."""
@@ -382,19 +340,17 @@ class RegistryClient:
         host: str,
         needed: AbstractSet[str],
         ask: Callable[[Session], T],
-        *,
         what: str,
         cancel: CancelToken,
+        *,
         avoid: Collection[str] = (),
     ) -> T:
-        """Ask a registry host's endpoints in order."""
+        """Ask a registry host's able endpoints in order; hosts to avoid come last."""
         operation = self._operations.of(cancel)
         able = [one for one in operation.endpoints(host, self._endpoints) if needed <= one.capabilities]
         if avoid:
-            # If a mirror sent the first part and the registry the rest, the mirror is more likely at fault.
-            able.sort(
-                key=lambda endpoint: (endpoint.host in avoid, not endpoint.is_upstream and endpoint.host in avoid)
-            )
+            # If a mirror sent the first part and the registry the rest, the mirror is more likely wrong.
+            able.sort(key=lambda one: 0 if one.host not in avoid else 1 if one.is_upstream else 2)
 
         def _attempt(endpoint: Endpoint, behind: int) -> T:
             return ask(Session(endpoint, self._access(endpoint), self._shared, operation, cancel, not behind))

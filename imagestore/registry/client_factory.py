@@ -1,7 +1,7 @@
-"""Wires a registry client from its parts: connections, credentials, hosts.
+"""Makes a registry client from its parts: connections, credentials, hosts.
 
-Each endpoint gets its own sender and its own authenticator, so that connection settings, tokens and the judgement about
-addresses never mix between registries.
+Each endpoint gets its own sender and its own authenticator, so that connection settings, tokens and address checks
+never mix between registries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from imagestore.registry.policy import AuthPolicy
 from imagestore.registry.policy import auth_policy as auth_policy_of
 from imagestore.registry.policy import transfer_policy as transfer_policy_of
 from imagestore.registry.upload_sessions import FOLDER as UPLOADS
-from imagestore.registry.upload_sessions import UploadSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,16 +54,15 @@ def connect(
     """A registry client; close it.
 
     Args:
-        config: says where hosts are configured, and what is allowed and limited; without it every registry is asked
-            itself, and the defaults hold.
+        config: host configuration, trust and limits; without it every registry is asked itself, with the defaults.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         policy: limits of retries, waits and waste, instead of the configuration's.
-        state_folder: where dead mirrors and unfinished uploads are remembered across processes; without it, in this
-            client only.
+        state_folder: remembers unreachable mirrors and unfinished uploads for other processes; without it, only this
+            client does.
         transport: answers instead of the network (replay, tests).
         unix_socket: connect to this socket whatever the host, for servers under test.
-        timing: clocks, chance and sleep.
-        hosts: says how a registry host is reached, instead of the configuration.
+        timing: clocks, random numbers and sleep.
+        hosts: configuration of a registry host, instead of that in ``config``.
 
     Raises:
         ConfigError: a proxy variable can't be used.
@@ -88,7 +86,7 @@ def connect(
         endpoints=_endpoints,
         policy=policy,
         foreign_sender=sender.public_only(),
-        sessions=UploadSessions(os.path.join(state_folder, UPLOADS)) if state_folder else None,
+        notes_folder=os.path.join(state_folder, UPLOADS) if state_folder else "",
         breaker=Breaker(state_folder) if state_folder else None,
         timing=timing,
         on_close=sender.close,

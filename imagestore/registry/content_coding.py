@@ -1,9 +1,9 @@
 """Content codings that the client did not ask for.
 
 The client asks for content as it is stored. Some servers compress it all the same, and a cache that ignores ``Vary``
-answers with what it kept for a client that asked for gzip. Other clients accept that, so gzip is undone here, within
-the size that the descriptor (or the kind of document) allows. The digest decides: content that is *stored* compressed
-may be marked in the same way, and then is taken as it came.
+may answer with what another client asked for. Other registry clients accept that, so gzip is undone here, within the
+size that the descriptor (or the kind of document) allows. The digest decides: content that is *stored* compressed may
+be marked in the same way, and then isn't decompressed.
 """
 
 from __future__ import annotations
@@ -82,13 +82,11 @@ def decoded(response: Response, body: bytes, limit_bytes: int) -> bytes:
 
 
 class GunzippedBody:
-    """A blob's body without the gzip coding that was added on its way, if one was.
+    """A blob's body without the gzip coding that a server or proxy added, if one did.
 
-    Args:
-        response: the answer; closed with this.
-        descriptor: of the blob. Not much more than its size is read of compressed bytes either.
-        is_coded: whether one was for sure, since the answer's length isn't the blob's. Without a length the first bytes
-            decide: a blob that is stored compressed must have been compressed twice.
+    With ``is_coded`` one certainly did, since the answer's length isn't the blob's. Without a length the first bytes
+    decide: a blob that is stored compressed must have been compressed twice. Not much more than the blob's size is read
+    of compressed bytes either. The response is closed with this.
     """
 
     def __init__(self, response: Response, descriptor: Descriptor, *, is_coded: bool) -> None:
@@ -131,7 +129,7 @@ class GunzippedBody:
             self._received += piece
         if not self._is_coded:
             inside = _beginning(self._received)
-            # How content of other kinds is stored isn't known.
+            # Content of unknown kinds may be stored compressed.
             may_be_stored_so = self._descriptor.media_type.endswith("gzip") or self._descriptor.kind is Kind.OTHER
             is_stored_so = may_be_stored_so and not inside.startswith(_MAGIC)
             self._is_coded = bool(inside) and not is_stored_so
@@ -178,15 +176,11 @@ class _Gunzip:
         return self._unpacker.eof
 
     def feed(self, packed: bytes) -> None:
-        """Go on with these bytes, once unpack() gave none."""
+        """Add bytes, after unpack() returned none."""
         self._packed = memoryview(bytes(self._packed) + packed)
 
     def unpack(self, most: int) -> bytes:
-        """The next bytes, at most so many (1 or more); none when more has to be fed.
-
-        Raises:
-            zlib.error: it is no gzip.
-        """
+        """The next bytes, at most so many (1 or more); none if more must be fed. Raises zlib.error if it isn't gzip."""
         while not self.is_over:
             if self._unpacker.eof:
                 if len(self._packed) < len(_MAGIC):
@@ -206,7 +200,7 @@ class _Gunzip:
 
 
 def _beginning(packed: bytes) -> bytes:
-    """A few bytes of what is inside; none where it isn't gzip."""
+    """The first unpacked bytes; none if it isn't gzip."""
     try:
         return _Gunzip(packed).unpack(len(_MAGIC))
     except zlib.error:

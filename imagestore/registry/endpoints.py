@@ -31,17 +31,15 @@ ALL_CAPABILITIES: Final = frozenset({PULL, RESOLVE, PUSH, REFERRERS})
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One place that serves repositories of a registry.
+    """One host that serves repositories of a registry.
 
     Attributes:
-        base: URL up to and including ``/v2`` (or what stands for it), without a slash at the end.
-        origin: scheme, host and port of it; what secrets are bound to.
-        namespace: the registry host of the references it serves, as in the reference.
+        base: URL up to and including ``/v2`` (or its replacement), without a slash at the end.
+        origin: scheme, host and port of it; secrets are bound to it.
+        namespace: the registry host in the references that it serves.
         is_upstream: the registry itself and no mirror.
-        capabilities: what it may be asked.
         headers: sent with every request to it, and to no other host.
-        connection: TLS and dialling.
-        source: which rule or file named it, for people.
+        source: which rule or file named it, for messages.
     """
 
     base: str
@@ -59,7 +57,7 @@ class Endpoint:
         return urls.host_port(self.origin)
 
     def url(self, repository: str, path: str, query: str = "") -> str:
-        """Absolute URL of something in a repository, or without one of the registry's; a mirror gets its name."""
+        """Absolute URL of a path in a repository, or without one in the registry; mirrors get the ``ns`` parameter."""
         named = "" if self._serves_own_namespace else f"ns={quote(self.namespace, safe='')}"
         joined = "&".join(part for part in (query, named) if part)
         place = f"{repository}/{path}" if repository else path

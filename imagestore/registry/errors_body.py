@@ -1,11 +1,11 @@
-"""What a registry says to people: refusals as our errors, and ``Warning`` headers.
+"""A registry's messages: refusals as errors of this package, and ``Warning`` headers.
 
 The distribution specification ("Error codes") has a JSON object with ``errors``, a list of code, message and detail.
 Many answers are something else: a proxy's HTML page, plain text, nothing. The body is read within a limit and shown
 shortened and escaped, always with the status.
 
-Some servers, and proxies before them, quote the request in their texts, and messages end up in logs. So secrets that
-were sent are hidden in what is shown.
+Some servers and proxies quote the request in their texts, and messages end up in logs. So secrets that were sent are
+hidden in what is shown.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def tls_hint(response: Response, body: bytes) -> str:
 
 
 def read_some(response: Response) -> bytes:
-    """The first bytes of a refusal's body, as many as came; closes the response."""
+    """The first bytes of a refusal's body, as far as they can be read; closes the response."""
     body = bytearray()
     with response:
         try:
@@ -105,7 +105,7 @@ def read_some(response: Response) -> bytes:
                 if len(body) >= _MAX_READ_BYTES:
                     break
         except RegistryError:
-            # What came before it broke is shown.
+            # The bytes before the failure are shown.
             pass
     return bytes(body[:_MAX_READ_BYTES])
 
@@ -154,9 +154,8 @@ def warning_texts(headers: httpx.Headers) -> tuple[str, ...]:
 def secrets_in(fields: Iterable[tuple[str, str]], *, signed: str = "") -> tuple[str, ...]:
     """Texts that must not be repeated, the longest first, since one may hold another.
 
-    Args:
-        fields: header fields that may be secret: ``Authorization``, and those configured for a registry.
-        signed: address that a redirect named; every value in its query may be a signature.
+    ``fields`` are header fields that may be secret: ``Authorization``, and those configured for a registry. ``signed``
+    is an address that a redirect named; every value in its query may be a signature.
     """
     values = {pair.partition("=")[2] for pair in signed.partition("?")[2].split("&")}
     found = values | {unquote(value) for value in values}
@@ -187,7 +186,7 @@ def redact(text: str, secrets: Collection[str]) -> str:
 
 
 def hide_secrets(error: RegistryError, secrets: Collection[str]) -> None:
-    """Hide secrets in what an error repeats of the registry's words; our own words hold none."""
+    """Hide secrets in the registry's text that an error repeats; our own text holds none."""
     if error.said:
         said = redact(error.said, secrets)
         error.args = (str(error).replace(error.said, said), *error.args[1:])

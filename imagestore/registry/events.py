@@ -1,4 +1,4 @@
-"""What happens during long work, as typed events.
+"""Typed events of pulls, uploads and other long operations.
 
 An observer is any callable that takes an event. It is called from several threads, must return quickly and must not
 raise. Progress bars, ``--progress json`` and an embedder's metrics are observers.
@@ -36,14 +36,14 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class BlobAwaited:
-    """Another pull, of this process or another one, fetches this blob; this one waits and then uses it."""
+    """Another pull, of this or another process, fetches this blob; this pull waits for it and uses it."""
 
     descriptor: Descriptor
 
 
 @dataclass(frozen=True, slots=True)
 class BlobStarted:
-    """Bytes of a blob begin to come; ``offset`` bytes were here already."""
+    """The transfer of a blob starts; ``offset`` bytes were in the store already."""
 
     descriptor: Descriptor
     offset: int
@@ -51,7 +51,7 @@ class BlobStarted:
 
 @dataclass(frozen=True, slots=True)
 class BlobAdvanced:
-    """``received`` bytes of a blob are here by now."""
+    """``received`` bytes of a blob have been received."""
 
     digest: Digest
     received: int
@@ -59,7 +59,7 @@ class BlobAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class BlobVerifying:
-    """All bytes of a blob are here; size and digest are compared, and then it is made visible (BlobDone)."""
+    """All bytes of a blob are received; its size and digest are checked before it becomes visible (BlobDone)."""
 
     descriptor: Descriptor
 
@@ -68,7 +68,7 @@ class BlobVerifying:
 class BlobDone:
     """A blob is committed: verified, on disk, and visible in the store.
 
-    ``fetched_bytes`` came over the network in this operation (0: it was here already).
+    ``fetched_bytes`` came over the network in this operation (0: it was in the store already).
     """
 
     descriptor: Descriptor
@@ -95,14 +95,14 @@ class SourceSwitched:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """Something that the user should know and that is no error."""
+    """A message for the user that is no error."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class PartAdvanced:
-    """Another service pulls for us and reports one part (a layer, or the whole).
+    """Another service pulls for this process and reports one part (a layer, or the whole).
 
     ``part`` is its own short name, or empty; ``current`` and ``total`` are bytes, if it reports them.
     """
@@ -131,7 +131,7 @@ class LayerUnpacked:
 
 @dataclass(frozen=True, slots=True)
 class BlobUploading:
-    """A blob goes to a registry or into an archive; ``sent`` bytes of it have gone."""
+    """A blob is sent to a registry or written into an archive; ``sent`` bytes of it so far."""
 
     descriptor: Descriptor
     sent: int
@@ -139,9 +139,9 @@ class BlobUploading:
 
 @dataclass(frozen=True, slots=True)
 class BlobUploaded:
-    """A blob is where it was to go: ``sent`` bytes went over the network (0: it was there already).
+    """A blob is at its destination: ``sent`` bytes went over the network (0: it was there already).
 
-    ``mounted_from`` is the repository of the same registry from which it was taken over; empty if it was not.
+    ``mounted_from`` is the repository of the same registry from which it was mounted; empty if it was not.
     """
 
     descriptor: Descriptor

@@ -1,6 +1,6 @@
-"""Limits the transfers from one host at the same time, over all pulls of a client.
+"""Limits the number of transfers from one host at a time, over all pulls of a client.
 
-A registry (or the NAT before it) counts connections, not images: ten pulls with three layers each must not become
+A registry (or a NAT in front of it) counts connections, not images: ten pulls with three layers each must not become
 thirty connections. A transfer of a blob takes a slot at its host and releases it at its end.
 """
 
@@ -115,8 +115,7 @@ class Slot:
     def wait_for_another(self, *, cancel: CancelToken) -> bool:
         """After the release: wait until a transfer has ended at the host since this slot was taken.
 
-        Returns:
-            False if the host serves no transfer of this client.
+        Returns False if the host serves no other transfer of this client.
         """
         host = self._host
         with cancel.on_cancel(host.wake), host.changed:

@@ -1,15 +1,17 @@
-"""Lists that a registry keeps: its repositories, the tags of one, and the documents that refer to another one (OCI
-distribution specification 1.1, "Listing Tags" and "Listing Referrers").
+"""Lists of a registry: repositories, tags, referrers (OCI distribution specification 1.1, "Listing Tags" and "Listing
+Referrers").
 
 Pages are followed through ``Link`` headers (RFC 8288 section 3). Only the query of a link is used, so that a registry
-can't send the client to another host or repository. Pages, items and bytes are bounded, and a page that was seen before
-ends the list.
+can't send the client to another host or repository. Pages, items and bytes are bounded. A page that came before ends
+the list.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -64,8 +66,8 @@ class Referrers:
 
     Attributes:
         entries: descriptors of the referring documents, each with its artifact type and annotations.
-        is_from_tag: the registry has no referrers API; they come from the tag that stands for it.
-        remarks: what was unusual, as messages for the user.
+        is_from_tag: the registry has no referrers API; they come from the fallback tag.
+        remarks: messages for the user.
     """
 
     entries: tuple[Descriptor, ...] = ()
@@ -80,26 +82,22 @@ class _Page:
     next_query: str
 
 
-def list_tags(session: Session, reference: Reference) -> tuple[str, ...]:
+def list_tags(session: Session, reference: Reference, what: str) -> tuple[str, ...]:
     """The tags of a repository, in the registry's order; names that are no tags are left out.
 
     Raises:
         RegistryError: no such repository, no access, or no sensible answer.
         DocumentError: a page is no tag list.
     """
-    return _listed(session, reference.path, "tags/list", f"tags of {reference.name}", "tags", TAG)
+    return _listed(session, reference.path, "tags/list", what, "tags", TAG)
 
 
-def list_repositories(session: Session, host: str) -> tuple[str, ...]:
-    """The paths of a registry's repositories, in its order; names that are no paths are left out.
+def list_repositories(session: Session, what: str) -> tuple[str, ...]:
+    """The paths of a registry's repositories; raises as list_tags().
 
-    The list is an extension of the specification's that many registries have (``/v2/_catalog``).
-
-    Raises:
-        RegistryError: no list, no access, or no sensible answer.
-        DocumentError: a page is no list.
+    Many registries have this list (``/v2/_catalog``), an extension of the specification's.
     """
-    return _listed(session, "", "_catalog", f"repositories of {host}", "repositories", PATH)
+    return _listed(session, "", "_catalog", what, "repositories", PATH)
 
 
 def _listed(
@@ -107,21 +105,25 @@ def _listed(
 ) -> tuple[str, ...]:
     found: dict[str, None] = {}
     call = Call("GET", repository, path, what, query=f"n={_PAGE_SIZE}", accept=("application/json",))
-    seen = _Seen()
-    while True:
-        last = len(found)
-        names: list[str] = []
-        for page in _pages(session, call, seen=seen):
-            names = _names(page.body, member, what)
-            found.update(dict.fromkeys(name for name in names if grammar.fullmatch(name)))
-            _bound(len(found), what)
-        # Some old registries send full pages without a link and expect the last name instead.
-        if len(names) < _PAGE_SIZE or len(found) == last:
-            return tuple(found)
-        call = replace(call, query=f"n={_PAGE_SIZE}&last={quote(names[-1], safe='')}")
+    count_before = 0
+
+    def _query_by_name(page: _Page) -> str:
+        """Some old registries send full pages without a link and expect the last name instead."""
+        nonlocal count_before
+        names = _names(page.body, member, what)
+        if len(names) < _PAGE_SIZE or len(found) == count_before:
+            return ""
+        count_before = len(found)
+        return f"n={_PAGE_SIZE}&last={quote(names[-1], safe='')}"
+
+    for page in _pages(session, call, without_link=_query_by_name):
+        names = _names(page.body, member, what)
+        found.update(dict.fromkeys(name for name in names if grammar.fullmatch(name)))
+        _bound(len(found), what)
+    return tuple(found)
 
 
-def list_referrers(session: Session, reference: Reference, digest: Digest, artifact_type: str) -> Referrers:
+def list_referrers(session: Session, reference: Reference, digest: Digest, artifact_type: str, what: str) -> Referrers:
     """What refers to a document by its ``subject``; with an artifact type, only these.
 
     An answer that is neither a list nor a clear "not supported" is an error, never "none".
@@ -130,25 +132,22 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
         RegistryError: no access, or no sensible answer.
         DocumentError: a page is no index.
     """
-    what = f"referrers of {reference.name}@{digest}"
     query = urlencode({"artifactType": artifact_type}) if artifact_type else ""
     call = Call("GET", reference.path, f"referrers/{digest}", what, query=query, accept=(media_types.OCI_INDEX,))
+    pages = _pages(session, call, absent_statuses=frozenset({404}))
+    first = next(pages, None)
+    # Some servers answer unknown paths with another document; that does not mean that there are no referrers.
+    if first is None or not _is_index(first):
+        return _from_tag(session, reference, digest, artifact_type)
     found: dict[str, Descriptor] = {}
-    is_first = True
-    for page in _pages(session, call, absent_statuses=frozenset({404})):
-        # Some servers answer unknown paths with another document; that does not mean that there are no referrers.
+    for page in itertools.chain([first], pages):
         if not _is_index(page):
-            if is_first:
-                return _from_tag(session, reference, digest, artifact_type)
             raise ProtocolError(f"{what}: a later page is no index")
-        is_first = False
         applied = {word.strip() for value in page.headers.get_list("OCI-Filters-Applied") for word in value.split(",")}
         for entry in _referring(page.body, what):
             if not artifact_type or "artifactType" in applied or entry.artifact_type == artifact_type:
                 found.setdefault(str(entry.digest), entry)
         _bound(len(found), what)
-    if is_first:
-        return _from_tag(session, reference, digest, artifact_type)
     return Referrers(tuple(found.values()))
 
 
@@ -198,53 +197,44 @@ def _subject(session: Session, reference: Reference, entry: Descriptor) -> str:
     return named if isinstance(named, str) else ""
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The state of a list so far."""
-
-    queries: set[str] = field(default_factory=set)
-    received_bytes: int = 0
-
-
 def _pages(
-    session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset(), seen: _Seen | None = None
+    session: Session,
+    call: Call,
+    *,
+    absent_statuses: frozenset[int] = frozenset(),
+    without_link: Callable[[_Page], str] = lambda _: "",
 ) -> Iterator[_Page]:
-    """Pages of a list.
+    """Pages of a list, from the first one (``call``) on; none if the first answer has one of the ``absent_statuses``.
 
-    Args:
-        session: where to ask.
-        call: for the first page.
-        absent_statuses: if the first answer has one of these, there is no list and no page.
-        seen: the list's pages that came before; those that come now are added.
+    ``without_link`` gives the query of the page after one without a link; empty at the list's end.
     """
-    seen = seen or _Seen()
-    while call.query not in seen.queries:
-        if len(seen.queries) >= _MAX_PAGES:
+    queries: set[str] = set()
+    received_bytes = 0
+    while call.query not in queries:
+        if len(queries) >= _MAX_PAGES:
             raise ProtocolError(f"{call.what}: more than {_MAX_PAGES} pages", host=session.endpoint.host)
-        seen.queries.add(call.query)
-        page = session.call(call, _reader(session, call, absent_statuses))
+        queries.add(call.query)
+        page = session.call(call, partial(_read_page, session, call, absent_statuses))
         if page is None:
             return
-        seen.received_bytes += len(page.body)
-        if seen.received_bytes > _MAX_BYTES:
+        received_bytes += len(page.body)
+        if received_bytes > _MAX_BYTES:
             raise ProtocolError(f"{call.what}: more than {_MAX_BYTES} bytes", host=session.endpoint.host)
         yield page
-        if not page.next_query:
+        query = page.next_query or without_link(page)
+        if not query:
             return
-        call, absent_statuses = replace(call, query=page.next_query), frozenset()
+        call, absent_statuses = replace(call, query=query), frozenset()
 
 
-def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Callable[[Response], _Page | None]:
-    def _read(response: Response) -> _Page | None:
-        with response:
-            if response.status in absent_statuses:
-                return None
-            if response.status != 200:
-                raise failure(response, what=call.what)
-            body = read_decoded(response, MAX_DOCUMENT_BYTES)
-        return _Page(body, response.headers, _next_query(session, call, response))
-
-    return _read
+def _read_page(session: Session, call: Call, absent_statuses: frozenset[int], response: Response) -> _Page | None:
+    with response:
+        if response.status in absent_statuses:
+            return None
+        if response.status != 200:
+            raise failure(response, what=call.what)
+        body = read_decoded(response, MAX_DOCUMENT_BYTES)
+    return _Page(body, response.headers, _next_query(session, call, response))
 
 
 def _next_query(session: Session, call: Call, response: Response) -> str:

@@ -1,9 +1,8 @@
-"""Answers to requests for an index, a manifest or a config: read, and judged by headers and bytes.
+"""Reads and checks answers that are an index, a manifest or a config.
 
-The bytes decide; a header is a hint, and an error doesn't state of the bytes what only a header stated. If the content
-type names another kind of document than the descriptor, or than the document's own media type, that is an error: a
-document that is an index to one reader and a manifest to another is an attack (CVE-2021-41190), and other clients go by
-the header.
+The bytes decide; a header is only a hint. If the content type names another kind of document than the descriptor, or
+than the document's own media type, that is an error: a document that is an index to one reader and a manifest to
+another is an attack (CVE-2021-41190), and other clients trust the header.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def stated_type(headers: httpx.Headers) -> str:
 
 
 def descriptor_of(body: bytes, headers: httpx.Headers, *, wanted: Digest | None, what: str) -> Descriptor:
-    """The descriptor of bytes that came; the digest is computed, by the algorithm that the server names if it is right.
+    """The descriptor of a document; its digest is computed, by the algorithm that the server names if that is right.
 
     Raises:
         ProtocolError: neither an index nor a manifest.
@@ -156,6 +155,17 @@ def announced_digest(headers: httpx.Headers) -> Digest | None:
         return None
 
 
+def check_announced(response: Response, descriptor: Descriptor, what: str) -> None:
+    """After a write: a registry that names another digest of the same algorithm has other bytes.
+
+    Raises:
+        DigestMismatchError: it does.
+    """
+    claimed = announced_digest(response.headers)
+    if claimed is not None and claimed.algorithm == descriptor.digest.algorithm and claimed != descriptor.digest:
+        raise DigestMismatchError(f"{what} at {response.host}", expected=str(descriptor.digest), actual=str(claimed))
+
+
 def _hint(content_type: str) -> str:
     return _PAGE_HINT if content_type in _PAGES else ""
 
@@ -188,9 +198,9 @@ def _type_inside(body: bytes, what: str) -> str:
 
 
 def ask_head(session: Session, call: Call, wanted: Digest | None) -> Digest | None:
-    """The digest that a HEAD names; None if it fails in any way, or names none.
+    """The digest that a HEAD names; None if it fails or names none.
 
-    Some registries answer HEAD late, wrongly or not at all, so it is sent once and awaited for a few seconds.
+    Some registries answer HEAD late, wrongly or not at all, so it is sent once, with a deadline of a few seconds.
     """
     with session.cancel.child(deadline_seconds=session.shared.policy.head_seconds) as token:
         once = replace(session, cancel=token, is_tried_once=True)
@@ -243,13 +253,13 @@ def read_document(response: Response, wanted: Digest | None, what: str) -> tuple
         target = descriptor_of(body, response.headers, wanted=wanted, what=what)
         claimed = announced_digest(response.headers)
         if claimed != target.digest and claimed is not None and coding(response):
-            # A wrong header alone is no fault: some registries send them. But these bytes were coded on their way.
+            # A wrong header alone is no error: some registries send them. But these bytes were coded in transit.
             raise DigestMismatchError(what, expected=str(claimed), actual=str(target.digest))
         return target, body, claimed
 
 
 def confirm_by_digest(session: Session, call: Call, target: Descriptor, claimed: Digest) -> None:
-    """Fetch by digest what came by tag under another digest's name: either the header is wrong, or the content.
+    """A tag's document isn't the one that the header names: fetch it by its own digest, to see which of them is wrong.
 
     Raises:
         DigestMismatchError: the registry doesn't have these bytes.

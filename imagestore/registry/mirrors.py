@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FAILURES: Final = (RegistryError, IntegrityError, DocumentError)
 #: How long an unreachable mirror is skipped: short enough to notice its return, long enough for a pull.
 OPEN_SECONDS: Final = 60.0
 #: Below a store's root: the folder where its processes share what they know about mirrors.
@@ -54,7 +55,7 @@ def first_served(
     breaker: Breaker,
     observer: Observer,
 ) -> T:
-    """Try endpoints in order; ``attempt`` gets one and the number of those after it.
+    """Try endpoints in order; ``attempt`` gets one, and how many come after it.
 
     Raises:
         RegistryError, IntegrityError, DocumentError: that of the last endpoint; the others' texts are in its hint.
@@ -64,38 +65,39 @@ def first_served(
             f"{what}: no configured host may serve this",
             hint="give a host in hosts.toml the capability 'pull', for tags also 'resolve'",
         )
+
+    def _try(endpoint: Endpoint, behind: int) -> T:
+        try:
+            served = attempt(endpoint, behind)
+        except _FAILURES as error:
+            breaker.record_failure(endpoint, error)
+            raise
+        breaker.record_answer(endpoint)
+        return served
+
     candidates = [endpoint for endpoint in endpoints if not breaker.is_open(endpoint)] or list(endpoints[-1:])
     failures: list[RegistryError | IntegrityError | DocumentError] = []
     limited: Endpoint | None = None
     for position, endpoint in enumerate(candidates):
         behind = len(candidates) - position - 1
-        # Asked only now: after the minute one caller gets the probe, and must not get it for a host that isn't needed.
+        # Not earlier: after the minute one caller gets the probe, and must not get it for a host that isn't needed.
         if behind and not breaker.allows(endpoint):
             continue
         try:
-            served = attempt(endpoint, behind)
-        except (RegistryError, IntegrityError, DocumentError) as error:
-            breaker.record_failure(endpoint, error)
+            return _try(endpoint, behind)
+        except _FAILURES as error:
             failures.append(error)
             if behind:
                 observer(SourceSwitched(endpoint.host, candidates[position + 1].host, str(error)))
                 if limited is None and isinstance(error, RateLimitedError):
                     limited = endpoint
-        else:
-            breaker.record_answer(endpoint)
-            return served
     last = failures[-1]
     if limited is not None and isinstance(last, RegistryUnavailableError) and not last.status:
         observer(SourceSwitched(candidates[-1].host, limited.host, str(last)))
-        try:
-            served = attempt(limited, 0)
-        except (RegistryError, IntegrityError, DocumentError) as error:
-            breaker.record_failure(limited, error)
-        else:
-            breaker.record_answer(limited)
-            return served
-    if len(failures) > 1:
-        before = "before that: " + "; ".join(str(error) for error in failures[:-1])
+        with contextlib.suppress(*_FAILURES):
+            return _try(limited, 0)
+    if failures[:-1]:
+        before = "before that: " + "; ".join(map(str, failures[:-1]))
         last.hint = f"{last.hint}; {before}" if last.hint else before
         last.__cause__ = ExceptionGroup("all hosts failed", failures[:-1])
     raise last
@@ -104,10 +106,8 @@ def first_served(
 class Breaker:
     """A circuit breaker for each mirror; thread-safe. A registry itself is always allowed.
 
-    Args:
-        folder: one small file for each mirror that is skipped, for all processes; made when first needed. Where it
-            can't be written, nothing is remembered. Empty for a memory of this process only.
-        clock: seconds; by default the wall clock with a folder, else one that never goes back.
+    The folder has one small file for each mirror that is skipped, for all processes; it is made when first needed. If
+    it can't be written, nothing is remembered. Without a folder, only this process remembers.
     """
 
     def __init__(self, folder: str = "", *, clock: Callable[[], float] | None = None) -> None:
@@ -118,12 +118,12 @@ class Breaker:
         self._until: dict[Origin, float] = {}
 
     def allows(self, endpoint: Endpoint) -> bool:
-        """Whether an endpoint may be tried; when its minute is over, one caller gets to probe it."""
+        """Whether an endpoint may be tried; when its minute is over, one caller may probe it."""
         if endpoint.is_upstream:
             return True
         with self._lock:
             until, now = self._get(endpoint.origin), self._clock()
-            # Later than any moment that we set: the wall clock was set back.
+            # Later than any moment that is set here: the wall clock was set back.
             if until is None or until > now + OPEN_SECONDS:
                 return True
             if now < until:
@@ -141,7 +141,7 @@ class Breaker:
             return until is not None and now < until <= now + OPEN_SECONDS
 
     def record_failure(self, endpoint: Endpoint, error: ImageStoreError) -> None:
-        """An endpoint failed; only being unreachable counts, and any other answer shows that it is alive."""
+        """An endpoint failed. Only an unreachable one is skipped; any answer shows that it is alive."""
         if not isinstance(error, RegistryUnavailableError) or error.status != 0:
             self.record_answer(endpoint)
         elif not endpoint.is_upstream:
@@ -171,7 +171,7 @@ class Breaker:
             if until is not None:
                 self._until[origin] = until
             return
-        # A lost file costs one try at a mirror that can't be reached.
+        # A lost file costs one try at an unreachable mirror.
         with contextlib.suppress(OSError):
             if until is None:
                 os.unlink(self._path(origin))

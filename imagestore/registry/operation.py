@@ -1,6 +1,6 @@
 """What the requests of one operation share: hosts, retries left, bytes per second, warnings that were shown.
 
-One cancel token stands for one operation, a pull with all its layers for example.
+A cancel token and its children are one operation, a pull with all its layers for example.
 """
 
 from __future__ import annotations

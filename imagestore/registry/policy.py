@@ -20,8 +20,8 @@ class TransferPolicy:
 
     Attributes:
         attempts: tries of one request at the last host, the first included.
-        mirror_attempts: tries at a host that another one follows; a second one, because a kept connection may have been
-            closed unnoticed.
+        mirror_attempts: tries at a host that another one follows; more than one, because a kept connection may have
+            been closed unnoticed.
         first_backoff_seconds: upper bound of the first random wait; it doubles with each further one.
         longest_backoff_seconds: upper bound of any such wait.
         first_limited_seconds: the wait, plus or minus a half, if a registry limits requests and names no time; it
@@ -31,13 +31,13 @@ class TransferPolicy:
         longest_wait_seconds: a registry that asks for a longer wait than this is an error at once.
         mirror_wait_seconds: the same for a host that another one follows.
         total_retries: for one operation (one cancel token) altogether.
-        progress_bytes: a transfer that got this far since its last break starts counting its tries anew.
+        progress_bytes: after as many bytes since its last break, a transfer's tries are counted from zero.
         wasted_share: how much of a blob's size may be received twice, because a host ignores Range.
         redirects: hops followed for one request.
         connections_per_host: transfers of blobs that one host serves at a time, over all pulls of a client; uploads
             are counted on their own.
-        parallel_ranges: parts of one large blob that are fetched at a time; 1 means that a blob comes in one stream.
-            Hosts that don't prove Range support by their first answer are asked for one stream in any case.
+        parallel_ranges: parts of one large blob that are fetched at a time; 1 for one stream. A host that doesn't prove
+            Range support by its first answer is asked for one stream in any case.
         range_bytes: size of such a part; twice as many parts as are fetched at a time may be in memory.
         least_bytes_for_ranges: smaller blobs come in one stream.
         bytes_per_second: of blobs, for one operation altogether; None for no limit.

@@ -10,14 +10,14 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.errors import AccessDeniedError, DigestMismatchError, PreconditionError
+from imagestore.errors import AccessDeniedError, PreconditionError
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.oci.digest import Digest
 from imagestore.oci.referrers import fallback_tag
 from imagestore.registry.endpoints import PUSH
 from imagestore.registry.errors_body import failure
-from imagestore.registry.manifests import announced_digest
+from imagestore.registry.manifests import check_announced
 from imagestore.registry.session import Call, Content
 from imagestore.registry.uploads import BlobUpload, is_there
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from imagestore.registry.limits import TransferSlots
     from imagestore.registry.session import Session
     from imagestore.registry.transport.messages import Response
-    from imagestore.registry.upload_sessions import UploadSessions
     from imagestore.registry.uploads import Opener
 
 _SUBJECT: Final = "OCI-Subject"
@@ -53,20 +52,13 @@ def writable(endpoints: Sequence[Endpoint], host: str) -> Endpoint:
 
 
 class RepositoryWriter:
-    """Writes to one repository; thread-safe.
+    """Writes to one repository; thread-safe. Uploads are noted in a folder for later processes, if there is one."""
 
-    Args:
-        session: the host.
-        reference: names the repository.
-        slots: how many transfers the host serves at once.
-        sessions: where uploads are noted for later processes.
-    """
-
-    def __init__(self, session: Session, reference: Reference, slots: TransferSlots, sessions: UploadSessions) -> None:
+    def __init__(self, session: Session, reference: Reference, slots: TransferSlots, notes_folder: str) -> None:
         self._session = session
         self._reference = reference
         self._slots = slots
-        self._sessions = sessions
+        self._notes_folder = notes_folder
 
     @property
     def host(self) -> str:
@@ -76,10 +68,8 @@ class RepositoryWriter:
     def blob(self, descriptor: Descriptor, opener: Opener, *, mount_from: str = "") -> BlobUploaded:
         """Upload a blob, unless the repository has it.
 
-        Args:
-            descriptor: of the blob.
-            opener: opens its bytes at an offset, or before it; called again for each try.
-            mount_from: path of a repository of this registry that has it; empty if there is none.
+        ``opener`` opens its bytes at an offset, or before it, and is called again for each try. ``mount_from`` is the
+        path of a repository of this registry that has the blob, or empty.
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol; of either side.
@@ -88,7 +78,7 @@ class RepositoryWriter:
         """
         slot = self._slots.take(self._session.endpoint.origin, cancel=self._session.cancel)
         try:
-            upload = BlobUpload(self._session, self._reference.path, descriptor, opener, mount_from, self._sessions)
+            upload = BlobUpload(self._session, self._reference.path, descriptor, opener, mount_from, self._notes_folder)
             done = upload.run()
         finally:
             slot.give_back()
@@ -105,14 +95,10 @@ class RepositoryWriter:
         return is_there(self._session, self._reference.path, descriptor)
 
     def manifest(self, descriptor: Descriptor, raw: bytes, *, tag: str = "", subject: Digest | None = None) -> None:
-        """Write a manifest or an index; all that it needs must be there.
+        """Write a manifest or an index (its bytes, and a tag or none); what it refers to must be there.
 
-        Args:
-            descriptor: of it.
-            raw: its bytes.
-            tag: the name that it gets; empty for its digest alone.
-            subject: digest of the document that it refers to. If the registry has no referrers API, the list under the
-                fallback tag is updated.
+        ``subject`` is the digest of its subject, if it has one. If the registry has no referrers API, the list under
+        the subject's fallback tag is updated.
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol.
@@ -125,16 +111,8 @@ class RepositoryWriter:
             with response:
                 if response.status not in {200, 201, 202, 204}:
                     raise failure(response, what=what)
-                claimed, is_listed = announced_digest(response.headers), _SUBJECT in response.headers
-            if (
-                claimed is not None
-                and claimed.algorithm == descriptor.digest.algorithm
-                and claimed != descriptor.digest
-            ):
-                raise DigestMismatchError(
-                    f"{what} at {self.host}", expected=str(descriptor.digest), actual=str(claimed)
-                )
-            return is_listed
+                check_announced(response, descriptor, what)
+                return _SUBJECT in response.headers
 
         content = Content(descriptor.media_type, len(raw), lambda: (raw,))
         call = Call("PUT", self._reference.path, f"manifests/{tag or descriptor.digest}", what, content=content)
@@ -168,11 +146,8 @@ class RepositoryWriter:
         entry: dict[str, Any] = descriptor.members()
         config = document.get("config")
         artifact_type = document.get("artifactType") or (config.get("mediaType") if isinstance(config, dict) else None)
-        entry |= {
-            key: value
-            for key, value in (("artifactType", artifact_type), ("annotations", document.get("annotations")))
-            if value
-        }
+        more = {"artifactType": artifact_type, "annotations": document.get("annotations")}
+        entry |= {key: value for key, value in more.items() if value}
         listing = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": [*listed, entry]}
         index = json.dumps(listing, separators=(",", ":")).encode()
         target = replace(descriptor, media_type=media_types.OCI_INDEX, digest=Digest.of(index), size=len(index))

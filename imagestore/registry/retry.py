@@ -1,8 +1,8 @@
-"""When to try again and how long to wait before: decisions as pure functions, and pauses for all requests to a host.
+"""When to retry and after how long: decisions as pure functions, and pauses for all requests to a host.
 
-RFC 9110 section 10.2.3 gives Retry-After as seconds or as a date. Random waits follow "full jitter": anything between
-nothing and a bound that doubles, so that many clients don't come back together. If a host limits requests and names no
-time, the wait is never near nothing.
+RFC 9110 section 10.2.3 gives Retry-After as seconds or as a date. Random waits have "full jitter": anything between
+zero and a bound that doubles, so that many clients don't retry together. If a host limits requests and names no time,
+the wait is never near zero.
 """
 
 from __future__ import annotations
@@ -43,24 +43,16 @@ _WITHOUT_LOGIN: Final = frozenset({400, 401, 403, 404})
 _WITH_LOGIN: Final = frozenset(range(400, 500)) - TRANSIENT_STATUSES - {416}
 
 
-def _chance() -> float:
-    return random.random()  # noqa: S311 - jitter, not a secret
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Clocks, chance and sleep, so that tests need none of them.
+    """Clocks, random numbers and sleep; tests pass their own.
 
-    Attributes:
-        monotonic: seconds from an arbitrary start.
-        now: wall clock in UTC, for dates in headers.
-        random: uniform in [0, 1).
-        sleep: wait so many seconds unless cancelled.
+    ``now`` is for dates in headers; ``random`` is uniform in [0, 1); ``sleep`` ends early if the token is cancelled.
     """
 
     monotonic: Callable[[], float] = time.monotonic
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
-    random: Callable[[], float] = _chance
+    random: Callable[[], float] = random.random
     sleep: Callable[[CancelToken, float], None] = lambda cancel, seconds: cancel.wait(seconds)
 
 
@@ -90,8 +82,8 @@ def backoff_seconds(policy: TransferPolicy, retry: int, chance: float) -> float:
 def limited_seconds(policy: TransferPolicy, retry: int, chance: float) -> float:
     """A wait before the ``retry``-th repetition (from 1) at a host that limits requests and names no time.
 
-    As long as other tools wait, but spread: transfers that come back at one moment meet the same limit again, and one
-    of them may lose every time.
+    As long as other tools wait, but spread: transfers that retry at one moment meet the same limit again, and one of
+    them may lose every time.
     """
     return _doubled(policy.first_limited_seconds, retry, policy.longest_limited_seconds) * (0.5 + chance)
 
@@ -113,14 +105,14 @@ def is_transient(error: ImageStoreError) -> bool:
     if error.__cause__ is not None:
         if isinstance(error.__cause__, ssl.SSLError):
             return False
-        # Trying a login at a proxy again and again may lock an account.
+        # Repeated logins at a proxy may lock an account.
         if isinstance(error.__cause__, httpx.ProxyError) and str(error.__cause__)[:3] in _REFUSED:
             return False
     return error.status == 0 or error.status in TRANSIENT_STATUSES
 
 
 class HostPauses:
-    """When each host may be asked again: a registry's limit holds for every transfer from it, not only for one."""
+    """When each host may be asked again: a registry's limit is for all transfers from it."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
@@ -139,7 +131,7 @@ class HostPauses:
         """Sleep until the host may be asked.
 
         Raises:
-            RateLimitedError: that would take longer than the caller has.
+            RateLimitedError: that is longer than ``longest_seconds``.
         """
         while self._until:
             with self._lock:
@@ -156,7 +148,7 @@ class HostPauses:
 
 
 def is_refusal(request: httpx.Request, response: Response, *, had_login: bool) -> bool:
-    """Whether a request with another login, or with one, may get another answer; ``had_login``: or the one before."""
+    """Whether another login may get another answer; ``had_login``: this request or the one before it sent one."""
     if had_login and (request.method, response.status) != ("HEAD", 405):  # any login gets that
         return response.status in _WITH_LOGIN
     return response.status in _WITHOUT_LOGIN

@@ -3,7 +3,7 @@
 A request is sent with the authorization that is known so far. A 401 is answered once for each distinct challenge, never
 in a loop, since a token service may issue a useless token. A refusal without a challenge (403, 404; after a login any
 other 4xx too) may be a matter of authorization: see ``_look_again``. Redirects are followed here and not in the HTTP
-library, so that no secret made for the registry leaves it (``redirects.py``). Transient failures are retried.
+library, so that no secret made for the registry leaves it (follow_redirects()). Transient failures are retried.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import imagestore.registry.redirects as redirects
 from imagestore.errors import (
     AuthenticationError,
     ConfigError,
@@ -33,7 +32,7 @@ from imagestore.registry.retry import (
     parse_retry_after,
 )
 from imagestore.registry.transport import urls
-from imagestore.registry.transport.messages import make_request
+from imagestore.registry.transport.messages import follow_redirects, make_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,13 +63,9 @@ _STALE_STATUSES: Final = frozenset({400, 401, 403, 410})
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The body of a request.
+    """The body of a request: ``pieces`` gives its bytes, and is called for each try.
 
-    Attributes:
-        media_type: of the bytes.
-        size: in bytes.
-        pieces: gives the bytes; called for each try.
-        content_range: range of the bytes in an upload, ``first-last``; empty at the beginning.
+    ``content_range`` is the range of the bytes in an upload, ``first-last``; empty for the whole.
     """
 
     media_type: str
@@ -100,7 +95,6 @@ class Call:
         accept: media types for the Accept field; none for blobs.
         range_header: value of the Range field, or empty.
         url: absolute, instead of the endpoint's own; its origin must be the endpoint's.
-        content: the body; None for none.
     """
 
     method: str
@@ -145,12 +139,10 @@ class Session:
     is_tried_once: bool = False
 
     def call(self, call: Call, use: Callable[[Response], T], slot: Slot | None = None) -> T:
-        """Send the request, retry transient failures, and use the answer.
+        """Send the request, retry transient failures, and return what ``use`` makes of the answer.
 
-        Args:
-            call: the request.
-            use: checks the answer and reads or keeps it; if reading fails, the whole call is retried.
-            slot: a slot of the host; released for other transfers while this call waits for its next try.
+        ``use`` checks the answer and reads or keeps it; if reading fails, the whole call is retried. A ``slot`` at the
+        host is released for other transfers while this call waits for its next try.
 
         Raises:
             RegistryError: refused, unreachable, or no sensible protocol.
@@ -163,8 +155,12 @@ class Session:
             self._wait_for_pauses()
             try:
                 response, secrets = self._exchange(call)
-                if not self._is_passing(call, response, attempt):
-                    return self._used(call, use, response, secrets)
+                if not self._may_pass(call, response, attempt):
+                    try:
+                        return use(response)
+                    except RegistryError as raised:
+                        self._comment(call, raised, secrets)
+                        raise
                 asked = parse_retry_after(response.headers.get("Retry-After", ""), self.shared.timing.now())
                 error = failure(response, what=call.what, retry_after=asked)
                 self._comment(call, error, secrets)
@@ -181,16 +177,8 @@ class Session:
                 self._wait_for_pauses()
 
     def _wait_for_pauses(self) -> None:
-        self.shared.pauses.wait(
-            self.endpoint.host, self._longest_wait(), cancel=self.cancel, observer=self.shared.observer
-        )
-
-    def _used(self, call: Call, use: Callable[[Response], T], response: Response, secrets: tuple[str, ...]) -> T:
-        try:
-            return use(response)
-        except RegistryError as error:
-            self._comment(call, error, secrets)
-            raise
+        shared, host = self.shared, self.endpoint.host
+        shared.pauses.wait(host, self._longest_wait(), cancel=self.cancel, observer=shared.observer)
 
     def _comment(self, call: Call, error: RegistryError, secrets: tuple[str, ...]) -> None:
         """Hide the secrets that were sent. Add a hint: whose login was refused, or which host redirected."""
@@ -220,7 +208,7 @@ class Session:
         longest = policy.longest_wait_seconds if self.is_last else policy.mirror_wait_seconds
         return longest if remaining is None else min(remaining, longest)
 
-    def _is_passing(self, call: Call, response: Response, attempt: int) -> bool:
+    def _may_pass(self, call: Call, response: Response, attempt: int) -> bool:
         """Whether a later try may get another answer than this failure."""
         if response.status in TRANSIENT_STATUSES:
             return True
@@ -239,7 +227,7 @@ class Session:
             seconds = retry_after + min(seconds, 1.0)
         if seconds >= self._longest_wait():
             if retry_after is not None and not self.endpoint.is_upstream:
-                # Use other hosts meanwhile: a request before that time may prolong the limit.
+                # Other hosts are used until then: an earlier request may prolong the limit.
                 pauses.pause(host, min(seconds, policy.longest_wait_seconds), str(error))
             return False
         if not self.operation.take_retry():
@@ -379,4 +367,4 @@ class Session:
                     self.shared.observer(Noticed(message))
             return response
 
-        return redirects.follow(request, _send, home=self.endpoint.origin, most=self.shared.policy.redirects)
+        return follow_redirects(request, _send, home=self.endpoint.origin, most=self.shared.policy.redirects)

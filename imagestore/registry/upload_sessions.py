@@ -1,10 +1,10 @@
-"""Where unfinished uploads go on, kept in files so that a later process finds them.
+"""The URLs of unfinished uploads, kept in files for later processes.
 
-A registry names an address for each upload, and tells there how much it has kept. The address of a large blob's upload
-is noted until the registry has the blob. A process that was killed leaves its note, and the next copy of the same blob
-into the same repository goes on from there, if the registry still knows the upload.
+A registry names a URL for each upload, and reports there how much it has kept. The URL of a large blob's upload is
+noted until the registry has the blob. A killed process leaves its note, and the next copy of the same blob into the
+same repository resumes there, if the registry still knows the upload.
 
-A note is locked while its upload goes on: two uploads to one address would spoil each other.
+A note is locked while its upload runs: two uploads to one URL would corrupt each other.
 """
 
 from __future__ import annotations
@@ -33,17 +33,13 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NON
 
 @dataclass(slots=True)
 class UploadNote:
-    """The address of one upload; without a file it is forgotten with the process.
-
-    Attributes:
-        location: the address, or empty.
-    """
+    """The URL of one upload, or empty; without a file it is forgotten with the process."""
 
     location: str = ""
     _descriptor: int | None = None
 
     def keep(self, location: str) -> None:
-        """Note where the upload goes on; empty when it is over. It is secret, as signed addresses are."""
+        """Note where the upload resumes; empty when it is over. The URL may be signed, so it is secret."""
         self.location = location
         if self._descriptor is not None:
             # A note that can't be written, or only in part, costs an upload from the beginning.
@@ -52,57 +48,43 @@ class UploadNote:
                 os.pwrite(self._descriptor, location.encode(), 0)
 
 
-class UploadSessions:
-    """The notes of one client.
+@contextlib.contextmanager
+def upload_note(folder: str, origin: Origin, repository: str, digest: Digest) -> Iterator[UploadNote]:
+    """The note of a blob's upload, locked, in a folder that is made when first needed.
 
-    Args:
-        folder: for the notes; made when first needed, for its owner only. Empty for a memory of this process only.
+    It is in memory only without a folder, and if another process has locked it.
     """
+    path = os.path.join(folder, Digest.of(f"{origin} {repository} {digest}".encode()).encoded)
+    descriptor = _locked(path) if folder else None
+    if descriptor is None:
+        yield UploadNote()
+        return
+    try:
+        found = UploadNote(_read(descriptor), descriptor)
+        yield found
+        if not found.location:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    finally:
+        os.close(descriptor)
 
-    def __init__(self, folder: str = "") -> None:
-        self._folder = folder
 
-    @contextlib.contextmanager
-    def note(self, origin: Origin, repository: str, digest: Digest) -> Iterator[UploadNote]:
-        """The note of a blob's upload, locked; an empty one of this process alone where another process has it.
-
-        Args:
-            origin: of the registry.
-            repository: a reference's path.
-            digest: of the blob.
-        """
-        descriptor = self._opened(f"{origin} {repository} {digest}") if self._folder else None
-        if descriptor is None:
-            yield UploadNote()
-            return
-        try:
-            found = UploadNote(_read(descriptor), descriptor)
-            yield found
-            if not found.location:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._path(f"{origin} {repository} {digest}"))
-        finally:
-            os.close(descriptor)
-
-    def _opened(self, name: str) -> int | None:
-        """The file, locked; None where it can't be had."""
-        try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            descriptor = os.open(self._path(name), _FLAGS, 0o600)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        except OSError:
-            is_file = False
-        if not is_file:
-            os.close(descriptor)
-            return None
-        return descriptor
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self._folder, Digest.of(name.encode()).encoded)
+def _locked(path: str) -> int | None:
+    """A descriptor of the file, locked; None if that fails."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        descriptor = os.open(path, _FLAGS, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:
+        is_file = False
+    if not is_file:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _read(descriptor: int) -> str:

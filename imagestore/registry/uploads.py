@@ -17,10 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 from imagestore.errors import (
-    DigestMismatchError,
     ImageStoreError,
     ProtocolError,
     RegistryError,
@@ -30,11 +29,11 @@ from imagestore.oci.digest import Verifier
 from imagestore.oci.media_types import OCTETS
 from imagestore.registry.errors_body import failure
 from imagestore.registry.events import BlobUploaded, BlobUploading
-from imagestore.registry.manifests import accepted, announced_digest, is_document
+from imagestore.registry.manifests import accepted, check_announced, is_document
 from imagestore.registry.retry import is_transient
 from imagestore.registry.session import Call, Content
 from imagestore.registry.transport import urls
-from imagestore.registry.upload_sessions import UploadNote, UploadSessions
+from imagestore.registry.upload_sessions import UploadNote, upload_note
 
 if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
@@ -68,23 +67,14 @@ class _SourceError(Exception):
 
 @dataclass(slots=True)
 class BlobUpload:
-    """The upload of one blob into a repository.
-
-    Attributes:
-        session: the registry.
-        repository: a reference's path.
-        descriptor: of the blob.
-        opener: opens its bytes.
-        mount_from: repository of the same registry that has it; empty if there is none.
-        sessions: where uploads are noted for later processes.
-    """
+    """The upload of one blob into a repository; ``mount_from`` is one of the same registry that has it, or empty."""
 
     session: Session
     repository: str
     descriptor: Descriptor
     opener: Opener
-    mount_from: str = ""
-    sessions: UploadSessions = field(default_factory=UploadSessions)
+    mount_from: str
+    notes_folder: str
     #: ``location`` is the URL of the upload; empty before it has begun.
     _note: UploadNote = field(default_factory=UploadNote, init=False)
     # Whether an earlier process began the upload.
@@ -111,18 +101,18 @@ class BlobUpload:
         with contextlib.ExitStack() as stack:
             if self.descriptor.size > _SMALL_BYTES:
                 origin = self.session.endpoint.origin
-                note = self.sessions.note(origin, self.repository, self.descriptor.digest)
+                note = upload_note(self.notes_folder, origin, self.repository, self.descriptor.digest)
                 self._note = stack.enter_context(note)
                 self._is_noted = self._is_ours(self._note.location)
                 if not self._is_noted:
                     self._note.keep("")
             stack.callback(self._close_source)
-            return self._run()
+            if self._is_there():
+                self._note.keep("")
+                return BlobUploaded(self.descriptor, 0)
+            return self._sent_whole()
 
-    def _run(self) -> BlobUploaded:
-        if self._is_there():
-            self._note.keep("")
-            return BlobUploaded(self.descriptor, 0)
+    def _sent_whole(self) -> BlobUploaded:
         attempt = 0
         while True:
             try:
@@ -148,10 +138,10 @@ class BlobUpload:
                     self._note.keep("")
                     continue
                 # Without a location the failed request began the upload, and the session has retried it already.
-                if not self._note.location or not self._will_go_on(error, attempt):
+                if not self._note.location or not self._will_wait(error, attempt):
                     raise
 
-    def _will_go_on(self, error: RegistryError, attempt: int) -> bool:
+    def _will_wait(self, error: RegistryError, attempt: int) -> bool:
         """Wait if another try may succeed; otherwise return False."""
         is_lost = error.status in {404, 416}
         if attempt >= self.session.shared.policy.attempts or not (is_lost or is_transient(error)):
@@ -175,7 +165,7 @@ class BlobUpload:
         self._is_noted = False
         call = self._call("POST", "blobs/uploads/")
         if self.mount_from:
-            query = f"mount={quote(str(self.descriptor.digest), safe='')}&from={quote(self.mount_from, safe='')}"
+            query = urlencode({"mount": str(self.descriptor.digest), "from": self.mount_from})
             try:
                 self._note.keep(self.session.call(replace(call, query=query), _judged))
             except RegistryError as error:
@@ -237,13 +227,9 @@ class BlobUpload:
             with response:
                 if response.status not in {200, 201, 204}:
                     raise failure(response, what=self._what)
-                claimed = announced_digest(response.headers)
-            wanted = self.descriptor.digest
-            if claimed is not None and claimed.algorithm == wanted.algorithm and claimed != wanted:
-                what = f"{self._what} at {self.session.endpoint.host}"
-                raise DigestMismatchError(what, expected=str(wanted), actual=str(claimed))
+                check_announced(response, self.descriptor, self._what)
 
-        self._at("PUT", content, _judged, query=f"digest={quote(str(self.descriptor.digest), safe='')}")
+        self._at("PUT", content, _judged, query=urlencode({"digest": str(self.descriptor.digest)}))
         self._note.keep("")
 
     def _give_up(self) -> None:

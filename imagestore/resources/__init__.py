@@ -1,7 +1,6 @@
-"""A pod's requests and limits, down to the numbers of a control group or a Windows job.
+"""A pod's requests and limits as the numbers of a control group or a Windows job.
 
-Pure functions over values, on the standard library alone: nothing here reads the machine.
-:mod:`imagestore.node.pod_resources` puts them together for a runtime handler.
+Pure functions that don't read the machine. :mod:`imagestore.node.pod_resources` combines them for a runtime handler.
 
     >>> from imagestore.resources import cpu, quantity
     >>> cpu.milli_cpu_to_shares(quantity.parse("250m").milli_value())
@@ -15,24 +14,15 @@ from typing import TYPE_CHECKING
 from imagestore.util.public_names import deferred
 
 if TYPE_CHECKING:
-    from imagestore.resources import cpu as cpu
-    from imagestore.resources import quantity as quantity
-    from imagestore.resources.cgroup import WeightFormula as WeightFormula
-    from imagestore.resources.messages import LinuxContainerResources as LinuxContainerResources
-    from imagestore.resources.messages import WindowsContainerResources as WindowsContainerResources
-    from imagestore.resources.node import CgroupVersion as CgroupVersion
-    from imagestore.resources.node import KubeletSettings as KubeletSettings
-    from imagestore.resources.node import Node as Node
-    from imagestore.resources.oci_spec import CpuConflict as CpuConflict
-    from imagestore.resources.oci_spec import linux_resources as linux_resources
-    from imagestore.resources.oci_spec import windows_resources as windows_resources
-    from imagestore.resources.pod import Container as Container
-    from imagestore.resources.pod import Pod as Pod
-    from imagestore.resources.pod import Requirements as Requirements
-    from imagestore.resources.pod_reading import pod_from_json as pod_from_json
-    from imagestore.resources.qos import QosClass as QosClass
-    from imagestore.resources.qos import qos_class as qos_class
-    from imagestore.resources.quantity import Quantity as Quantity
+    from imagestore.resources import cpu, quantity
+    from imagestore.resources.cgroup import WeightFormula
+    from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
+    from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
+    from imagestore.resources.oci_spec import CpuConflict, linux_resources, windows_resources
+    from imagestore.resources.pod import Container, Pod, Requirements
+    from imagestore.resources.pod_reading import pod_from_json
+    from imagestore.resources.qos import QosClass, qos_class
+    from imagestore.resources.quantity import Quantity
 
 __all__ = [
     "CgroupVersion",

@@ -1,7 +1,7 @@
-"""What a Linux runtime writes into control groups, for both versions: conversions as runc's cgroups library has them.
+"""The files that a Linux runtime writes into control groups of both versions, as in runc's cgroups library.
 
-The OCI runtime specification speaks version 1. On version 2, ``cpu.shares`` becomes ``cpu.weight``, quota and period
-one line ``cpu.max``, and the swap limit no longer includes memory. Two formulas for the weight are in use:
+The OCI runtime specification has the values of version 1. On version 2, ``cpu.shares`` becomes ``cpu.weight``, quota
+and period become one line ``cpu.max``, and the swap limit excludes memory. Two formulas for the weight are in use:
 
     LINEAR (runc and crun until 2025)    1 + (shares - 2) * 9999 // 262142                        1024 -> 39
     CURVE  (cgroups library 0.0.3)       ceil(10 ** ((l*l + 125*l) / 612 - 7/34)), l = log2       1024 -> 100
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import DEFAULT_PERIOD, MAXIMUM_SHARES, MINIMUM_SHARES
-from imagestore.resources.integers import INT64, UINT64, quotient
+from imagestore.resources.quantity import INT64, UINT64, quotient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,11 +38,7 @@ _NATURAL: Final = re.compile(r"[0-9]{1,40}")
 
 
 def shares_to_weight(shares: int, formula: WeightFormula = WeightFormula.CURVE) -> int:
-    """``cpu.weight`` for ``cpu.shares``; 0 (not set) for 0.
-
-    Args:
-        shares: of version 1.
-        formula: the runtime's.
+    """``cpu.weight`` for ``cpu.shares``, by the runtime's formula; 0 (not set) for 0.
 
     Raises:
         InvalidResourcesError: shares are negative.
@@ -66,46 +62,13 @@ def shares_to_weight(shares: int, formula: WeightFormula = WeightFormula.CURVE) 
     return math.ceil(math.pow(10, (logarithm * logarithm + 125 * logarithm) / 612.0 - 7.0 / 34.0))
 
 
-def weight_to_shares(weight: int, formula: WeightFormula = WeightFormula.CURVE) -> int:
-    """``cpu.shares`` for ``cpu.weight``; 0 (not set) for 0. The linear formula is the one of KEP-2254.
-
-    Args:
-        weight: of version 2.
-        formula: the runtime's.
-
-    Returns:
-        With the curve the most shares that have this weight.
-
-    Raises:
-        InvalidResourcesError: the weight is outside the kernel's bounds.
-
-    >>> [weight_to_shares(weight) for weight in (0, 1, 17, 100, 10000)]
-    [0, 2, 102, 1024, 262144]
-    >>> [weight_to_shares(weight, WeightFormula.LINEAR) for weight in (0, 1, 39, 10000)]
-    [0, 2, 998, 262144]
-    """
-    if not 0 <= weight <= MAXIMUM_WEIGHT:
-        raise InvalidResourcesError(f"cpu weight {weight}: expected 0 to {MAXIMUM_WEIGHT}")
-    if weight == 0:
-        return 0
-    if formula is WeightFormula.LINEAR:
-        return MINIMUM_SHARES + (weight - 1) * (MAXIMUM_SHARES - MINIMUM_SHARES) // (MAXIMUM_WEIGHT - 1)
-    # The positive root of l*l + 125*l = 612 * (log10(weight) + 7/34); what its arithmetic loses is corrected by a step.
-    root = math.sqrt(125 * 125 + 4 * 612 * (math.log10(weight) + 7.0 / 34.0))
-    shares = math.floor(2 ** ((root - 125) / 2))
-    steps = (shares + step for step in (1, 0, -1) if shares + step <= MAXIMUM_SHARES)
-    return next(each for each in steps if shares_to_weight(each) <= weight)
-
-
 def swap_max(memory_swap: int, memory: int) -> int:
-    """The swap limit of version 2 from the two limits of version 1, in bytes; -1 is unlimited, 0 not set.
+    """The swap limit of version 2 from the limits of version 1 for memory with swap and for memory, in bytes.
 
-    Args:
-        memory_swap: memory and swap together.
-        memory: alone.
+    -1 means unlimited, 0 not set.
 
     Raises:
-        InvalidResourcesError: there is a limit for both together but none for memory, or it is the smaller one.
+        InvalidResourcesError: memory_swap is set without memory, or is smaller.
 
     >>> swap_max(300, 100), swap_max(-1, 100), swap_max(0, 100), swap_max(0, -1), swap_max(300, -1)
     (200, -1, 0, -1, 300)
@@ -126,10 +89,8 @@ def swap_max(memory_swap: int, memory: int) -> int:
 def parse_cpu_max(text: str) -> tuple[int, int]:
     """Quota and period of a ``cpu.max`` line, in microseconds; a quota of 0 is no limit.
 
-    The runtimes' messages name the wrong one of the two when a number can't be read; ours don't.
-
     Raises:
-        InvalidResourcesError: not one or two fields, or no numbers of 64 bits.
+        InvalidResourcesError: the line isn't one or two numbers of 64 bits. (Runtimes name the wrong one of the two.)
 
     >>> parse_cpu_max("max"), parse_cpu_max("50000 100000"), parse_cpu_max("20000")
     ((0, 100000), (50000, 100000), (20000, 100000))
@@ -144,7 +105,7 @@ def parse_cpu_max(text: str) -> tuple[int, int]:
 
 
 def format_cpu_max(quota: int, period: int) -> str:
-    """The ``cpu.max`` line for quota and period in microseconds; empty when neither is set.
+    """The ``cpu.max`` line for quota and period in microseconds; empty if neither is set.
 
     >>> format_cpu_max(50000, 0), format_cpu_max(-1, 5000), format_cpu_max(0, 0)
     ('50000 100000', 'max 5000', '')
@@ -155,11 +116,7 @@ def format_cpu_max(quota: int, period: int) -> str:
 
 
 def check_unified(unified: Mapping[str, str]) -> dict[str, str]:
-    """The unified map as it is written: names checked, blanks around values dropped.
-
-    Raises:
-        InvalidResourcesError: a name that is no file of a control group.
-    """
+    """The unified map with stripped values; InvalidResourcesError if a name is no file of a control group."""
     for name in unified:
         if "/" in name:
             raise InvalidResourcesError(f"unified resource {name!r}: must be a file name, found a slash")
@@ -169,10 +126,7 @@ def check_unified(unified: Mapping[str, str]) -> dict[str, str]:
 
 
 def v1_files(resources: LinuxContainerResources) -> dict[str, str]:
-    """Files of version 1 control groups that a runtime writes for a container, and their contents.
-
-    The unified map has no place there.
-    """
+    """The files of version 1 control groups for a container, without the unified map, and their contents."""
     numbers = {
         "cpu.shares": resources.cpu_shares,
         "cpu.cfs_period_us": resources.cpu_period,
@@ -187,13 +141,9 @@ def v1_files(resources: LinuxContainerResources) -> dict[str, str]:
 
 
 def v2_files(resources: LinuxContainerResources, formula: WeightFormula = WeightFormula.CURVE) -> dict[str, str]:
-    """Files of a version 2 control group that a runtime writes for a container, and their contents.
+    """The files of a version 2 control group for a container, and their contents.
 
-    The unified map wins over what is converted.
-
-    Args:
-        resources: of the container.
-        formula: the runtime's.
+    The unified map overrides converted values.
 
     Raises:
         InvalidResourcesError: the memory limits contradict each other, or the unified map can't be written.
@@ -213,7 +163,7 @@ def v2_files(resources: LinuxContainerResources, formula: WeightFormula = Weight
 def _v2_memory(memory_swap: int, memory: int) -> dict[str, str]:
     swap = swap_max(memory_swap, memory)
     files = {}
-    if swap or memory_swap > 0:  # 0 with a limit: both limits are the same, so nothing may be swapped
+    if swap or memory_swap > 0:  # 0 although memory_swap is set: the limits are equal, so no swap is allowed
         files["memory.swap.max"] = UNLIMITED if swap == -1 else str(swap)
     if memory:
         files["memory.max"] = UNLIMITED if memory == -1 else str(memory)

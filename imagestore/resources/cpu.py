@@ -1,6 +1,6 @@
-"""Thousandths of a CPU to the numbers of Linux' CPU controller and back, as the kubelet converts them.
+"""Conversion between thousandths of a CPU and the numbers of Linux' CPU controller, as in the kubelet.
 
-All values are integers, times are microseconds, division is cut towards zero.
+Times are microseconds; division truncates towards zero.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import enum
 from typing import Final
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources.integers import clamp, quotient
+from imagestore.resources.quantity import clamp, quotient
 
 
 class Mapping(enum.Enum):
-    """Whose rules turn requests and limits into numbers, where they changed.
+    """Which rules turn requests and limits into numbers.
 
-    ``KUBELET``: today's. ``PROPOSAL``: those of the designs this library started from: the CRI proposal for Windows
-    (2018), and for Linux the kubelet of Kubernetes 1.22.
+    ``KUBELET``: today's. ``PROPOSAL``: the CRI proposal of 2018 for Windows, and Kubernetes 1.22 for Linux.
     """
 
     KUBELET = "kubelet"
@@ -35,11 +34,7 @@ MINIMUM_QUOTA: Final = 1000
 
 
 def milli_cpu_to_shares(milli: int, *, mapping: Mapping = Mapping.KUBELET) -> int:
-    """``cpu.shares`` for thousandths of a CPU.
-
-    Args:
-        milli: thousandths; 0 gives the minimum.
-        mapping: PROPOSAL knows no maximum.
+    """``cpu.shares`` for thousandths of a CPU; 0 gives the minimum; PROPOSAL has no maximum.
 
     >>> [milli_cpu_to_shares(milli) for milli in (0, 1, 100, 250, 1000, 256_000, 300_000)]
     [2, 2, 102, 256, 1024, 262144, 262144]
@@ -53,10 +48,6 @@ def milli_cpu_to_shares(milli: int, *, mapping: Mapping = Mapping.KUBELET) -> in
 def milli_cpu_to_quota(milli: int, period: int = DEFAULT_PERIOD) -> int:
     """``cpu.cfs_quota_us`` for thousandths of a CPU: at least 1 ms, and 0 (no limit) for 0.
 
-    Args:
-        milli: thousandths.
-        period: microseconds.
-
     >>> [milli_cpu_to_quota(milli) for milli in (0, 1, 10, 100, 1500)], milli_cpu_to_quota(500, 5000)
     ([0, 1000, 1000, 10000, 150000], 2500)
     """
@@ -64,7 +55,7 @@ def milli_cpu_to_quota(milli: int, period: int = DEFAULT_PERIOD) -> int:
 
 
 def shares_to_milli_cpu(shares: int) -> int:
-    """Thousandths of a CPU that a request had for these shares, rounded up; 0 below the minimum.
+    """The CPU request in thousandths for these shares, rounded up; 0 below the minimum.
 
     >>> [shares_to_milli_cpu(shares) for shares in (0, 1, 2, 102, 1024)]
     [0, 0, 2, 100, 1000]
@@ -73,11 +64,7 @@ def shares_to_milli_cpu(shares: int) -> int:
 
 
 def quota_to_milli_cpu(quota: int, period: int) -> int:
-    """Thousandths of a CPU that a limit had for this quota; 0 for -1, which is no limit.
-
-    Args:
-        quota: microseconds, or -1.
-        period: microseconds.
+    """The CPU limit in thousandths for this quota; 0 for -1, which is no limit.
 
     Raises:
         InvalidResourcesError: the period is not above 0.

@@ -1,24 +1,29 @@
-"""Every number with the formula it comes from and the field it starts at.
+"""Every number with its formula and the field that it is computed from.
 
-A formula is arithmetic that gives the number when it is worked out (``//`` divides integers, ``ceil``, ``floor`` and
-``log2`` are what their names say); where a rule gives the number without arithmetic, it is empty and the source says
-the rule.
+A formula is arithmetic that evaluates to the number (``//`` divides integers). It is empty if a rule gives the number
+without arithmetic; the source then names the rule.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 import imagestore.resources.cpu as cpu
-import imagestore.resources.memory as memory
 from imagestore.resources.cgroup import MAXIMUM_WEIGHT, WeightFormula
 from imagestore.resources.cpu import Mapping as Rules
-from imagestore.resources.integers import byte_count, milli_cpu
-from imagestore.resources.linux import limit_source, shares_source
+from imagestore.resources.linux import (
+    MEMORY_HIGH,
+    MEMORY_OOM_GROUP,
+    MEMORY_SWAP_MAX,
+    limit_source,
+    shares_source,
+    swap_behavior,
+)
 from imagestore.resources.node import SwapBehavior
 from imagestore.resources.pod import CPU, MEMORY
 from imagestore.resources.qos import QosClass, burstable_request, counting_container, qos_class, remainder
+from imagestore.resources.quantity import byte_count, milli_cpu
 from imagestore.resources.windows import MAXIMUM, MINIMUM_SHARES, Isolation, exclusive_fields
 
 if TYPE_CHECKING:
@@ -48,10 +53,10 @@ class ExplainedValue:
     """One number.
 
     Attributes:
-        field: where it goes.
-        value: as it is written there.
-        formula: arithmetic that gives it, or an empty text.
-        source: the field it starts from, with its quantity, or the rule.
+        field: of the message, or the file.
+        value: as written there.
+        formula: arithmetic, or empty.
+        source: the field that it is computed from, with its quantity, or the rule.
     """
 
     field: str
@@ -61,13 +66,13 @@ class ExplainedValue:
 
     def to_json(self) -> dict[str, str]:
         """By the attributes' names."""
-        return {"field": self.field, "value": self.value, "formula": self.formula, "source": self.source}
+        return asdict(self)
 
 
 def linux(
     pod: Pod, container: Container, resources: LinuxContainerResources, *, node: Node, settings: KubeletSettings
 ) -> Iterator[ExplainedValue]:
-    """The lines for a container's message that was computed from the same arguments.
+    """The values of a container's message, which was computed from the same arguments.
 
     Raises:
         InvalidResourcesError: a quantity doesn't fit 64 bits.
@@ -104,11 +109,11 @@ def windows(
     settings: KubeletSettings,
     isolation: Isolation,
 ) -> Iterator[ExplainedValue]:
-    """The lines for a container's message that was computed from the same arguments.
+    """The values of a container's message, which was computed from the same arguments.
 
     Raises:
         InvalidResourcesError: a quantity doesn't fit 64 bits.
-        InvalidQuantityError: a limit is too large to be computed with.
+        InvalidQuantityError: a limit is too large to compute with.
     """
     limit = container.resources.limit(CPU)
     milli, processors = limit.milli_value(), node.processors
@@ -129,12 +134,12 @@ def windows(
 def windows_oci(
     resources: WindowsContainerResources, written: Mapping[str, object], conflict: CpuConflict
 ) -> Iterator[ExplainedValue]:
-    """The lines for what OCI resources say where the message sets more than one CPU control; else none.
+    """The CPU controls of OCI ``windows.resources`` if the message sets more than one; else nothing.
 
     Args:
         resources: the message.
-        written: ``windows.resources`` that came of it.
-        conflict: what decided.
+        written: ``windows.resources`` made from it.
+        conflict: the rule that decided.
     """
     both, cpu = exclusive_fields(resources), written.get("cpu")
     if len(both) < 2 or not isinstance(cpu, dict):
@@ -147,16 +152,10 @@ def windows_oci(
 def files(
     contents: Mapping[str, str], resources: LinuxContainerResources, formula: WeightFormula
 ) -> Iterator[ExplainedValue]:
-    """The lines for what a runtime writes into the control group of a container.
-
-    Args:
-        contents: by file, as :mod:`imagestore.resources.cgroup` computed them.
-        resources: the message they were computed from.
-        formula: for ``cpu.weight``.
-    """
+    """The control group files of a container, as :mod:`imagestore.resources.cgroup` computed them from the message."""
     for name, value in contents.items():
         if name in resources.unified:
-            continue  # told with the message
+            continue  # explained with the message
         if name == "cpu.weight":
             yield ExplainedValue(
                 name, value, _weight(resources.cpu_shares, formula), f"cpu_shares, formula {formula.value}"
@@ -217,17 +216,17 @@ def _score_source(pod: Pod, container: Container) -> str:
 def _unified(
     key: str, value: str, pod: Pod, container: Container, *, node: Node, settings: KubeletSettings
 ) -> ExplainedValue:
-    asked = container.resources.request(MEMORY)
-    field, source, formula = f"unified[{key}]", _given("requests.memory", asked), ""
-    if key == memory.MEMORY_OOM_GROUP:
+    requested = container.resources.request(MEMORY)
+    field, source, formula = f"unified[{key}]", _given("requests.memory", requested), ""
+    if key == MEMORY_OOM_GROUP:
         source = "the kubelet's singleProcessOOMKill is false"
-    elif key == memory.MEMORY_SWAP_MAX:
-        if memory.swap_behavior(pod, container, node=node, settings=settings) is SwapBehavior.NO_SWAP:
+    elif key == MEMORY_SWAP_MAX:
+        if swap_behavior(pod, container, node=node, settings=settings) is SwapBehavior.NO_SWAP:
             source = "NoSwap"
         elif value != "0":
-            formula = f"floor({byte_count(asked, 'memory request')} / {node.memory_bytes} * {node.swap_bytes})"
-    elif key == memory.MEMORY_HIGH:
-        request = byte_count(asked, "memory request")
+            formula = f"floor({byte_count(requested, 'memory request')} / {node.memory_bytes} * {node.swap_bytes})"
+    elif key == MEMORY_HIGH:
+        request = byte_count(requested, "memory request")
         upper = byte_count(container.resources.limit(MEMORY), "memory limit") or node.allocatable_memory_bytes
         factor, page = settings.memory_throttling_factor, node.page_bytes
         formula = f"floor(({request} + ({upper} - {request}) * {factor}) / {page}) * {page}"
@@ -242,10 +241,10 @@ def _proposed(
     limit = container.resources.limit(CPU)
     milli, source = limit.milli_value(), _given("limits.cpu", limit)
     yield ExplainedValue("cpu_count", str(resources.cpu_count), f"({milli} + 1000) // 1000" if milli else "", source)
-    asked = container.resources.request(CPU)
-    weighed, low = milli or milli_cpu(asked, "cpu request"), MINIMUM_SHARES[isolation]
+    requested = container.resources.request(CPU)
+    weighed, low = milli or milli_cpu(requested, "cpu request"), MINIMUM_SHARES[isolation]
     shares = f"min(max({weighed} * ({MAXIMUM} - {low}) // {processors} // 1000, {low}), {MAXIMUM})" if weighed else ""
-    from_field = source if milli else _given("requests.cpu", asked)
+    from_field = source if milli else _given("requests.cpu", requested)
     yield ExplainedValue("cpu_shares", str(resources.cpu_shares), shares, f"{from_field}; {isolation.value} isolation")
     is_guest = isolation is Isolation.HYPERVISOR and resources.cpu_count
     divisor = resources.cpu_count if is_guest else processors

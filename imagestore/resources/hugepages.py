@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.resources.integers import UINT64, byte_count, fitting
 from imagestore.resources.messages import HugepageLimit
 from imagestore.resources.pod import HUGE_PAGES_PREFIX
-from imagestore.resources.quantity import MAXIMUM_BINARY, ZERO, Quantity, parse
+from imagestore.resources.quantity import MAXIMUM_BINARY, UINT64, ZERO, Quantity, byte_count, fitting, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-_FOLDER: Final = re.compile(r"hugepages-([0-9]{1,18})kB")
 _LARGEST: Final = Quantity(MAXIMUM_BINARY)
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 
@@ -23,7 +20,7 @@ def page_bytes(resource_name: str) -> int:
     """The page size of a resource ``hugepages-<size>``, in bytes.
 
     Raises:
-        InvalidResourcesError: another resource.
+        InvalidResourcesError: it is another resource.
         InvalidQuantityError: the size is no quantity.
 
     >>> page_bytes("hugepages-2Mi")
@@ -35,13 +32,10 @@ def page_bytes(resource_name: str) -> int:
 
 
 def page_size_text(size: int) -> str:
-    """A page size as control groups name it.
-
-    Args:
-        size: bytes.
+    """The name of a page size in control groups.
 
     Raises:
-        InvalidResourcesError: not above zero, or not a whole number, up to 1024, of one unit.
+        InvalidResourcesError: it isn't a whole number from 1 to 1024 of one unit.
 
     >>> page_size_text(2 * 2**20), page_size_text(2**30), page_size_text(65536)
     ('2MB', '1GB', '64KB')
@@ -58,7 +52,7 @@ def page_size_text(size: int) -> str:
 
 
 def expected(resource_name: str, amount: Quantity) -> str:
-    """What the API server expects instead of an amount of ``hugepages-<size>`` that is 0 or more; empty if it takes it.
+    """What the API server expects instead of a non-negative amount of ``hugepages-<size>``; empty if it accepts it.
 
     >>> from imagestore.resources.quantity import parse
     >>> expected("hugepages-2Mi", parse("3Mi")), expected("hugepages-2Mi", parse("4Mi"))
@@ -79,12 +73,12 @@ def expected(resource_name: str, amount: Quantity) -> str:
 
 
 def limits(node_sizes: Sequence[str], *levels: Mapping[str, Quantity]) -> tuple[HugepageLimit, ...]:
-    """One limit for each page size of the node: 0, or what the last level that names it says.
+    """One limit for each page size of the node: that of the last level that names the size, or 0.
 
-    A size the node lacks, or that can't be read, is dropped, as the kubelet does with a line in its log.
+    Sizes that the node lacks, or that can't be read, are dropped, as in the kubelet.
 
     Args:
-        node_sizes: as control groups name them.
+        node_sizes: by their names in control groups.
         levels: limits of the pod, then of the container.
 
     Raises:
@@ -114,30 +108,12 @@ def totals_by_size(requests: Mapping[str, Quantity]) -> dict[int, int]:
 
 
 def by_name(by_size: Mapping[int, int]) -> dict[str, int]:
-    """Bytes for each page size as control groups name it.
-
-    A size they have no name for is dropped, as the kubelet does with a line in its log.
+    """Bytes by the name of the page size in control groups; sizes without a name are dropped, as in the kubelet.
 
     >>> by_name({2 * 2**20: 7, 3_000_000: 8})
     {'2MB': 7}
     """
     return {name: amount for size, amount in by_size.items() if (name := _name_of(size))}
-
-
-def sizes_of_node(folder_names: Iterable[str]) -> tuple[str, ...]:
-    """The page sizes of a node from the names below /sys/kernel/mm/hugepages; others are passed over.
-
-    >>> sizes_of_node(["hugepages-2048kB", "hugepages-1048576kB", "hugepages-64kB"])
-    ('2MB', '1GB', '64KB')
-    """
-    found = []
-    for name in folder_names:
-        match = _FOLDER.fullmatch(name)
-        if match is not None:
-            kilobytes = int(match[1])
-            power = 2 if kilobytes >= 1 << 20 else 1 if kilobytes >= 1 << 10 else 0
-            found.append(f"{kilobytes >> 10 * power}{('KB', 'MB', 'GB')[power]}")
-    return tuple(found)
 
 
 def _readable_size(resource_name: str) -> str:

@@ -1,11 +1,8 @@
-"""The resource messages of the container runtime interface (``runtime.v1``), without its generated code.
-
-Fields have the names and zero values of the protocol: 0 means not set.
-"""
+"""CRI's resource messages (``runtime.v1``) as dataclasses; 0 means not set."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,14 +21,10 @@ class HugepageLimit:
     page_size: str
     limit: int
 
-    def to_json(self) -> dict[str, object]:
-        """The message with the protocol's field names."""
-        return {"page_size": self.page_size, "limit": self.limit}
-
 
 @dataclass(frozen=True, slots=True)
 class LinuxContainerResources:
-    """The message of that name.
+    """The message of this name.
 
     Attributes:
         cpu_period: microseconds.
@@ -59,18 +52,7 @@ class LinuxContainerResources:
 
     def to_json(self) -> dict[str, object]:
         """The message with the protocol's field names, zero values included."""
-        return {
-            "cpu_period": self.cpu_period,
-            "cpu_quota": self.cpu_quota,
-            "cpu_shares": self.cpu_shares,
-            "memory_limit_in_bytes": self.memory_limit_in_bytes,
-            "oom_score_adj": self.oom_score_adj,
-            "cpuset_cpus": self.cpuset_cpus,
-            "cpuset_mems": self.cpuset_mems,
-            "hugepage_limits": [each.to_json() for each in self.hugepage_limits],
-            "unified": dict(self.unified),
-            "memory_swap_limit_in_bytes": self.memory_swap_limit_in_bytes,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +67,10 @@ class WindowsCpuGroupAffinity:
     cpu_mask: int
     cpu_group: int
 
-    def to_json(self) -> dict[str, object]:
-        """The message with the protocol's field names."""
-        return {"cpu_mask": self.cpu_mask, "cpu_group": self.cpu_group}
-
 
 @dataclass(frozen=True, slots=True)
 class WindowsContainerResources:
-    """The message of that name.
+    """The message of this name.
 
     Attributes:
         cpu_shares: weight, 1 to 10000.
@@ -112,11 +90,4 @@ class WindowsContainerResources:
 
     def to_json(self) -> dict[str, object]:
         """The message with the protocol's field names, zero values included."""
-        return {
-            "cpu_shares": self.cpu_shares,
-            "cpu_count": self.cpu_count,
-            "cpu_maximum": self.cpu_maximum,
-            "memory_limit_in_bytes": self.memory_limit_in_bytes,
-            "rootfs_size_in_bytes": self.rootfs_size_in_bytes,
-            "affinity_cpus": [each.to_json() for each in self.affinity_cpus],
-        }
+        return asdict(self)

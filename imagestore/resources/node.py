@@ -1,4 +1,4 @@
-"""What the numbers depend on besides the pod: the node, and how its kubelet is configured."""
+"""The node's capacity and its kubelet's settings, as far as they affect resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE_SIZE: Final = re.compile(r"[1-9][0-9]{0,17}[KMGTP]?B")
 
 
 class CgroupVersion(enum.Enum):
-    """The hierarchy of control groups that a Linux node has mounted."""
+    """The version of the control groups that a Linux node has mounted."""
 
     V1 = "v1"
     V2 = "v2"
@@ -33,7 +33,7 @@ class SwapBehavior(enum.Enum):
 class MemoryReservationPolicy(enum.Enum):
     """The kubelet's ``memoryReservationPolicy``, under its gate MemoryQoS.
 
-    ``REQUEST`` is what releases before 1.36 did without a policy: memory.min is the request, in every class.
+    ``REQUEST``: memory.min is the request, in every class, as in releases before 1.36.
     """
 
     NONE = "None"
@@ -46,12 +46,12 @@ class Node:
     """A node's capacity.
 
     Attributes:
-        memory_bytes: capacity of the machine; 0 when not known, which a Burstable pod on Linux can't do with.
-        allocatable_memory_bytes: what pods may use; 0 when not known.
+        memory_bytes: capacity; 0 if unknown, which is an error for Burstable pods on Linux.
+        allocatable_memory_bytes: for pods; 0 if unknown.
         swap_bytes: capacity of swap.
-        processors: logical processors in all groups; Windows' numbers are shares of them.
+        processors: logical processors in all groups; Windows' numbers are parts of them.
         page_bytes: of the kernel.
-        huge_page_sizes: as the kernel's control groups name them: ``2MB``, ``1GB``, ``64KB``.
+        huge_page_sizes: by their names in control groups: ``2MB``, ``1GB``, ``64KB``.
         cgroup: version of the control groups.
         has_swap_controller: whether the memory controller counts swap.
     """
@@ -78,12 +78,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """The kubelet's configuration and gates as far as they change a number; the defaults are Kubernetes 1.36's.
+    """The kubelet's settings that affect resources; the defaults are those of Kubernetes 1.36.
 
     Attributes:
-        has_cpu_quota: ``cpuCFSQuota``; without it limits of CPU aren't enforced.
+        has_cpu_quota: ``cpuCFSQuota``; if false, CPU limits aren't enforced.
         cpu_period: ``cpuCFSQuotaPeriod`` in microseconds, 1 ms to 1 s.
-        single_process_oom_kill: ``singleProcessOOMKill``; None is the default of the control group's version.
+        single_process_oom_kill: ``singleProcessOOMKill``; None means the default of the control group's version.
         swap_behavior: ``memorySwap.swapBehavior``.
         has_node_swap: gate NodeSwap.
         has_memory_qos: gate MemoryQoS.
@@ -113,5 +113,5 @@ class KubeletSettings:
             )
 
     def seen(self, pod: Pod) -> Pod:
-        """The pod as this kubelet sees it: without its own resources while their gate is off."""
+        """The pod as this kubelet sees it: without pod-level resources if their gate is off."""
         return pod if self.has_pod_level_resources else replace(pod, resources=None)

@@ -1,9 +1,8 @@
-"""The runtime interface's messages as ``linux.resources`` and ``windows.resources`` of the OCI runtime specification.
+"""CRI resource messages as ``linux.resources`` and ``windows.resources`` of the OCI runtime specification.
 
-Linux as containerd reads its messages: a 0 is left out; a memory limit without a swap limit forbids swapping; the
-unified map is merged key by key; an update changes what it names and keeps the rest. Windows as the specification has
-it: count, shares and maximum exclude each other, so by default more than one is refused (as hcsshim does); they can be
-thinned out by precedence (as Docker does under process isolation) or be kept.
+Linux, as in containerd: zeros are omitted; a memory limit without a swap limit forbids swap; the unified map is merged
+key by key; an update keeps what it doesn't name. Windows: count, shares and maximum exclude each other, so more than
+one is refused by default (like hcsshim), reduced by precedence (like Docker under process isolation), or kept.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cgroup import check_unified
-from imagestore.resources.integers import INT64, UINT16, UINT64, fitting
+from imagestore.resources.quantity import INT64, UINT16, UINT64, fitting
 from imagestore.resources.windows import Isolation, by_precedence, exclusive_fields
 
 if TYPE_CHECKING:
@@ -26,10 +25,10 @@ Json: TypeAlias = "dict[str, object]"
 
 
 class HugetlbController(enum.Enum):
-    """What to do with limits of huge pages: containerd's ``disable_hugetlb_controller`` and its tolerance.
+    """The node's hugetlb controller, and containerd's settings for it (``disable_hugetlb_controller``, tolerance).
 
-    ``PRESENT``: written. ``TOLERATED``: missing, so limits are dropped. ``REQUIRED``: missing, so a limit is an error.
-    ``DISABLED``: never written.
+    ``PRESENT``: limits are written. ``TOLERATED``: missing, limits are dropped. ``REQUIRED``: missing, a limit is an
+    error. ``DISABLED``: limits are never written.
     """
 
     PRESENT = "present"
@@ -39,7 +38,7 @@ class HugetlbController(enum.Enum):
 
 
 class CpuConflict(enum.Enum):
-    """What to do when more than one of count, shares and maximum is set for a Windows container."""
+    """What to do if more than one of count, shares and maximum is set for a Windows container."""
 
     REFUSE = "refuse"
     PRECEDENCE = "precedence"
@@ -57,13 +56,13 @@ def linux_resources(
 
     Args:
         resources: the message.
-        base: what the container has already, for an update; it isn't changed.
-        has_swap_controller: without it no swap limit can be set.
+        base: resources of the container before an update; not modified.
+        has_swap_controller: if false, no swap limit is set.
         hugetlb: whether huge pages can be limited.
 
     Raises:
         InvalidResourcesError: a number doesn't fit its field, a name of the unified map is no file of a control group,
-            or huge pages must but can't be limited.
+            or huge pages must be limited without a controller.
     """
     result: Json = copy.deepcopy(dict(base or {}))
     _merge(result, "cpu", _cpu(resources))
@@ -88,16 +87,16 @@ def windows_resources(
     isolation: Isolation = Isolation.PROCESS,
     conflict: CpuConflict = CpuConflict.REFUSE,
 ) -> Json:
-    """``windows.resources``. The size of the scratch disk has no place there: it belongs to the snapshot.
+    """``windows.resources``, without the size of the scratch disk, which belongs to the snapshot.
 
     Args:
-        resources: the message; values of 0 are not set.
-        isolation: matters to CpuConflict.PRECEDENCE.
-        conflict: what to do when more than one CPU control is set.
+        resources: the message; a 0 means not set.
+        isolation: matters to CpuConflict.PRECEDENCE only.
+        conflict: what to do if more than one CPU control is set.
 
     Raises:
-        InvalidResourcesError: more than one CPU control is set and that is refused, or a number doesn't fit its field
-            (containerd lets numbers above 65535 wrap).
+        InvalidResourcesError: more than one CPU control is set and refused, or a number doesn't fit its field (in
+            containerd numbers above 65535 wrap).
     """
     if conflict is CpuConflict.PRECEDENCE:
         resources = by_precedence(resources, isolation)
@@ -124,32 +123,15 @@ def windows_resources(
     return result
 
 
-def restricted_oom_score(wanted: int, *, own: int) -> int:
-    """``process.oomScoreAdj`` for a runtime that lacks the privilege to lower one: no less than its own.
-
-    Args:
-        wanted: of the container.
-        own: of the runtime's process.
-
-    >>> restricted_oom_score(-997, own=0), restricted_oom_score(875, own=0)
-    (0, 875)
-    """
-    return max(wanted, own)
-
-
 def _cpu(resources: LinuxContainerResources) -> Json:
-    cpu: Json = {}
-    if resources.cpu_period:
-        cpu["period"] = fitting(resources.cpu_period, UINT64, "cpu period")
-    if resources.cpu_quota:
-        cpu["quota"] = fitting(resources.cpu_quota, INT64, "cpu quota")
-    if resources.cpu_shares:
-        cpu["shares"] = fitting(resources.cpu_shares, UINT64, "cpu shares")
-    if resources.cpuset_cpus:
-        cpu["cpus"] = resources.cpuset_cpus
-    if resources.cpuset_mems:
-        cpu["mems"] = resources.cpuset_mems
-    return cpu
+    cpu: Json = {
+        "period": fitting(resources.cpu_period, UINT64, "cpu period"),
+        "quota": fitting(resources.cpu_quota, INT64, "cpu quota"),
+        "shares": fitting(resources.cpu_shares, UINT64, "cpu shares"),
+        "cpus": resources.cpuset_cpus,
+        "mems": resources.cpuset_mems,
+    }
+    return {name: value for name, value in cpu.items() if value}
 
 
 def _memory(resources: LinuxContainerResources, *, has_swap_controller: bool) -> Json:

@@ -1,21 +1,21 @@
-"""For which operating system a pod is, by what it says of the nodes that may run it.
+"""The operating system of the nodes that may run a pod.
 
-Rules: ``spec.os.name`` counts first. A node's kubelet gives it the labels ``kubernetes.io/os`` and, still,
-``beta.kubernetes.io/os``, so a node selector or a *required* node affinity by one of them may leave nodes of one system
-only. The terms of an affinity are alternatives, the expressions in one must all hold; a term without any matches no
-node. What is preferred leaves every node. A pod whose words leave no node at all contradicts itself.
+Rules: ``spec.os.name`` counts first. The kubelet labels its node with ``kubernetes.io/os`` and
+``beta.kubernetes.io/os``, so a node selector or a *required* node affinity by one of them can exclude a system. The
+terms of an affinity are alternatives; all expressions of a term must hold; a term without expressions matches no node.
+Preferred affinities exclude nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from imagestore.resources.document_members import object_in, objects_in, text_in
+from imagestore.resources.documents import object_in, objects_in, text_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from imagestore.resources.document_members import Document
+    from imagestore.resources.documents import Document
 
 OPERATING_SYSTEMS: Final = ("linux", "windows")
 OS_NAME: Final = "os.name"
@@ -25,13 +25,13 @@ _LABELS: Final = ("kubernetes.io/os", "beta.kubernetes.io/os")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-class Word(NamedTuple):
-    """One thing that a pod says of its nodes.
+class OsConstraint(NamedTuple):
+    """One member of a pod that restricts the operating system of its nodes.
 
     Attributes:
         source: OS_NAME, NODE_SELECTOR or NODE_AFFINITY.
         text: for messages.
-        systems: those of the nodes that it leaves.
+        systems: the ones it allows.
     """
 
     source: str
@@ -39,25 +39,25 @@ class Word(NamedTuple):
     systems: frozenset[str]
 
 
-def words(spec: Document, path: str) -> list[Word]:
-    """All that a pod's spec says of its operating system, what counts most first.
-
-    Args:
-        spec: decoded.
-        path: of it, for errors.
+def os_constraints(spec: Document, path: str) -> list[OsConstraint]:
+    """The constraints in a pod's spec, the most important first.
 
     Raises:
-        InvalidResourcesError: a member has another type than Kubernetes' API says.
+        InvalidResourcesError: a member has another type than in Kubernetes' API.
     """
     found = []
     name = text_in(object_in(spec, "os", path), "name", f"{path}.os")
     if name:
-        found.append(Word(OS_NAME, f"os.name {name[:100]}", frozenset({name})))
+        found.append(OsConstraint(OS_NAME, f"os.name {name[:100]}", frozenset({name})))
     selector = object_in(spec, "nodeSelector", path)
     for label in _LABELS:
         value = selector.get(label)
         if isinstance(value, str):
-            found.append(Word(NODE_SELECTOR, f"nodeSelector {label}: {value[:100]}", _known({value})))
+            found.append(
+                OsConstraint(
+                    NODE_SELECTOR, f"nodeSelector {label}: {value[:100]}", frozenset(OPERATING_SYSTEMS) & {value}
+                )
+            )
     affinity = object_in(object_in(spec, "affinity", path), "nodeAffinity", f"{path}.affinity")
     here = f"{path}.affinity.nodeAffinity"
     required = object_in(affinity, _REQUIRED, here)
@@ -66,44 +66,37 @@ def words(spec: Document, path: str) -> list[Word]:
         systems = frozenset(os for os in OPERATING_SYSTEMS if any(_matches(term, os, here) for term in terms))
         if systems != frozenset(OPERATING_SYSTEMS):
             text = f"required nodeAffinity ({', '.join(systems)})" if systems else "required nodeAffinity"
-            found.append(Word(NODE_AFFINITY, text, systems))
+            found.append(OsConstraint(NODE_AFFINITY, text, systems))
     return found
 
 
-def system(said: Sequence[Word]) -> tuple[str, str]:
-    """The one operating system that a pod is for, and the source of the word that says so; both empty for any.
-
-    Args:
-        said: what its spec says.
-    """
-    for word in said:
-        if word.source == OS_NAME:
-            return next(iter(word.systems)), OS_NAME
-    left = _left(said)
-    if not said or len(left) != 1:
+def required_os(constraints: Sequence[OsConstraint]) -> tuple[str, str]:
+    """The one operating system that a pod can run on, and the source of that constraint; both empty for any."""
+    for each in constraints:
+        if each.source == OS_NAME:
+            return next(iter(each.systems)), OS_NAME
+    allowed = _allowed(constraints)
+    if not constraints or len(allowed) != 1:
         return "", ""
-    return next(iter(left)), next(word.source for word in said if word.systems == left)
+    return next(iter(allowed)), next(each.source for each in constraints if each.systems == allowed)
 
 
-def contradictions(said: Sequence[Word]) -> Iterator[str]:
-    """Why no node can run the pod; nothing where one can, or where the API server refuses the pod's os.name."""
-    nowhere = [word for word in said if not word.systems]
-    for word in nowhere:
-        yield f"{word.text} matches no node, neither of linux nor of windows: no node can run this pod"
-    if not nowhere and not _left(said) and all(word.systems.intersection(OPERATING_SYSTEMS) for word in said):
-        yield f"{' and '.join(word.text for word in said)} contradict each other: no node can run this pod"
+def contradictions(constraints: Sequence[OsConstraint]) -> Iterator[str]:
+    """Why no node can run the pod; nothing if one can, or if the API server refuses the pod's os.name."""
+    impossible = [each for each in constraints if not each.systems]
+    for each in impossible:
+        yield f"{each.text} matches no node, neither of linux nor of windows: no node can run this pod"
+    is_known = all(each.systems.intersection(OPERATING_SYSTEMS) for each in constraints)
+    if not impossible and not _allowed(constraints) and is_known:
+        yield f"{' and '.join(each.text for each in constraints)} contradict each other: no node can run this pod"
 
 
-def _left(said: Sequence[Word]) -> frozenset[str]:
-    return frozenset(OPERATING_SYSTEMS).intersection(*(word.systems for word in said))
-
-
-def _known(systems: set[str]) -> frozenset[str]:
-    return frozenset(systems.intersection(OPERATING_SYSTEMS))
+def _allowed(constraints: Sequence[OsConstraint]) -> frozenset[str]:
+    return frozenset(OPERATING_SYSTEMS).intersection(*(each.systems for each in constraints))
 
 
 def _matches(term: Document, os: str, path: str) -> bool:
-    """Whether a node of this system can match; expressions of other labels may well hold."""
+    """Whether a node of this system can match, if expressions of other labels hold."""
     expressions = objects_in(term, "matchExpressions", path)
     if not expressions and not term.get("matchFields"):
         return False

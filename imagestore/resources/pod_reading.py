@@ -1,7 +1,7 @@
-"""A pod, a pod's spec, a container or bare ``resources``, from decoded JSON; and what the API server would refuse.
+"""A pod, a pod's spec, a container or bare ``resources`` from decoded JSON, and what the API server would refuse.
 
-Only what changes a number is read; every other member is passed over, as the kubelet would have had it validated. A
-quantity of null is one of 0: the API server stores it so, and doesn't take it for a missing one.
+Only members that affect resources are read and checked. A quantity of null is 0, not a missing one, as in the API
+server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import imagestore.resources.hugepages as hugepages
 import imagestore.resources.placement as placement
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.resources.document_members import Document, object_in, objects_in, text_in, wrong
+from imagestore.resources.documents import Document, object_in, objects_in, pod_in, text_in, wrong
 from imagestore.resources.pod import (
     CPU,
     HUGE_PAGES_PREFIX,
@@ -21,12 +21,12 @@ from imagestore.resources.pod import (
     Container,
     Pod,
     Requirements,
+    container_requests,
     is_container_level,
     is_pod_level,
+    with_defaults,
 )
 from imagestore.resources.quantity import MILLI, Quantity, from_json
-from imagestore.resources.totals import container_requests, with_defaults
-from imagestore.resources.workloads import pod_in
 from imagestore.util.known_members import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -39,14 +39,10 @@ MAXIMUM_CONTAINERS: Final = 1000
 def pod_from_json(document: Document) -> Pod:
     """Read a pod (``spec``), its spec (``containers``), one container, or its ``requests`` and ``limits`` alone.
 
-    Of an object with a pod template, such as a Deployment, the template's pod is read.
-
-    Args:
-        document: decoded JSON.
+    For an object with a pod template, such as a Deployment, the template's pod is read.
 
     Raises:
-        InvalidResourcesError: a member has another type than Kubernetes' API says, nothing of a pod is there, or the
-            object is of another kind.
+        InvalidResourcesError: a member has another type than in Kubernetes' API, or the document has no pod.
         InvalidQuantityError: a quantity can't be read.
 
     >>> pod_from_json({"limits": {"cpu": "500m"}}).containers[0].resources.limit("cpu").milli_value()
@@ -62,24 +58,20 @@ def pod_from_json(document: Document) -> Pod:
         return Pod((_container(document, path, is_init=False),))
     if "requests" in document or "limits" in document:
         return Pod((Container(resources=_requirements(document, path)),))
-    slip = next((f"; {name[:100]!r} is none{did_you_mean(meant)}" for name in document if (meant := _meant(name))), "")
+    known = ("spec", "containers", "resources", "requests", "limits")
+    slips = ((name, nearest(name, known)) for name in document)
+    slip = next((f"; {name[:100]!r} is none{did_you_mean(meant)}" for name, meant in slips if meant), "")
     raise InvalidResourcesError(
         f"document: expected a pod, a pod spec, a container or its resources{slip}",
         hint="it needs one of the members spec, containers, resources, requests and limits",
     )
 
 
-def _meant(name: str) -> str:
-    return nearest(name, ("spec", "containers", "resources", "requests", "limits"))
-
-
 def faults(pod: Pod) -> Iterator[str]:
-    """What the API server would refuse: negative quantities, requests above limits, huge pages that can't be had.
+    """What the API server would refuse: negative quantities, requests above limits, impossible huge pages.
 
-    Huge pages are overcommitted nowhere, come in whole pages, and only next to cpu or memory.
-
-    Args:
-        pod: before or after defaults were filled in, which may bring further ones.
+    Huge pages can't be overcommitted, come in whole pages, and only next to cpu or memory. Filling in defaults may add
+    faults.
     """
     if pod.os and pod.os not in placement.OPERATING_SYSTEMS:
         yield f"pod: os.name is {pod.os[:100]!r}, expected linux or windows"
@@ -96,11 +88,11 @@ def faults(pod: Pod) -> Iterator[str]:
         for name in {**pod.resources.requests, **pod.resources.limits}:
             if not is_pod_level(name):
                 yield f"pod: {name} can't be a resource of the pod itself, only of its containers"
-        yield from _faults_beside_containers(pod, pod.resources)
+        yield from _faults_of_pod_level(pod, pod.resources)
 
 
-def _faults_beside_containers(pod: Pod, own: Requirements) -> Iterator[str]:
-    """The pod must ask for what its containers ask for together, and none of these may have more than it."""
+def _faults_of_pod_level(pod: Pod, own: Requirements) -> Iterator[str]:
+    """A pod must request at least the total of its containers, and no container may have a higher limit than it."""
     for name, amount in container_requests(with_defaults(pod)).items():
         if name in own.requests and amount > own.requests[name]:
             yield f"pod: requests.{name} is {own.requests[name].as_written}, less than its containers' {amount}"
@@ -154,7 +146,7 @@ def _pod(spec: Document, metadata: Document, path: str) -> Pod:
         raise wrong(f"{path}.priority", "an integer", priority)
     given = object_in(metadata, "annotations", "$.metadata")
     annotations = {name: text_in(given, name, "$.metadata.annotations") for name in given}
-    os, os_source = placement.system(placement.words(spec, path))
+    os, os_source = placement.required_os(placement.os_constraints(spec, path))
     return Pod(
         containers=_containers(spec, "containers", path, is_init=False),
         init_containers=_containers(spec, "initContainers", path, is_init=True),
@@ -162,7 +154,7 @@ def _pod(spec: Document, metadata: Document, path: str) -> Pod:
         overhead=_amounts(object_in(spec, "overhead", path), f"{path}.overhead"),
         priority=priority,
         priority_class=text_in(spec, "priorityClassName", path),
-        annotations=dict(annotations),
+        annotations=annotations,
         name=text_in(metadata, "name", "$.metadata"),
         os=os,
         os_source=os_source,
@@ -203,4 +195,4 @@ def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
             found[name] = replace(stored, written="" if value is None else str(value).strip())
         except InvalidQuantityError as error:
             raise InvalidQuantityError(error.text, f"{path}.{name}: {error.reason}", hint=error.hint) from error
-    return dict(found)
+    return found

@@ -1,7 +1,7 @@
-"""The quality-of-service class of a pod, and how readily the kernel kills a container when memory runs out.
+"""The quality-of-service class of a pod and the OOM score of its containers, as in the kubelet.
 
-Both as the kubelet has them. Only cpu and memory above 0 count for the class, of containers and init containers.
-Pod-level resources, where a pod has them, decide alone.
+Only cpu and memory above 0 count for the class, of containers and init containers. If a pod has pod-level resources,
+only those count.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
-import imagestore.resources.totals as totals
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources.integers import byte_count, quotient
-from imagestore.resources.pod import CPU, MEMORY
+from imagestore.resources.pod import CPU, MEMORY, container_requests
+from imagestore.resources.quantity import byte_count, quotient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,20 +28,12 @@ class QosClass(enum.Enum):
     BEST_EFFORT = "BestEffort"
 
 
-#: The kubelet and kube-proxy themselves.
-SYSTEM_OOM_SCORE: Final = -999
-#: The sandbox (pause) of a pod.
-SANDBOX_OOM_SCORE: Final = -998
 GUARANTEED_OOM_SCORE: Final = -997
 BEST_EFFORT_OOM_SCORE: Final = 1000
 
 
 def qos_class(pod: Pod) -> QosClass:
-    """A pod's class. Missing requests don't take the limits here: the API server has done that (``with_defaults``).
-
-    Args:
-        pod: with its containers; its own resources, where not None, decide alone.
-    """
+    """A pod's class. Missing requests aren't filled in here: the API server does that (``with_defaults``)."""
     own = pod.resources
     parts = [container.resources for container in pod.all_containers] if own is None else [own]
     requests: dict[str, Quantity] = {}
@@ -59,13 +50,8 @@ def qos_class(pod: Pod) -> QosClass:
 def oom_score_adjust(pod: Pod, container: Container, *, node_memory_bytes: int) -> int:
     """``oom_score_adj`` of a container: -1000 is never killed, 1000 first.
 
-    A Burstable container that asks for a tenth of the node's memory gets 900; a sidecar never more than the container
-    with the smallest request.
-
-    Args:
-        pod: whose it is.
-        container: one of the pod's.
-        node_memory_bytes: capacity of the node, not what is allocatable.
+    A Burstable container that requests a tenth of the node's memory (its capacity) gets 900; a sidecar never more than
+    the container with the smallest request.
 
     Raises:
         InvalidResourcesError: the pod is Burstable and the node's memory is not above 0.
@@ -94,7 +80,7 @@ def burstable_request(pod: Pod, container: Container) -> int:
 
 
 def counting_container(pod: Pod, container: Container) -> Container:
-    """The container whose memory request the score of a container starts from: mostly itself, see burstable_request."""
+    """The container whose memory request counts for the score: mostly itself, see burstable_request()."""
     if not container.is_sidecar or not pod.containers:
         return container
     least = min(pod.containers, key=_memory_request)
@@ -114,18 +100,18 @@ def _burstable_score(request: int, node_memory_bytes: int) -> int:
 
 
 def remainder(pod: Pod) -> int:
-    """Each container's part of the memory that the pod requests and no container does."""
+    """Each container's part of the memory that the pod requests beyond its containers' requests."""
     own = pod.resources
     if own is None or not pod.has_pod_level_requests or own.request(MEMORY).is_zero:
         return 0
-    of_containers = totals.container_requests(pod).get(MEMORY)
+    of_containers = container_requests(pod).get(MEMORY)
     spoken_for = 0 if of_containers is None else byte_count(of_containers, "memory requests")
     free = byte_count(own.request(MEMORY), "pod memory request") - spoken_for
     return quotient(free, len(pod.all_containers)) if pod.all_containers else 0
 
 
 def _add(total: dict[str, Quantity], more: Mapping[str, Quantity]) -> set[str]:
-    """Add what counts for the class; return its names."""
+    """Add the resources that count for the class; return their names."""
     counted = {name: more[name] for name in (CPU, MEMORY) if name in more and more[name].sign > 0}
     for name, amount in counted.items():
         total[name] = total[name] + amount if name in total else amount

@@ -20,11 +20,12 @@ exponents outside 32 bits are refused, where it lets them wrap.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from imagestore.errors import InvalidQuantityError
+from imagestore.errors import InvalidQuantityError, InvalidResourcesError
 from imagestore.util.text import cut
 
 
@@ -36,9 +37,13 @@ class Format(enum.Enum):
     DECIMAL_EXPONENT = "DecimalExponent"
 
 
-#: Powers of ten that ``scaled`` and ``round_up`` are asked for most.
+#: Powers of ten for ``scaled`` and ``round_up``.
 NANO: Final = -9
 MILLI: Final = -3
+
+INT64: Final = range(-(2**63), 2**63)
+UINT64: Final = range(2**64)
+UINT16: Final = range(2**16)
 
 MAXIMUM_BINARY: Final = 2**63 - 1
 #: Longest text read; far above what any schema allows, far below what costs anything.
@@ -64,6 +69,7 @@ _GO_BLANKS: Final = (
 )
 
 
+@functools.total_ordering
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """``mantissa * 10**exponent``, exactly; equal when the numbers are, whatever the format.
@@ -72,7 +78,7 @@ class Quantity:
         mantissa: without trailing zeros (they go into the exponent).
         exponent: power of ten; 0 for zero.
         format: how it is printed.
-        written: as it was written, for messages; empty for what was computed.
+        written: the original text, for messages; empty if it was computed.
 
     Raises:
         InvalidQuantityError: the mantissa has more than MAXIMUM_DIGITS digits.
@@ -105,7 +111,7 @@ class Quantity:
 
     @property
     def as_written(self) -> str:
-        """As it was written, not too long; of what was computed the canonical text."""
+        """The original text, shortened; the canonical text if it was computed."""
         return cut(self.written, _MOST_SHOWN) or str(self)
 
     @property
@@ -114,23 +120,15 @@ class Quantity:
         return (self.mantissa > 0) - (self.mantissa < 0)
 
     def value(self) -> int:
-        """The number as an integer, rounded away from zero; exact, also outside 64 bits.
-
-        Raises:
-            InvalidQuantityError: it has more than MAXIMUM_DIGITS digits.
-        """
+        """As an integer, see scaled()."""
         return self.scaled(0)
 
     def milli_value(self) -> int:
-        """The number in thousandths, rounded away from zero; exact, also outside 64 bits.
-
-        Raises:
-            InvalidQuantityError: it has more than MAXIMUM_DIGITS digits.
-        """
+        """In thousandths, see scaled()."""
         return self.scaled(MILLI)
 
     def scaled(self, scale: int) -> int:
-        """The number in units of ``10**scale``, rounded away from zero.
+        """In units of ``10**scale``, rounded away from zero; exact, also outside 64 bits.
 
         Raises:
             InvalidQuantityError: it has more than MAXIMUM_DIGITS digits.
@@ -177,17 +175,8 @@ class Quantity:
     def __lt__(self, other: Quantity) -> bool:
         return self.compare(other) < 0
 
-    def __le__(self, other: Quantity) -> bool:
-        return self.compare(other) <= 0
-
-    def __gt__(self, other: Quantity) -> bool:
-        return self.compare(other) > 0
-
-    def __ge__(self, other: Quantity) -> bool:
-        return self.compare(other) >= 0
-
     def compare(self, other: Quantity) -> int:
-        """-1, 0 or 1: this number is smaller, equal or larger; also where the sum couldn't be computed."""
+        """-1, 0 or 1 if this number is smaller, equal or larger; also for numbers too large to add."""
         if self.sign != other.sign or self.is_zero:
             return (self.sign > other.sign) - (self.sign < other.sign)
         magnitude = self._digits() + self.exponent - other._digits() - other.exponent
@@ -253,9 +242,6 @@ def _ten_to(exponent: int) -> int:
 def parse(text: str) -> Quantity:
     """Read a quantity.
 
-    Args:
-        text: as in a pod's resources; blanks around it are not allowed.
-
     Raises:
         InvalidQuantityError: it breaks the grammar, is longer than MAXIMUM_TEXT, or its exponent needs over 32 bits.
 
@@ -305,6 +291,45 @@ def from_json(value: str | int | float | None) -> Quantity:
     if isinstance(value, int) and value.bit_length() > _MAXIMUM_BITS:
         raise InvalidQuantityError("", f"needs more than {MAXIMUM_DIGITS} digits")
     return parse(value.strip(_GO_BLANKS) if isinstance(value, str) else str(value))
+
+
+def quotient(dividend: int, divisor: int) -> int:
+    """Division cut towards zero, as Go divides; Python's ``//`` cuts downwards.
+
+    >>> quotient(-7, 2), quotient(7, 2)
+    (-3, 3)
+    """
+    result = abs(dividend) // abs(divisor)
+    return result if (dividend < 0) == (divisor < 0) else -result
+
+
+def clamp(value: int, low: int, high: int) -> int:
+    """The nearest number within low and high."""
+    return max(low, min(value, high))
+
+
+def fitting(value: int, kind: range, what: str) -> int:
+    """The value; InvalidResourcesError if it is outside its field's range, where Kubernetes lets it wrap.
+
+    ``kind`` is INT64, UINT64 or UINT16; ``what`` names the field in the error.
+    """
+    if value not in kind:
+        raise InvalidResourcesError(f"{what}: {_shown(value)} does not fit {kind.start}..{kind.stop - 1}")
+    return value
+
+
+def byte_count(quantity: Quantity, what: str) -> int:
+    """A quantity in whole bytes, rounded up; InvalidResourcesError if it doesn't fit 64 bits."""
+    return fitting(quantity.value(), INT64, what)
+
+
+def milli_cpu(quantity: Quantity, what: str) -> int:
+    """A quantity in thousandths of a CPU, rounded up; InvalidResourcesError if it doesn't fit 64 bits."""
+    return fitting(quantity.milli_value(), INT64, what)
+
+
+def _shown(value: int) -> str:
+    return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
 
 
 def _binary(mantissa: int, exponent: int) -> Quantity:

@@ -1,21 +1,21 @@
-"""A container's limits as ``WindowsContainerResources``, by today's kubelet and by the CRI proposal of 2018.
+"""A container's limits as ``WindowsContainerResources``, by today's kubelet or by the CRI proposal of 2018.
 
-Today's kubelet sets the memory limit and ``cpu_maximum``, the same for process and Hyper-V isolation:
+Today's kubelet sets the memory limit and ``cpu_maximum``, for both kinds of isolation:
 
     cpu_maximum = 10 * milli // processors                        within 1..10000, 0 without a limit
 
-The proposal sets all of them, from the limit in thousandths of a CPU (shares from the request, if there is no limit):
+The proposal sets all fields, from the limit in thousandths of a CPU (shares from the request if there is no limit):
 
-    cpu_count   = (milli + 1000) // 1000                          as printed there: a whole number of CPUs gets one more
+    cpu_count   = (milli + 1000) // 1000                          as printed: a whole number of CPUs gets one more
     cpu_shares  = milli * (10000 - low) // processors // 1000     within low..10000, low 5000 (process) or 10 (Hyper-V)
     cpu_maximum = 10000 * milli // (processors * 1000)            within 1..10000; process isolation
                   10000 * milli // (cpu_count * 1000)             within 1..10000; Hyper-V: of the guest's processors
 
-The proposal gives no formula for shares; this one is what Kubernetes 1.10 to 1.14 shipped for it. It divides before it
-multiplies in cpu_maximum, which would be 0 below one whole CPU for each processor; we multiply first.
+The proposal has no formula for shares; this one is from Kubernetes 1.10 to 1.14. Its cpu_maximum divides before it
+multiplies, which would give 0 below one CPU for each processor; we multiply first.
 
-Under process isolation the three exclude each other, and ``by_precedence`` keeps the first of count, shares, maximum.
-Under Hyper-V a count sizes the guest and a maximum applies to each of its processors, so all stay.
+Under process isolation the three fields exclude each other; ``by_precedence`` keeps the first of count, shares,
+maximum. Under Hyper-V the count sizes the guest and the maximum applies to its processors, so all stay.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import MILLI_PER_CPU, Mapping
-from imagestore.resources.integers import INT64, byte_count, clamp, fitting, milli_cpu, quotient
-from imagestore.resources.messages import WindowsContainerResources, WindowsCpuGroupAffinity
+from imagestore.resources.messages import WindowsContainerResources
 from imagestore.resources.pod import CPU, MEMORY
+from imagestore.resources.quantity import INT64, byte_count, clamp, fitting, milli_cpu, quotient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from imagestore.resources.node import KubeletSettings, Node
     from imagestore.resources.pod import Container
 
 
 class Isolation(enum.Enum):
-    """How a Windows container is kept apart from its host."""
+    """How a Windows container is isolated from its host."""
 
     PROCESS = "process"
     HYPERVISOR = "hypervisor"
@@ -48,16 +46,10 @@ class Isolation(enum.Enum):
 MAXIMUM: Final = 10000
 #: The smallest shares of the shipped proposal.
 MINIMUM_SHARES: Final = {Isolation.PROCESS: 5000, Isolation.HYPERVISOR: 10}
-#: Windows numbers processors within groups of so many.
-GROUP_SIZE: Final = 64
 
 
 def cpu_maximum(milli: int, processors: int) -> int:
-    """``cpu_maximum`` of today's kubelet: hundredths of a percent of all processors.
-
-    Args:
-        milli: the limit in thousandths; 0 for none.
-        processors: logical processors of the node.
+    """``cpu_maximum`` of today's kubelet: hundredths of a percent of all processors of the node; 0 for no limit.
 
     >>> [cpu_maximum(100, 4), cpu_maximum(1000, 8), cpu_maximum(1, 64), cpu_maximum(10_000, 4), cpu_maximum(0, 4)]
     [250, 1250, 1, 10000, 0]
@@ -66,7 +58,7 @@ def cpu_maximum(milli: int, processors: int) -> int:
 
 
 def proposed_cpu_count(milli: int) -> int:
-    """``cpu_count`` of the proposal, as printed: one more than the whole CPUs of the limit.
+    """``cpu_count`` of the proposal: one more than the whole CPUs of the limit.
 
     >>> [proposed_cpu_count(milli) for milli in (0, 1, 999, 1000, 2000)]
     [0, 1, 1, 2, 3]
@@ -74,17 +66,8 @@ def proposed_cpu_count(milli: int) -> int:
     return quotient(milli + MILLI_PER_CPU, MILLI_PER_CPU) if milli > 0 else 0
 
 
-def corrected_cpu_count(milli: int) -> int:
-    """The smallest number of whole CPUs that holds a limit, as the kubelet of 1.10 to 1.14 computed the count.
-
-    >>> [corrected_cpu_count(milli) for milli in (0, 1, 999, 1000, 2000)]
-    [0, 1, 1, 1, 2]
-    """
-    return quotient(milli + MILLI_PER_CPU - 1, MILLI_PER_CPU) if milli > 0 else 0
-
-
 def proposed_cpu_shares(milli: int, processors: int, isolation: Isolation) -> int:
-    """``cpu_shares`` of the proposal, by the formula that was shipped; 0 for 0.
+    """``cpu_shares`` of the proposal; 0 for 0.
 
     >>> proposed_cpu_shares(500, 2, Isolation.HYPERVISOR), proposed_cpu_shares(500, 2, Isolation.PROCESS)
     (2497, 5000)
@@ -95,11 +78,9 @@ def proposed_cpu_shares(milli: int, processors: int, isolation: Isolation) -> in
 
 
 def proposed_cpu_maximum(milli: int, processors: int) -> int:
-    """``cpu_maximum`` of the proposal.
+    """``cpu_maximum`` of the proposal; 0 for no limit.
 
-    Args:
-        milli: the limit in thousandths; 0 for none.
-        processors: the node's under process isolation, the container's count under Hyper-V.
+    ``processors``: the node's under process isolation, the container's count under Hyper-V.
 
     >>> proposed_cpu_maximum(1000, 4), proposed_cpu_maximum(1000, proposed_cpu_count(1000))
     (2500, 5000)
@@ -113,41 +94,35 @@ def container_resources(
     node: Node,
     settings: KubeletSettings,
     isolation: Isolation = Isolation.PROCESS,
-    affinity: Iterable[int] = (),
 ) -> WindowsContainerResources:
-    """The message for a container; ``settings.mapping`` says by whose rules. Windows has no pod-level resources.
+    """The message for a container with the API server's defaults; Windows has no pod-level resources.
 
-    Args:
-        container: with the API server's defaults.
-        node: its processors count.
-        settings: of the kubelet.
-        isolation: matters to the proposal only.
-        affinity: numbers of the processors it may run on, as CPU and memory managers chose them.
+    ``settings.mapping`` selects the rules; the isolation matters to the proposal only.
 
     Raises:
         InvalidResourcesError: a number doesn't fit its field.
         InvalidQuantityError: a limit is too large to be computed with.
     """
-    # Exact, since its bounds hold cpu_maximum within its field; the kubelet's product wraps, and 100E becomes 1.
+    # Exact, since cpu_maximum is clamped. In the kubelet the product overflows: 100E becomes 1.
     milli = container.resources.limit(CPU).milli_value()
-    resources = WindowsContainerResources(
-        memory_limit_in_bytes=byte_count(container.resources.limit(MEMORY), "memory limit"),
-        affinity_cpus=group_affinity(affinity),
-    )
+    memory_limit = byte_count(container.resources.limit(MEMORY), "memory limit")
     if settings.mapping is Mapping.KUBELET:
-        return replace(resources, cpu_maximum=cpu_maximum(milli, node.processors))
+        return WindowsContainerResources(
+            memory_limit_in_bytes=memory_limit, cpu_maximum=cpu_maximum(milli, node.processors)
+        )
     count = fitting(proposed_cpu_count(milli), INT64, "cpu count")
+    of_guest = isolation is Isolation.HYPERVISOR and count > 0
     weighed = milli or milli_cpu(container.resources.request(CPU), "cpu request")
-    return replace(
-        resources,
+    return WindowsContainerResources(
+        memory_limit_in_bytes=memory_limit,
         cpu_count=count,
         cpu_shares=proposed_cpu_shares(weighed, node.processors, isolation),
-        cpu_maximum=proposed_cpu_maximum(milli, _divisor(count, node.processors, isolation)),
+        cpu_maximum=proposed_cpu_maximum(milli, count if of_guest else node.processors),
     )
 
 
 def by_precedence(resources: WindowsContainerResources, isolation: Isolation) -> WindowsContainerResources:
-    """Under process isolation only the first of count, shares and maximum that is set; unchanged under Hyper-V."""
+    """Under process isolation keep only the first of count, shares and maximum that is set."""
     if isolation is Isolation.HYPERVISOR:
         return resources
     if resources.cpu_count > 0:
@@ -158,27 +133,6 @@ def by_precedence(resources: WindowsContainerResources, isolation: Isolation) ->
 def exclusive_fields(resources: WindowsContainerResources) -> tuple[str, ...]:
     """Which of cpu_count, cpu_shares and cpu_maximum are set; 0 counts as not set."""
     return tuple(name for name in ("cpu_count", "cpu_shares", "cpu_maximum") if getattr(resources, name))
-
-
-def group_affinity(processors: Iterable[int]) -> tuple[WindowsCpuGroupAffinity, ...]:
-    """Processor numbers as masks, one for each group of up to 64, sorted by group.
-
-    Raises:
-        InvalidResourcesError: a number is negative, or its group's number doesn't fit 32 bits.
-
-    >>> [(each.cpu_group, each.cpu_mask) for each in group_affinity([0, 2, 65])]
-    [(0, 5), (1, 2)]
-    """
-    masks: dict[int, int] = {}
-    for number in processors:
-        if not 0 <= number < GROUP_SIZE * 2**32:
-            raise InvalidResourcesError(f"processor {number}: expected 0 or more")
-        masks[number // GROUP_SIZE] = masks.get(number // GROUP_SIZE, 0) | 1 << number % GROUP_SIZE
-    return tuple(WindowsCpuGroupAffinity(masks[group], group) for group in sorted(masks))
-
-
-def _divisor(count: int, processors: int, isolation: Isolation) -> int:
-    return count if isolation is Isolation.HYPERVISOR and count else processors
 
 
 def _positive(processors: int) -> int:

@@ -1,4 +1,7 @@
-"""Collects garbage by a schedule, on a connection of its own, so that calls never wait for it."""
+"""Garbage collection by a schedule, on a store connection of its own, so that calls never wait for it.
+
+The pause and the mutation threshold are containerd's (``plugins/gc/scheduler.go``).
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ class Collector:
     Args:
         workers: lends the store.
         longest_seconds: between two collections.
-        removals: how many calls ended that may have set content free.
-        collected: hears of each collection: how long it took in seconds, and its report (None when it failed).
+        removals: how many calls ended after which content may be free to collect.
+        collected: called with the seconds that a collection took, and its report (None if it failed).
     """
 
     def __init__(
@@ -82,12 +85,7 @@ _LEAST_SECONDS: Final = 1.0
 
 
 class GcSchedule:
-    """Decides at each look whether to collect.
-
-    Args:
-        longest_seconds: between two collections.
-        now: seconds on a steady clock.
-    """
+    """Decides when to collect; ``now`` is in seconds of a steady clock."""
 
     def __init__(self, longest_seconds: float, now: float) -> None:
         self._longest = longest_seconds
@@ -98,20 +96,14 @@ class GcSchedule:
         self._generation: int | None = None
 
     def pause_seconds(self) -> float:
-        """How long to wait before the next look."""
+        """How long to wait before is_due() is asked again."""
         if not self._runs:
             return min(STARTUP_SECONDS, self._longest)
         average = self._spent / self._runs
         return min(self._longest, max(_LEAST_SECONDS, average / PAUSE_THRESHOLD - average))
 
     def is_due(self, now: float, removals: int, generation: int | None) -> bool:
-        """Whether to collect now.
-
-        Args:
-            now: seconds on the steady clock.
-            removals: how many there were since the start.
-            generation: number of the last change of records, or None when unknown.
-        """
+        """Whether to collect now: so many removals since the start, and the last change of records, if known."""
         if not self._runs or removals != self._removals or now - self._last_at >= self._longest:
             return True
         if generation is None or self._generation is None:
@@ -119,14 +111,7 @@ class GcSchedule:
         return generation - self._generation >= MUTATION_THRESHOLD
 
     def ran(self, now: float, seconds: float, removals: int, generation: int | None) -> None:
-        """A collection ended, well or not.
-
-        Args:
-            now: seconds on the steady clock.
-            seconds: how long it took.
-            removals: how many there were when it began.
-            generation: number of the last change of records when it began.
-        """
+        """A collection ended, well or not; ``removals`` and ``generation`` are those at its start."""
         self._runs += 1
         self._spent += seconds
         self._last_at, self._removals, self._generation = now, removals, generation

@@ -38,10 +38,7 @@ _GRAMMAR: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 def request_id(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
-    """The request id that the caller gave, or a new one if it gave no usable one.
-
-    Args:
-        metadata: of the request.
+    """The request id in a request's metadata, or a new one if there is no usable one.
 
     >>> request_id([("x-request-id", "pod-7/pull")])
     'pod-7/pull'
@@ -53,13 +50,7 @@ def request_id(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
 
 
 def install(style: str, level: str, stream: TextIO | None = None) -> None:
-    """Send the process's log to a stream.
-
-    Args:
-        style: ``text`` or ``json``.
-        level: a level's name in lower case.
-        stream: standard error by default.
-    """
+    """Send the process's log to a stream (by default standard error), in style ``text`` or ``json``."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
     handler.addFilter(_name_request)

@@ -21,12 +21,10 @@ import grpc
 from imagestore._version import __version__
 from imagestore.containerd.service import add_proxy_content
 from imagestore.errors import ImageStoreError, InvalidInputError, ServerError
-from imagestore.server.calls import CallWatch, NoNumbers
-from imagestore.server.channel_options import channel_options
+from imagestore.server.calls import CallInterceptor, CallWatch
 from imagestore.server.gc_scheduler import Collector
-from imagestore.server.interceptors import CallInterceptor
 from imagestore.server.metrics import Metrics
-from imagestore.server.services import add_services
+from imagestore.server.services import add_services, channel_options
 from imagestore.server.sockets import SocketFile
 from imagestore.server.systemd import Notifier
 from imagestore.store.workers import StoreWorkers
@@ -55,10 +53,8 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 class ServerProcess:
     """One server, from its start to its end.
 
-    Args:
-        settings: the options of the server.
-        open_store: opens the store with a configuration; with None, reads the one on disk. Called again at each reload,
-            and when the database was replaced.
+    ``open_store`` opens the store with a configuration; with None, it reads the one on disk. It is called again at each
+    reload, and when the database was replaced.
 
     Raises:
         InvalidInputError: there is nothing to listen at.
@@ -76,7 +72,7 @@ class ServerProcess:
             raise InvalidInputError("serve: nothing to listen at", hint=hint)
 
     def run(self) -> None:
-        """Serve until told to stop.
+        """Serve until a signal to stop.
 
         Raises:
             ServerError: it can't listen.
@@ -97,7 +93,7 @@ class ServerProcess:
             stack.push_async_callback(asyncio.to_thread, workers.close)
             self._workers = workers
             self._metrics = self._publish(stack)
-            self._watch = CallWatch(self._metrics or NoNumbers(), self._settings.tracing)
+            self._watch = CallWatch(self._metrics, self._settings.tracing)
             if self._settings.tracing is not None:
                 stack.callback(self._settings.tracing.close)
             services = await self._open(stack)
@@ -138,7 +134,7 @@ class ServerProcess:
             self._metrics.publish_mirror(self._mirror.mirror)
 
     async def _serve(self, services: ServedServices) -> None:
-        tasks = [asyncio.create_task(self._reload_when_told()), asyncio.create_task(self._follow_database())]
+        tasks = [asyncio.create_task(self._reload_on_signal()), asyncio.create_task(self._follow_database())]
         if self._notifier.watchdog_seconds is not None:
             tasks.append(asyncio.create_task(self._feed_watchdog(self._notifier.watchdog_seconds)))
         if self._settings.gc_seconds:
@@ -194,7 +190,7 @@ class ServerProcess:
         loop.add_signal_handler(signal.SIGHUP, self._reload_wanted.set)
         stack.callback(loop.remove_signal_handler, signal.SIGHUP)
 
-    async def _reload_when_told(self) -> None:
+    async def _reload_on_signal(self) -> None:
         while True:
             await self._reload_wanted.wait()
             self._reload_wanted.clear()
@@ -224,7 +220,7 @@ class ServerProcess:
 
     async def _follow_database(self) -> None:
         """If a rebuild has replaced the database, open the new one: no other process uses the old file."""
-        said = ""
+        reported = ""
         while True:
             await asyncio.sleep(_DATABASE_SECONDS)
             async with self._opening:
@@ -236,20 +232,21 @@ class ServerProcess:
                     store = await asyncio.to_thread(self._open_store, config)
                 except ImageStoreError as error:
                     # The process that replaced it may not be ready yet.
-                    if str(error) != said:
+                    if str(error) != reported:
                         log.error("can't be opened again", extra={"error": str(error), "hint": error.hint})
-                    said = str(error)
+                    reported = str(error)
                     continue
                 await asyncio.to_thread(self._workers.replace, store)
                 if self._mirror is not None:
                     await self._mirror.reload()
-            said = ""
+            reported = ""
             log.warning("opened again", extra={"reason": "the database isn't the one that was open any more"})
 
     async def _feed_watchdog(self, seconds: float) -> None:
         """Notify the service manager while the event loop and the threads for quick calls respond.
 
-        Of a shared store only the loop: its threads may wait for a database that stands still, which no restart helps.
+        With a shared store only the event loop is tested: its threads may wait for a database that doesn't answer, and
+        a restart wouldn't help.
         """
         with self._workers.lend() as store:
             is_shared = store.is_shared
@@ -261,20 +258,20 @@ class ServerProcess:
 
     async def _drain(self, services: ServedServices) -> None:
         log.info("draining", extra={"calls": self._watch.in_progress, "seconds": self._settings.drain_seconds})
-        await services.turn_away()
+        await services.stop_serving()
         for socket in self._sockets:
             socket.withdraw()
         self._watch.is_stopping = True
         # Only now, since this reports to the service manager that no more connections are accepted.
         self._notifier.stopping()
-        impatience = asyncio.create_task(self._stop_calls_when_hurried())
+        hurried = asyncio.create_task(self._stop_calls_when_hurried())
         answers = asyncio.create_task(self._mirror.drain()) if self._mirror is not None else None
         await self._wait_for_calls(self._settings.drain_seconds)
         if answers is not None:
             await self._end_answers(answers)
         self._watch.stop_all()
         await asyncio.gather(*(server.stop(_LAST_SECONDS) for server in self._servers))
-        impatience.cancel()
+        hurried.cancel()
         await services.close()
         log.info("stopped")
 

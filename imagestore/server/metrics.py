@@ -1,7 +1,7 @@
 """The server's numbers in Prometheus' text format, on a loopback port.
 
-Counters and histograms move as things happen; what the store holds is measured when asked for, and again only when
-records changed or the last measurement is old. ``imagestore_images_nondefault_runtime_handler`` is the figure that
+What the store holds is measured when Prometheus asks, and again only when records changed or the last measurement is
+old. ``imagestore_images_nondefault_runtime_handler`` is the figure that
 KEP-4216 asks for before beta: images that exist because a runtime handler other than the default wanted them.
 """
 
@@ -13,14 +13,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, ImageStoreError, ServerError
-from imagestore.server.mirror_metrics import MirrorCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.cri.pull_queue import PullOutcome
+    from imagestore.mirror.service import Mirror
     from imagestore.server.metrics_http import MetricsServer
-    from imagestore.server.mirror_metrics import Measured
     from imagestore.store.garbage import GarbageReport
     from imagestore.store.image_store import ImageStore
     from imagestore.store.workers import StoreWorkers
@@ -32,13 +31,20 @@ _PULL_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 #: containerd's, for its histogram of the same meaning.
 _MEBIBYTES: Final = (0.1, 1.0, 10.0, 25.0, 75.0, 150.0, 300.0, 500.0, 1000.0, 2000.0, 4000.0)
 _MIB: Final = 1024 * 1024
+#: A mirror's counters.
+_MEANINGS: Final = {
+    "fetched_bytes": "Bytes fetched from upstream.",
+    "replicated_bytes": "Bytes fetched from the replica that owns them.",
+    "bucket_read_bytes": "Bytes fetched from the bucket.",
+    "bucket_written_bytes": "Bytes brought to the bucket.",
+    "served_bytes": "Bytes of manifests and blobs sent to clients.",
+    "evicted_bytes": "Bytes deleted for a quota.",
+    "quota_refusals": "Blobs that weren't fetched, since a quota had no room.",
+}
 
 
 class Metrics:
-    """Counts, and publishes. Implements the ports of calls and of pulls.
-
-    Args:
-        workers: lends the store that is measured.
+    """Counts calls and pulls, and publishes the numbers.
 
     Raises:
         ConfigError: Prometheus' library isn't installed.
@@ -103,19 +109,19 @@ class Metrics:
         self._in_progress.dec()
 
     def pulls_waiting(self, count: int) -> None:
-        """So many pulls stand in the line now."""
+        """So many pulls wait now."""
         self._pulls_waiting.set(count)
 
     def pull_joined(self, handler: str) -> None:
-        """A caller shares a pull that goes on already."""
+        """A caller shares a running pull."""
         self._pulls_joined.labels(handler).inc()
 
     def pull_began(self, handler: str) -> None:
-        """A pull begins to work."""
+        """A pull starts."""
         self._pulls_active.inc()
 
     def pull_ended(self, handler: str, *, outcome: PullOutcome, bytes_fetched: int, seconds: float) -> None:
-        """A pull that began is over."""
+        """A pull that began has ended."""
         self._pulls_active.dec()
         self._pulls.labels(outcome.value, handler).inc()
         self._pull_seconds.observe(seconds)
@@ -134,7 +140,7 @@ class Metrics:
         """A reload of the configuration ended as ``success`` or ``failure``."""
         self._reloads.labels(status).inc()
 
-    def publish_mirror(self, mirror: Measured) -> None:
+    def publish_mirror(self, mirror: Mirror) -> None:
         """Publish a mirror's numbers too."""
         self._registry.register(MirrorCollector(mirror))
 
@@ -153,11 +159,7 @@ class Metrics:
 
 
 class StoreNumbers:
-    """What the store holds, measured when asked; a collector in the sense of Prometheus' library.
-
-    Args:
-        workers: lends the store.
-    """
+    """What the store holds; a collector in the sense of Prometheus' library."""
 
     def __init__(self, workers: StoreWorkers) -> None:
         self._workers = workers
@@ -218,10 +220,57 @@ class StoreNumbers:
         if state is None or state != self._state:
             images: Counter[str] = Counter()
             held: Counter[str] = Counter()
-            for record in store.metadata.find_images():
+            for record in store.metadata.images.find():
                 images[record.handler] += 1
                 held[record.handler] += record.content_size
             self._images, self._bytes, self._state = images, held, state
         if time.monotonic() - self._sizes_at >= _SIZES_SECONDS:
             sizes = [info.size for info in store.content.walk()]
             self._sizes, self._sizes_at = (len(sizes), sum(sizes)), time.monotonic()
+
+
+class MirrorCollector:
+    """A mirror's counters and content; a collector in the sense of Prometheus' library."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+
+    def describe(self) -> list[Any]:
+        """Nothing: see StoreNumbers."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """The numbers now."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        requests = CounterMetricFamily(
+            "imagestore_mirror_requests",
+            "Manifests and blobs that clients asked for, by result: hit, fetched, joined, redirected, stale, missing,"
+            " failed.",
+            labels=["upstream", "kind", "result"],
+        )
+        for (upstream, kind, result), count in sorted(self._mirror.numbers.requests().items()):
+            requests.add_metric([upstream, kind, result], count)
+        yield requests
+        tables = list(self._mirror.numbers.by_upstream())
+        for name, meaning in _MEANINGS.items():
+            family = CounterMetricFamily(f"imagestore_mirror_{name}", meaning, labels=["upstream"])
+            for upstream, table in tables:
+                family.add_metric([upstream], table[name])
+            yield family
+        saved = GaugeMetricFamily(
+            "imagestore_mirror_saved_bytes",
+            "Bytes sent to clients less those fetched from upstream; to be added up over replicas.",
+            labels=["upstream"],
+        )
+        for upstream, table in tables:
+            saved.add_metric([upstream], table["served_bytes"] - table["fetched_bytes"])
+        yield saved
+        used = GaugeMetricFamily("imagestore_mirror_used_bytes", "What content takes here.", labels=["upstream"])
+        quota = GaugeMetricFamily("imagestore_mirror_quota_bytes", "What it may take.", labels=["upstream"])
+        for upstream, (taken, most) in sorted(self._mirror.usage().items()):
+            used.add_metric([upstream], taken)
+            if most is not None:
+                quota.add_metric([upstream], most)
+        yield used
+        yield quota

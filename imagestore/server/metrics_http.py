@@ -1,7 +1,7 @@
 """Prometheus' HTTP server for the metrics, with one path.
 
-Any user of the machine can connect to a loopback port. So an idle connection is closed, and if there are too many, the
-oldest one.
+Any user of the machine can connect to a loopback port. So idle connections are closed, and if there are too many, the
+oldest.
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ MOST_CONNECTIONS: Final = 32
 
 
 class MetricsServer:
-    """Answers requests, until closed.
-
-    Args:
-        registry: holds the metrics.
-        host: to listen at.
-        port: 0 lets the system choose.
+    """Answers requests until closed; port 0 lets the system choose.
 
     Raises:
         OSError: it can't listen there.

@@ -1,4 +1,4 @@
-"""A mirror in a server with other services: started, told of reloads, drained."""
+"""A mirror inside the server process: start, reload, drain."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServedMirror:
-    """A mirror that listens.
-
-    Attributes:
-        mirror: what answers.
-        listener: where.
-        url: to be put into hosts.toml on this machine.
-    """
+    """A mirror that listens; ``url`` is what hosts.toml on this machine names."""
 
     mirror: Mirror
     listener: Listener
@@ -29,12 +23,7 @@ class ServedMirror:
 
     @classmethod
     async def start(cls, workers: StoreWorkers, address: tuple[str, int], drain_seconds: float) -> ServedMirror:
-        """Open and listen.
-
-        Args:
-            workers: lends the store.
-            address: host and port.
-            drain_seconds: how long answers may go on after drain().
+        """Open and listen; answers may go on for ``drain_seconds`` after drain().
 
         Raises:
             ConfigError: the configuration names no upstream, or its certificates can't be used.
@@ -60,14 +49,14 @@ class ServedMirror:
         return cls(mirror, listener, f"{scheme}://{shown}:{listener.port}")
 
     async def reload(self) -> None:
-        """Serve the table of the store's configuration, which was replaced."""
+        """Serve the upstreams of the store's new configuration."""
         await self.mirror.reload()
 
     async def drain(self) -> None:
-        """Accept no more, and let answers end."""
+        """Accept no more requests, and let answers end."""
         await self.listener.stop()
 
     async def close(self) -> None:
-        """End everything."""
+        """Stop listening and close the mirror."""
         await self.listener.stop()
         await self.mirror.close()

@@ -1,15 +1,21 @@
-"""Which services a server offers: CRI's, containerd's, and gRPC's own health and reflection."""
+"""What a gRPC server offers, and its limits: CRI's and containerd's services, health and reflection.
+
+The limits are against clients that send too much, open too many connections, or stop reading. 16 MiB each way is what
+CRI's clients accept and containerd sets. Compressed requests are refused with UNIMPLEMENTED, as containerd refuses
+them: 16 KiB on the wire would take 16 MiB here. A client that neither reads nor answers pings is disconnected after
+``keepalive`` and its timeout; until then HTTP/2's flow control limits its own streams and no others.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from imagestore.containerd.service import add_containerd
-from imagestore.cri.image_service import add_cri
+from imagestore.cri.image_service import MESSAGE_BYTES, add_cri
 from imagestore.cri.pull_queue import PullQueue
 
 if TYPE_CHECKING:
@@ -18,41 +24,44 @@ if TYPE_CHECKING:
     from imagestore.server.metrics import Metrics
     from imagestore.store.workers import StoreWorkers
 
+_STREAMS_PER_CONNECTION: Final = 256
+#: Of a call's headers with their references resolved; kept as long as the call.
+_METADATA_BYTES: Final = 16 * 1024
+#: A bit for each algorithm; the lowest stands for none.
+_NO_COMPRESSION: Final = 1
+# Calls that wait for the event loop. The core's own limit, 1,000 for all callers together, ends the next call with
+# CANCELLED; connections and their streams are bounded already.
+_WAITING_CALLS: Final = 1_000_000
+_PING_MILLISECONDS: Final = 60_000
+_PONG_MILLISECONDS: Final = 20_000
+# A client may ping as often as this without being sent away.
+_CLIENT_PING_MILLISECONDS: Final = 10_000
+_HANDSHAKE_MILLISECONDS: Final = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class ServedServices:
-    """What was added to a server.
-
-    Attributes:
-        names: full names of the services.
-    """
+    """The services of a server, by their full names."""
 
     names: tuple[str, ...]
     _pulls: PullQueue
     _health: health.aio.HealthServicer
 
-    async def turn_away(self) -> None:
-        """Tell who asks, and who watches, that no new work is wanted."""
+    async def stop_serving(self) -> None:
+        """Report NOT_SERVING to health checks."""
         await self._health.enter_graceful_shutdown()
 
     async def close(self) -> None:
-        """End what calls left behind; after the server has stopped."""
+        """End the pulls that calls left behind; after the server has stopped."""
         await self._pulls.close()
 
 
 async def add_services(
     server: grpc.aio.Server, workers: StoreWorkers, max_concurrent_pulls: int, metrics: Metrics | None
 ) -> ServedServices:
-    """Add every service to a server.
-
-    Args:
-        server: not started yet.
-        workers: the store.
-        max_concurrent_pulls: pulls at work at one time.
-        metrics: hears of pulls, or None.
-    """
+    """Add every service to a server that isn't started yet."""
     pulls = PullQueue(limit=max_concurrent_pulls, meter=metrics)
-    # The server's own collector hears of removals, unless collecting is left to others.
+    # The server's own collector notices removals, unless garbage collection is switched off.
     names = (*add_cri(server, workers, pulls), *add_containerd(server, workers, collects_after_removals=False))
     names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
     servicer = health.aio.HealthServicer()
@@ -61,3 +70,26 @@ async def add_services(
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection(names, server)
     return ServedServices(names, pulls, servicer)
+
+
+def channel_options(max_connections: int) -> tuple[tuple[str, int], ...]:
+    """Limits of gRPC's core; ``max_connections`` are those at one time, for each socket."""
+    return (
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MESSAGE_BYTES),
+        ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
+        ("grpc.max_metadata_size", _METADATA_BYTES),
+        # Above the first limit gRPC refuses some calls, above this one all of them.
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+        ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION),
+        # Else the core refuses some of the calls that wait, while those that ended aren't cleared away yet.
+        ("grpc.http.overload_protection", 0),
+        ("grpc.max_allowed_incoming_connections", max_connections),
+        ("grpc.server.max_pending_requests", _WAITING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", _WAITING_CALLS),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+        ("grpc.keepalive_time_ms", _PING_MILLISECONDS),
+        ("grpc.keepalive_timeout_ms", _PONG_MILLISECONDS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _CLIENT_PING_MILLISECONDS),
+    )

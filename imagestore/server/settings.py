@@ -1,4 +1,4 @@
-"""What a server is started with; a reload changes the configuration of handlers and registries, never these."""
+"""A server's settings; a reload changes the configuration of handlers and registries, never these."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProxyContent:
-    """A socket at which one containerd finds its content store.
-
-    Attributes:
-        name: tells its content from that of other containerds; the same over restarts.
-        path: of the socket.
-    """
+    """The socket of one containerd's content store; ``name`` tells its content apart, and is the same over restarts."""
 
     name: str
     path: str
@@ -29,19 +24,16 @@ class ProxyContent:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Limits and places.
+    """Limits and addresses.
 
     Attributes:
         listen: paths of the sockets to make.
         proxies: sockets for containerds that keep their content here.
-        rights: who may connect to them.
-        drain_seconds: how long calls may go on after the request to stop.
-        max_concurrent_pulls: pulls at work at one time; more wait.
-        max_connections: connections at one time, for each socket.
-        gc_seconds: longest time between two collections; 0 leaves collecting to others.
-        metrics: loopback host and port to publish numbers at, or None.
-        tracing: keeps spans of calls, or None.
-        mirror: host (empty for all addresses) and port to serve a mirror at, or None.
+        drain_seconds: how long calls may go on after the signal to stop.
+        max_connections: at one time, for each socket.
+        gc_seconds: longest time between two collections; 0 switches them off.
+        metrics: loopback host and port.
+        mirror: host (empty for all addresses) and port.
     """
 
     listen: tuple[str, ...]
@@ -60,10 +52,7 @@ _PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 def loopback_address(text: str) -> tuple[str, int]:
-    """Host and port of ``127.0.0.1:9090`` or ``[::1]:9090``.
-
-    Args:
-        text: the address; port 0 lets the system choose.
+    """Host and port of ``127.0.0.1:9090`` or ``[::1]:9090``; port 0 lets the system choose.
 
     Raises:
         InvalidInputError: it can't be read, or other machines could reach it.

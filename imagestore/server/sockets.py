@@ -1,10 +1,10 @@
-"""Listening sockets on disk: made under a temporary name, given their rights, then renamed into place.
+"""Listening sockets on disk: made under a temporary name, given their permissions, then renamed into place.
 
-So no client ever sees a socket that isn't ready or whose rights are too wide, and one that connects meets the server or
-no one. A missing folder is made so that all users may pass through it (as containerd's) and the socket's own rights
-alone say who may connect; one that strangers could rename things in is refused. A socket whose server has died is
-replaced; one whose server lives is not. A lock file next to the socket settles the case of two servers that start at
-once; it stays, since removing a lock file would let two processes hold "the" lock.
+So no client ever sees a socket that isn't ready or whose permissions are too wide. A missing folder is made with mode
+0711, as containerd's, so that the socket's own permissions alone decide who may connect; a folder in which other users
+could rename files is refused. A socket whose server has died is replaced; one whose server lives is not. A lock file
+next to the socket decides between two servers that start at once. It is never removed: two processes could then hold
+locks on two files of this name.
 """
 
 from __future__ import annotations
@@ -34,23 +34,14 @@ _TEMPORARY_BYTES: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class SocketRights:
-    """Who may connect.
-
-    Attributes:
-        mode: permission bits of the socket.
-        group: owning group's number, or None to leave it.
-    """
+    """Who may connect: permission bits, and the owning group's number (None to leave it)."""
 
     mode: int = 0o660
     group: int | None = None
 
 
 class SocketFile:
-    """One socket at its place, until closed.
-
-    Args:
-        path: where clients find it.
-        rights: who may connect.
+    """One socket at its path, until closed.
 
     Raises:
         ServerError: another server listens there, the place is taken by something else, or can't be used.
@@ -74,10 +65,7 @@ class SocketFile:
             raise
 
     def bind(self, listen: Callable[[str], None]) -> None:
-        """Let a server listen, and put the socket in place.
-
-        Args:
-            listen: binds a socket to the path it gets, and listens.
+        """Call ``listen`` with a temporary path to bind to, and put the socket in place.
 
         Raises:
             ServerError: that failed.
@@ -101,7 +89,7 @@ class SocketFile:
         self._identity = (status.st_dev, status.st_ino)
 
     def withdraw(self) -> None:
-        """Take the socket away if it is still ours, so that clients are refused at once."""
+        """Remove the socket if it is still this server's, so that clients are refused at once."""
         with contextlib.suppress(OSError):
             status = os.lstat(self.path)
             if self._identity == (status.st_dev, status.st_ino):
@@ -109,7 +97,7 @@ class SocketFile:
         self._identity = None
 
     def close(self) -> None:
-        """Withdraw the socket and let others listen there."""
+        """Remove the socket and release the lock."""
         self.withdraw()
         if self._lock >= 0:
             os.close(self._lock)
@@ -117,14 +105,14 @@ class SocketFile:
 
 
 def prepare_folder(folder: str) -> None:
-    """Make the folder of a socket, or see that strangers can't exchange what is in it.
+    """Make the folder of a socket, or check that other users can't replace what is in it.
 
     Raises:
         ServerError: they could, or it can't be made.
     """
     try:
         if not os.path.isdir(folder):
-            # The mask we were started with could shut out those whom the socket lets in.
+            # The process's own mask could deny the folder to users whom the socket lets in.
             before = os.umask(_FOLDER_MASK)
             try:
                 os.makedirs(os.path.dirname(folder), exist_ok=True)

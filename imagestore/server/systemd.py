@@ -1,7 +1,6 @@
 """Messages to the service manager (sd_notify(3)): a datagram to the socket that ``NOTIFY_SOCKET`` names.
 
-Without a service manager there is no receiver; a message that can't be delivered is dropped, since
-the work doesn't depend on it.
+A message that can't be delivered is dropped: the work doesn't depend on it.
 """
 
 from __future__ import annotations
@@ -22,11 +21,7 @@ _LONGEST_STATUS: Final = 600
 
 
 class Notifier:
-    """Tells the service manager how we are.
-
-    Args:
-        environment: the process's.
-    """
+    """Reports the server's state to the service manager that the environment names, if there is one."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
@@ -35,19 +30,15 @@ class Notifier:
         self.watchdog_seconds = _watchdog(environment)
 
     def ready(self, status: str) -> None:
-        """Start or reload is complete.
-
-        Args:
-            status: one line for people.
-        """
+        """Start or reload is complete; the status is one line for people."""
         self._send("READY=1", _status(status))
 
     def reloading(self) -> None:
-        """A reload begins; the time stamp lets the manager tell our answer from an older one."""
+        """A reload begins; by the time stamp the manager tells the READY=1 that follows from an older one."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
-        """The end has begun: new connections are no longer taken."""
+        """The server drains: new connections are no longer accepted."""
         self._send("STOPPING=1", _status("draining"))
 
     def alive(self) -> None:

@@ -1,4 +1,4 @@
-"""A span for each call, when OpenTelemetry is installed and asked for.
+"""A span for each call, if the server runs with ``--tracing``.
 
 The exporter is the one that ``OTEL_TRACES_EXPORTER`` names (``otlp`` by default, as the specification has it), found
 among the installed ones; a caller's ``traceparent`` makes our span a child of its own. Spans carry the method and its
@@ -19,31 +19,8 @@ if TYPE_CHECKING:
 _GROUP: Final = "opentelemetry_traces_exporter"
 
 
-class Span:
-    """One call's place in its trace."""
-
-    def __init__(self, span: Any) -> None:
-        self._span = span
-
-    def end(self, code: str) -> None:
-        """The call is over.
-
-        Args:
-            code: name of its status code.
-        """
-        from opentelemetry.trace import Status, StatusCode
-
-        self._span.set_attribute("rpc.grpc.status_code", code)
-        if code != "OK":
-            self._span.set_status(Status(StatusCode.ERROR, code))
-        self._span.end()
-
-
 class Tracing:
-    """Makes spans and hands them to an exporter.
-
-    Args:
-        exporter: a span exporter of OpenTelemetry's SDK.
+    """Makes spans and hands them to a span exporter of OpenTelemetry's SDK.
 
     Raises:
         ConfigError: OpenTelemetry isn't installed.
@@ -66,25 +43,27 @@ class Tracing:
         self._tracer = self._provider.get_tracer("imagestore")
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, method: str, headers: Iterable[tuple[str, str | bytes]]) -> Span:
-        """A call starts.
-
-        Args:
-            method: ``/package.Service/Method``.
-            headers: its metadata.
-        """
+    def begin(self, method: str, headers: Iterable[tuple[str, str | bytes]]) -> Any:
+        """The span of a call that starts, with this metadata."""
         from opentelemetry.trace import SpanKind
 
         carrier = {key: value for key, value in headers if isinstance(value, str) and key.startswith("trace")}
         service, _, name = method.lstrip("/").partition("/")
         attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
         parent = self._propagator.extract(carrier) if carrier else None
-        return Span(
-            self._tracer.start_span(method.lstrip("/"), context=parent, kind=SpanKind.SERVER, attributes=attributes)
-        )
+        return self._tracer.start_span(method.lstrip("/"), context=parent, kind=SpanKind.SERVER, attributes=attributes)
+
+    def end(self, span: Any, code: str) -> None:
+        """A call ended with the status code of this name."""
+        from opentelemetry.trace import Status, StatusCode
+
+        span.set_attribute("rpc.grpc.status_code", code)
+        if code != "OK":
+            span.set_status(Status(StatusCode.ERROR, code))
+        span.end()
 
     def close(self) -> None:
-        """Hand over what is still held."""
+        """Export the spans that are still held."""
         self._provider.shutdown()
 
 

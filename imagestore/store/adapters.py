@@ -15,8 +15,8 @@ from imagestore.config.model import BucketSettings
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.metadata.location import refuse_missing
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.location import refuse_missing
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
 from imagestore.util.root_folder import is_database, is_foreign_address, refuse_untrusted
 
@@ -102,7 +102,7 @@ def open_adapters(
         if metadata is None:
             own = _open_metadata(folder, clock=clock, is_making=is_making, is_freeing=is_freeing)
             stack.callback(own.close)
-            metadata, ballast = own, own.ballast
+            metadata, ballast = own, own.database.ballast
         blobs = content or LocalContentStore(
             folder / "content", folder / "locks", sources=place.sources, ballast=ballast
         )
@@ -170,11 +170,11 @@ def _open_shared(
         stack.callback(records.close)
         folder = machine_folder(url)
         blobs = (
-            SharedContentStore(settings, folder, records.objects, owner=records.id)
+            SharedContentStore(settings, folder, records.objects, owner=records.database.id)
             if isinstance(settings, BucketSettings)
             else settings
         )
-        name = f"{records.name} (scope {records.scope})"
+        name = f"{records.database.name} (scope {records.database.scope})"
         return Adapters(name, folder, records, blobs, is_shared=True, closing=stack.pop_all())
 
 

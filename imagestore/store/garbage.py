@@ -100,12 +100,12 @@ def collect(
     _warn_of_keeper(metadata)
     if not dry_run:
         metadata.expire()
-        for ref in metadata.sweep_namespaces():
+        for ref in metadata.namespaces.sweep():
             with _noted(failures, ref):
                 content.abort(ref)
-    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), failures, dry_run=dry_run)
+    stale, stale_bytes = _stale_ingests(content, clock(), metadata.namespaces.kept_ingests(), failures, dry_run=dry_run)
     present = _Counted(content.names())
-    candidates = metadata.garbage(present)
+    candidates = metadata.graph.garbage(present)
     if dry_run:
         sizes = ((text, _size(content, text)) for text in candidates)
         garbage = {text: size for text, size in sizes if size is not None}
@@ -125,7 +125,7 @@ def collect(
 
 
 def _warn_of_keeper(metadata: MetadataStore) -> None:
-    if lease := metadata.keeper_of_all():
+    if lease := metadata.graph.keeper_of_all():
         log.warning(
             "lease %s keeps all content: a rebuild passed over something; try 'imagestore check --rebuild' again",
             lease,
@@ -153,7 +153,7 @@ def _reached(metadata: MetadataStore, roots: Iterable[str]) -> tuple[set[str], s
     waiting = list(reached)
     while waiting:
         some, waiting = waiting[:_MARKED_AT_ONCE], waiting[_MARKED_AT_ONCE:]
-        below = metadata.children_of(some)
+        below = metadata.graph.children_of(some)
         parents |= below.keys()
         new = {child for children in below.values() for child in children} - reached
         reached |= new
@@ -186,10 +186,10 @@ def _sweep_some(metadata: MetadataStore, files: Deleter, waiting: deque[str], ti
     step = _FIRST_STEP
     while waiting:
         some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
-        deleted = files.delete_some(metadata.unheld(some), timer.is_over)
+        deleted = files.delete_some(metadata.graph.unheld(some), timer.is_over)
         # Asked about again in the next batch: by then something may keep it.
         waiting.extendleft(reversed(deleted.left))
-        metadata.forget_content(deleted.sizes)
+        metadata.graph.forget_content(deleted.sizes)
         swept.freed.update((text, size) for text, size in deleted.sizes.items() if size is not None)
         swept.failures.update(deleted.failures)
         if timer.is_over():

@@ -359,7 +359,7 @@ class ImageStore:
 
         Cheap: at most one unsynced write a minute for each image. An image that isn't there is no error.
         """
-        self.metadata.touch_image(reference, runtime_handler or self.config.default_handler)
+        self.metadata.images.touch(reference, runtime_handler or self.config.default_handler)
 
     def import_images(
         self,

@@ -49,7 +49,7 @@ class ImagesByName:
             raise InvalidInputError(f"a page of {limit} images: expected at least 1")
         handler = self._parts.known_handler(runtime_handler)
         if name is None:
-            records = self._metadata.find_images(handler=handler, after=after, limit=limit)
+            records = self._metadata.images.find(handler=handler, after=after, limit=limit)
         else:
             found = record_lookup.by_name_or_id(self._metadata, name)
             fitting = (record for record in found if handler is None or record.handler == handler)
@@ -79,7 +79,7 @@ class ImagesByName:
             return self._remove(records)
 
     def _remove(self, records: Iterable[ImageRecord]) -> Keys:
-        removed = _keys(self._metadata.remove_images(_keys(records)))
+        removed = _keys(self._metadata.images.remove(_keys(records)))
         record_lookup.drop_hidden(self._metadata, removed, self._default)
         return removed
 
@@ -90,7 +90,7 @@ class ImagesByName:
 
     def delete_each(self, names: Iterable[str], rule: RemovalRule) -> Removals:
         """See ImageStore.delete_each()."""
-        self._metadata.refuse_damaged_indexes()
+        self._metadata.graph.refuse_damaged_indexes()
         remover = Remover(self._metadata, rule)
         try:
             removed, roots = remover.remove(names)
@@ -105,7 +105,7 @@ class ImagesByName:
     def pin(self, name: str, runtime_handler: str | None, *, is_pinned: bool) -> Keys:
         """See ImageStore.pin() and unpin()."""
         records = record_lookup.to_remove(self._metadata, name, self.rule(runtime_handler))
-        changed = self._metadata.pin_images(_keys(records), is_pinned=is_pinned)
+        changed = self._metadata.images.pin(_keys(records), is_pinned=is_pinned)
         if not changed:
             raise record_lookup.not_found(name, runtime_handler)
         return _keys(changed)
@@ -129,7 +129,7 @@ class ImagesByName:
             raise record_lookup.not_found(reference, rule.handler)
         with self._metadata.exclusive():
             for each in records:
-                if len(self._metadata.find_images(image_id_prefix=str(each.image_id), handler=each.handler)) < 2:
+                if len(self._metadata.images.find(image_id_prefix=str(each.image_id), handler=each.handler)) < 2:
                     raise InvalidInputError(
                         f"image {each.reference!r} has no other reference under runtime handler {each.handler!r}",
                         hint="to remove the image: imagestore rmi",
@@ -163,12 +163,12 @@ def tag_records(metadata: MetadataStore, records: Sequence[ImageRecord], further
     stored = []
     with metadata.exclusive():
         for owner, record in sorted({each.handler: each for each in reversed(records)}.items()):
-            now = metadata.get_image(record.reference, owner)
+            now = metadata.images.get(record.reference, owner)
             # If it is still there, so is all that it needs.
             if now is None or now.target != record.target:
                 raise StoreBusyError(f"image {record.reference!r} was changed or removed since then", hint="try again")
             new = replace(now, reference=str(further), is_pinned=False, created_at=0.0)
-            stored.append(now if now.reference == new.reference else metadata.put_image(new, {}))
+            stored.append(now if now.reference == new.reference else metadata.images.put(new, {}))
     return stored
 
 

@@ -41,7 +41,7 @@ def keep_found(metadata: MetadataStore, found: Sequence[Digest], *, keeps_all: b
         return ""
     lease_id = f"found-{os.urandom(8).hex()}"
     labels = {KEEP_ALL: "a rebuild passed over something"} if keeps_all else {}
-    metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, labels=labels, content=found)
+    metadata.leases.create(lease_id, lifetime_seconds=LIFETIME_SECONDS, labels=labels, content=found)
     return lease_id
 
 
@@ -62,7 +62,7 @@ class HeldLease:
             LeaseNotFoundError: the lease was deleted.
         """
         with self._metadata.transient():
-            self._metadata.lease_content(self.id, digests)
+            self._metadata.leases.add_content(self.id, digests)
 
     def renew(self) -> None:
         """Extend the lease if the last renewal is old enough; cheap enough to call for every chunk.
@@ -74,7 +74,7 @@ class HeldLease:
             return
         with self._lock:
             if time.monotonic() - self._renewed_at >= self.renew_seconds:
-                self._metadata.renew_lease(self.id, lifetime_seconds=LIFETIME_SECONDS)
+                self._metadata.leases.renew(self.id, lifetime_seconds=LIFETIME_SECONDS)
                 self._renewed_at = time.monotonic()
 
 
@@ -93,7 +93,7 @@ def held(
     lease_id = f"{purpose}-{os.urandom(16).hex()}"
     try:
         with metadata.transient():
-            metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
+            metadata.leases.create(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
     except BaseException as error:
         if not isinstance(error, Exception):
             # If an interrupt comes during this call, the lease may exist already.
@@ -138,11 +138,11 @@ def _release(metadata: MetadataStore, lease_id: str) -> None:
     try:
         try:
             with metadata.transient():
-                metadata.delete_lease(lease_id, is_of_work=True)
+                metadata.leases.delete(lease_id, is_of_work=True)
         except StoreFullError:
             # Use the space kept for removals: the lease would hold content for a day.
             with metadata.transient():
-                metadata.delete_lease(lease_id)
+                metadata.leases.delete(lease_id)
     except StoreError as error:
         _warn("released", lease_id, error)
 

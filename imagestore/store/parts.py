@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import imagestore.platforms as platforms
 from imagestore.content.disk import translated
 from imagestore.errors import UnknownRuntimeHandlerError
-from imagestore.metadata.failures import closed
+from imagestore.metadata.sqlite.failures import closed
 from imagestore.util.cancel import CancelGroup
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class StoreParts:
         if handler is None:
             return None
         name = handler or self.config.default_handler
-        if name not in self.config.handlers and not self.metadata.find_images(handler=name, limit=1):
+        if name not in self.config.handlers and not self.metadata.images.find(handler=name, limit=1):
             raise UnknownRuntimeHandlerError(name, list(self.config.handlers))
         return name
 

@@ -17,7 +17,7 @@ from imagestore.errors import (
     InvalidReferenceError,
     StoreCorruptError,
 )
-from imagestore.metadata.namespace_api import image_name
+from imagestore.metadata.records import image_name
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
 
@@ -94,9 +94,9 @@ def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:
         reference = Reference.parse(text)
     except InvalidReferenceError:
         return []
-    found = metadata.find_images(reference=str(reference))
+    found = metadata.images.find(reference=str(reference))
     if not found and reference.digest is not None:
-        holders = metadata.find_by_root(reference.digest)
+        holders = metadata.images.find_by_root(reference.digest)
         found = [record for record in holders if Reference.parse(record.reference).name == reference.name]
     return found
 
@@ -110,7 +110,7 @@ def by_id(metadata: MetadataStore, text: str) -> list[ImageRecord]:
     found = _ID.fullmatch(text)
     if found is None:
         return []
-    records = metadata.find_images(image_id_prefix=f"{found.group(1) or 'sha256'}:{found.group(2)}")
+    records = metadata.images.find(image_id_prefix=f"{found.group(1) or 'sha256'}:{found.group(2)}")
     ids = sorted({str(record.image_id) for record in records})
     if len(ids) > 1:
         raise InvalidInputError(
@@ -119,7 +119,7 @@ def by_id(metadata: MetadataStore, text: str) -> list[ImageRecord]:
     if records:
         return records
     try:
-        return metadata.find_by_root(Digest.parse(text))
+        return metadata.images.find_by_root(Digest.parse(text))
     except InvalidDigestError:
         return []
 
@@ -235,7 +235,7 @@ def to_remove(metadata: MetadataStore, text: str, rule: RemovalRule) -> list[Ima
     found = [
         record
         for handler, image_id in sorted({(record.handler, str(record.image_id)) for record in records})
-        for record in metadata.find_images(image_id_prefix=image_id, handler=handler)
+        for record in metadata.images.find(image_id_prefix=image_id, handler=handler)
     ]
     for key in given.keys() - {(record.reference, record.handler) for record in found}:
         check_gone(metadata, key, given[key].image_id)
@@ -248,7 +248,7 @@ def check_gone(metadata: MetadataStore, key: tuple[str, str], image_id: Digest) 
     Raises:
         StoreCorruptError: it is still there.
     """
-    record = metadata.get_image(*key)
+    record = metadata.images.get(*key)
     if record is not None and record.image_id == image_id:
         raise StoreCorruptError(
             f"the database's index of image ids lacks {record.reference} ({record.handler})",
@@ -274,4 +274,6 @@ def drop_hidden(metadata: MetadataStore, keys: Iterable[tuple[str, str]], defaul
 
     Returns digests of the content that these images held, in text form.
     """
-    return metadata.drop_home_images([image_name(reference, handler, default_handler) for reference, handler in keys])
+    return metadata.named_images.drop_home(
+        [image_name(reference, handler, default_handler) for reference, handler in keys]
+    )

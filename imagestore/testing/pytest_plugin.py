@@ -34,7 +34,7 @@ import pytest
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.testing.network_block import blocked_network
 from imagestore.testing.recording.upstream import upstream_map
-from imagestore.testing.tapes.places import folder_of, is_inside
+from imagestore.testing.tapes.blob_folder import folder_of, is_inside
 from imagestore.testing.tapes.replay import ReplayMismatchError
 from imagestore.testing.tapes.session import MODES, SessionSettings, TapeSession
 

@@ -10,12 +10,12 @@ The same object has ``transport`` for unit tests with httpx, without any socket.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.auth import BasicAuth, TokenAuth, canonical_host, make_gates
-from imagestore.testing.engine.distribution import DistributionApi, Library
-from imagestore.testing.engine.engine import Engine, Shaper
+from imagestore.testing.engine.auth import BasicAuth, TokenAuth, make_gates
+from imagestore.testing.engine.distribution import DistributionApi, Library, canonical_host
+from imagestore.testing.engine.engine import Engine, FaultInjector, RequestHandler
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.messages import error
 from imagestore.testing.faults.replies import ForeignRealm, redirect_target
@@ -26,15 +26,14 @@ from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.servers.transport import AsyncReplayTransport, ReplayTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from imagestore.testing.builders.images import Image
-    from imagestore.testing.engine.engine import RequestHandler
     from imagestore.testing.engine.messages import Reply, Request, Responder
 
 
-class Reachable:
-    """The ways to reach what answers requests: httpx transports, loopback servers, a proxy."""
+class RecordedRegistry:
+    """What answers requests, and the ways to reach it: httpx transports, loopback servers, a proxy."""
 
     @property
     def engine(self) -> RequestHandler:
@@ -57,11 +56,9 @@ class Reachable:
         return AsyncReplayTransport(self.engine)
 
     def serve(self, *hosts: str, is_tls: bool = False) -> LoopbackServer:
-        """A loopback server for any client; a context manager.
+        """A loopback server for any client, by default for all ``hosts``; a context manager.
 
-        Args:
-            hosts: logical hosts; ``hosts`` of this object by default.
-            is_tls: HTTPS with a throw-away authority.
+        ``is_tls`` serves HTTPS with a throw-away authority.
 
         Raises:
             ConfigError: TLS is wanted and the package trustme is missing.
@@ -77,7 +74,7 @@ class Reachable:
         return ProxyServer(self.engine, (), authority=Authority())
 
 
-class Registry(Reachable):
+class Registry(RecordedRegistry):
     """A registry without a socket.
 
     Args:
@@ -87,8 +84,7 @@ class Registry(Reachable):
         storage_host: blobs are redirected to this logical host when set.
 
     Raises:
-        InvalidInputError: ``auth`` names a host that has no images, which would never be asked for; or ``faults`` is no
-            list of rules.
+        InvalidInputError: ``auth`` names a host that has no images, or ``faults`` is no list of rules.
     """
 
     def __init__(
@@ -96,7 +92,7 @@ class Registry(Reachable):
         images: Mapping[str, Image] | Library,
         *,
         auth: BasicAuth | TokenAuth | Mapping[str, BasicAuth | TokenAuth] | None = None,
-        faults: Sequence[FaultRule | Shaper] = (),
+        faults: Sequence[FaultRule | FaultInjector] = (),
         storage_host: str = "",
     ) -> None:
         self.library = images if isinstance(images, Library) else Library(images)
@@ -122,19 +118,14 @@ class Registry(Reachable):
 
 
 class RegistryServer(Registry):
-    """A registry that listens on loopback while the block runs.
-
-    Args:
-        images, auth, faults, storage_host: as for Registry.
-        is_tls: HTTPS with a throw-away authority.
-    """
+    """A registry that listens on loopback while the block runs; with ``is_tls`` it speaks HTTPS. See Registry."""
 
     def __init__(
         self,
         images: Mapping[str, Image] | Library,
         *,
         auth: BasicAuth | TokenAuth | Mapping[str, BasicAuth | TokenAuth] | None = None,
-        faults: Sequence[FaultRule | Shaper] = (),
+        faults: Sequence[FaultRule | FaultInjector] = (),
         storage_host: str = "",
         is_tls: bool = False,
     ) -> None:
@@ -150,95 +141,74 @@ class RegistryServer(Registry):
 
     @property
     def authority(self) -> Authority:
-        """The certificate authority, for clients to trust; see LoopbackServer.
-
-        Raises:
-            ConfigError: the server speaks plain HTTP.
-        """
+        """The certificate authority, for clients to trust; see LoopbackServer.authority."""
         return self.server.authority
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:<port>``, or ``https://…``, of the first logical host; see LoopbackServer.url.
-
-        Raises:
-            ConfigError: the server didn't listen yet, or no image has a host.
-        """
+        """Base address of the first logical host; see LoopbackServer.url."""
         return self.server.url
+
+    @property
+    def address(self) -> str:
+        """``127.0.0.1:<port>`` of the first logical host; see LoopbackServer.address."""
+        return self.server.address
 
     def reference(self, text: str) -> str:
         """A reference with its logical host replaced by this server; see LoopbackServer.reference()."""
         return self.server.reference(text)
-
-    @property
-    def address(self) -> str:
-        """``127.0.0.1:<port>`` of the first logical host; still readable after the server's block.
-
-        Raises:
-            ConfigError: the server didn't listen yet, or no image has a host.
-        """
-        return self.server.address
-
-
-class Recorded(Protocol):
-    """Recorded answers."""
-
-    def respond(self, request: Request) -> Reply | None:
-        """The recorded answer, or None."""
-
-    def respond_open(self, request: Request) -> Reply | None:
-        """The recorded content whatever credential it needed; None when there is none."""
-
-    def explain(self, request: Request) -> str:
-        """The nearest recorded requests, as text."""
 
 
 def assemble(
     content: Responder,
     *,
     auths: Mapping[str, BasicAuth | TokenAuth],
-    exchanges: Recorded | None = None,
-    faults: Sequence[FaultRule | Shaper] = (),
+    faults: Sequence[FaultRule | FaultInjector],
     ledger: Ledger,
+    recorded: Sequence[Responder] = (),
+    open_content: Responder | None = None,
+    explain: Callable[[Request], str] | None = None,
 ) -> tuple[Engine, FaultPlan]:
-    """Make an engine of recorded exchanges, redirect targets, authentication, content and faults, in that order.
+    """Make an engine of recorded answers, redirect targets, authentication, content and faults, in that order.
 
-    Gives the engine, and the plan of its fault rules. Other shapers, such as chaos(seed), come after all rules.
+    Gives the engine, and the plan of its fault rules. Other injectors, such as chaos(seed), come after all rules.
+
+    Args:
+        content: answers by the registry's rules.
+        recorded: answer before it.
+        open_content: what redirects lead to, without credentials; ``content`` by default.
+        auths, faults, ledger: as for Registry.
+        explain: names the recorded requests nearest to an unexpected one.
 
     Raises:
-        InvalidInputError: ``faults`` is no list, or something in it is neither rule nor shaper.
+        InvalidInputError: ``faults`` is no list, or something in it is neither rule nor injector.
     """
     if not isinstance(faults, Iterable):
         raise InvalidInputError(f"faults: expected a list of rules, found {type(faults).__name__}")
     given = tuple(faults)
     plan = FaultPlan([one for one in given if isinstance(one, FaultRule)])
-    shapers = [plan, *(_shaper(one) for one in given if not isinstance(one, FaultRule))]
+    injectors = [plan, *(_injector(one) for one in given if not isinstance(one, FaultRule))]
     foreign_realms = {rule.what.realm_host for rule in plan.rules if isinstance(rule.what, ForeignRealm)}
 
-    def open_content(request: Request) -> Reply | None:
-        """Content without credentials, for what redirects lead to."""
-        return (exchanges.respond_open(request) if exchanges is not None else None) or content(request)
-
-    def foreign_realm(request: Request) -> Reply | None:
+    def _foreign_realm(request: Request) -> Reply | None:
         """The hosts that ForeignRealm names refuse; the ledger shows what they were sent."""
         if request.host not in foreign_realms:
             return None
         return error(403, "DENIED", "this is the foreign token service of a fault", kind="token")
 
     responders = [
-        *([exchanges.respond] if exchanges is not None else []),
-        lambda request: redirect_target(request, open_content),
-        foreign_realm,
+        *recorded,
+        lambda request: redirect_target(request, open_content or content),
+        _foreign_realm,
         *make_gates(auths, content),
         content,
     ]
-    explain = exchanges.explain if exchanges is not None else None
-    return Engine(responders, shapers=shapers, explain=explain, ledger=ledger), plan
+    return Engine(responders, injectors=injectors, explain=explain, ledger=ledger), plan
 
 
-def _shaper(given: Shaper | Effect) -> Shaper:
-    """Refuse now what is neither rule nor shaper: asked for an answer, it would break every connection like a fault."""
-    if isinstance(given, (Effect, type)) or not hasattr(given, "shape"):
+def _injector(given: FaultInjector | Effect) -> FaultInjector:
+    """Refuse now what is neither rule nor injector: later it would break every connection, like a fault."""
+    if isinstance(given, (Effect, type)) or not hasattr(given, "inject"):
         found = type(given).__name__
         hint = f"write FaultRule({found}(...))" if isinstance(given, Effect) else ""
         raise InvalidInputError(f"faults: expected rules, found {found}", hint=hint)

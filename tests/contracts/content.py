@@ -150,7 +150,7 @@ class ContentContract:
             writer.fill(more, advanced=offsets.append)
             writer.commit(DIGEST, len(DATA))
 
-    def test_a_second_copy_is_told(self, content: ContentStore) -> None:
+    def test_a_second_copy_is_an_error(self, content: ContentStore) -> None:
         with content.try_writer("other", algorithm="sha256", total=0) as late:
             late.write(DATA)
             put(content, DATA)

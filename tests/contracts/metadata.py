@@ -15,8 +15,7 @@ import pytest
 
 from imagestore import Descriptor, Digest, MetadataStore, Platform
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError, NotFoundError
-from imagestore.metadata.namespace_api import NamedImage
-from imagestore.metadata.records import HolderKind, ImageRecord
+from imagestore.metadata.records import HolderKind, ImageRecord, NamedImage
 from imagestore.oci.media_types import OCI_MANIFEST
 
 A, B, C, D = (Digest.of(name.encode()) for name in "abcd")
@@ -28,17 +27,29 @@ Later = Callable[[], AbstractContextManager[MetadataStore]]
 def record(reference: str = NAME, handler: str = "runc", *, manifest: Digest = A, config: Digest = B) -> ImageRecord:
     """An image of one manifest with its config."""
     target = Descriptor(OCI_MANIFEST, manifest, 10)
-    platform = Platform("linux", "amd64")
-    return ImageRecord(reference, handler, target, target, config, platform, "linux/amd64", (manifest,), 20)
+    platform = Platform("windows", "amd64", "", "10.0.17763.1", ("win32k",))
+    return ImageRecord(
+        reference,
+        handler,
+        target,
+        target,
+        config,
+        platform,
+        "windows(10.0.17763)/amd64",
+        (manifest,),
+        20,
+        labels={"k": "v"},
+        warnings=("odd",),
+    )
 
 
 def kept(metadata: MetadataStore, digests: Collection[Digest] = ALL) -> set[Digest]:
     """What a collection would spare; the two questions that it asks have to agree."""
     texts = [str(digest) for digest in digests]
-    garbage = set(metadata.garbage(texts))
-    assert set(metadata.unheld(texts)) == garbage & set(texts)
+    garbage = set(metadata.graph.garbage(texts))
+    assert set(metadata.graph.unheld(texts)) == garbage & set(texts)
     spared = {digest for digest in digests if str(digest) not in garbage}
-    assert {digest for digest in digests if metadata.is_held(digest)} == spared
+    assert {digest for digest in digests if metadata.graph.is_held(digest)} == spared
     return spared
 
 
@@ -46,39 +57,42 @@ class MetadataContract:
     """Make a class from it that has the fixtures ``metadata`` and ``later``."""
 
     def test_records_by_reference_and_handler(self, metadata: MetadataStore, later: Later) -> None:
-        stored = metadata.put_image(record(), {A: [B]})
+        stored = metadata.images.put(record(), {A: [B]})
         assert 0 < stored.created_at <= stored.updated_at
-        other = metadata.put_image(record(handler="kata", manifest=C, config=D), {C: [D]})
-        assert metadata.get_image(NAME, "runc") == stored
-        assert metadata.get_image(NAME, "kata") == other
-        assert metadata.get_image(NAME, "none") is None
+        assert stored == replace(record(), created_at=stored.created_at, updated_at=stored.updated_at)
+        other = metadata.images.put(record(handler="kata", manifest=C, config=D), {C: [D]})
+        assert metadata.images.get(NAME, "runc") == stored
+        assert metadata.images.get(NAME, "kata") == other
+        assert metadata.images.get(NAME, "none") is None
         keys = [(NAME, "runc"), (NAME, "none")]
-        assert metadata.get_images(keys) == {(NAME, "runc"): stored}
+        assert metadata.images.get_many(keys) == {(NAME, "runc"): stored}
         with later() as again:
-            assert again.find_images() == [other, stored]
+            assert again.images.find() == [other, stored]
 
     def test_replacing_keeps_the_first_time(self, metadata: MetadataStore) -> None:
-        first = metadata.put_image(record(), {})
-        moved = metadata.put_image(record(manifest=C), {C: [B]})
+        first = metadata.images.put(record(), {A: [B]})
+        moved = metadata.images.put(record(manifest=C), {C: [B]})
         assert moved.created_at == first.created_at
         assert moved.updated_at >= first.updated_at
-        assert metadata.find_by_root(A) == []
-        assert metadata.find_by_root(C) == [moved]
+        assert metadata.images.find_by_root(A) == []
+        assert metadata.images.find_by_root(C) == [moved]
+        assert metadata.images.find() == [moved]
+        assert kept(metadata) == {B, C}
 
     def test_finding(self, metadata: MetadataStore) -> None:
-        stored = metadata.put_images(
+        stored = metadata.images.put_many(
             (record(f"registry.example/{name}:1", handler), {})
             for name in ("a", "b", "c")
             for handler in ("kata", "runc")
         )
-        assert metadata.find_images() == list(stored)
-        assert metadata.find_images(handler="kata") == [each for each in stored if each.handler == "kata"]
-        assert metadata.find_images(reference="registry.example/b:1") == list(stored[2:4])
-        assert metadata.find_images(image_id_prefix=str(B)[:20], limit=1) == [stored[0]]
-        assert metadata.find_images(image_id_prefix=str(C)) == []
-        assert metadata.find_images(after=("registry.example/a:1", "runc"), limit=2) == list(stored[2:4])
-        listed = metadata.list_images(handler="runc")
-        assert len(listed) == len(metadata.list_images(image_id=str(B), handler="runc"))
+        assert metadata.images.find() == list(stored)
+        assert metadata.images.find(handler="kata") == [each for each in stored if each.handler == "kata"]
+        assert metadata.images.find(reference="registry.example/b:1") == list(stored[2:4])
+        assert metadata.images.find(image_id_prefix=str(B)[:20], limit=1) == [stored[0]]
+        assert metadata.images.find(image_id_prefix=str(C)) == []
+        assert metadata.images.find(after=("registry.example/a:1", "runc"), limit=2) == list(stored[2:4])
+        listed = metadata.images.find_listed(handler="runc")
+        assert len(listed) == len(metadata.images.find_listed(image_id=str(B), handler="runc"))
 
     def test_all_of_several_or_none(self, metadata: MetadataStore) -> None:
         def records() -> object:
@@ -86,140 +100,146 @@ class MetadataContract:
             raise ValueError("in the middle")
 
         with pytest.raises(ValueError, match="in the middle"):
-            metadata.put_images(records())  # type: ignore[arg-type]  # a generator that fails
-        assert metadata.find_images() == []
+            metadata.images.put_many(records())  # type: ignore[arg-type]  # a generator that fails
+        assert metadata.images.find() == []
 
     def test_removing(self, metadata: MetadataStore) -> None:
-        stored = metadata.put_image(record(), {A: [B]})
-        metadata.put_image(record(handler="kata"), {})
-        assert metadata.remove_images([(NAME, "runc"), (NAME, "none")]) == [stored]
+        stored = metadata.images.put(record(), {A: [B]})
+        metadata.images.put(record(handler="kata"), {})
+        assert metadata.images.remove([(NAME, "runc"), (NAME, "none")]) == [stored]
+        assert metadata.images.remove([(NAME, "runc")]) == []
         assert kept(metadata) == {A, B}
-        assert metadata.drop_images([(NAME, "kata")]) == [str(A)]
+        assert metadata.images.drop([(NAME, "kata")]) == [str(A)]
         assert kept(metadata) == set()
 
     def test_pins_and_uses(self, metadata: MetadataStore) -> None:
-        metadata.put_image(record(), {})
-        (pinned,) = metadata.pin_images([(NAME, "runc"), (NAME, "none")], is_pinned=True)
+        metadata.images.put(record(), {})
+        (pinned,) = metadata.images.pin([(NAME, "runc"), (NAME, "none")], is_pinned=True)
         assert pinned.is_pinned
-        metadata.touch_image(NAME, "runc")
-        found = metadata.get_image(NAME, "runc")
+        metadata.images.touch(NAME, "runc")
+        found = metadata.images.get(NAME, "runc")
         assert found is not None
         assert found.is_pinned
-        labelled = metadata.put_image(replace(record(), labels={"a": "b"}), {})
-        assert metadata.get_image(NAME, "runc") == labelled
-        (unpinned,) = metadata.pin_images([(NAME, "runc")], is_pinned=False)
+        labelled = metadata.images.put(replace(record(), labels={"a": "b"}), {})
+        assert metadata.images.get(NAME, "runc") == labelled
+        (unpinned,) = metadata.images.pin([(NAME, "runc")], is_pinned=False)
         assert not unpinned.is_pinned
 
     def test_edges_keep_what_they_lead_to(self, metadata: MetadataStore) -> None:
-        metadata.put_image(record(), {A: [B]})
-        metadata.put_edges({B: [C], C: [A]})
+        metadata.images.put(record(), {A: [B]})
+        metadata.graph.put_edges({B: [C], C: [A]})
         assert kept(metadata) == {A, B, C}
-        assert metadata.own_children(B) == (C,)
-        assert metadata.parents(C) == (B,)
-        assert metadata.children_of([str(A), str(D)]) == {str(A): [str(B)]}
-        metadata.put_edges({B: []})
+        assert metadata.graph.own_children(B) == (C,)
+        assert metadata.graph.parents(C) == (B,)
+        assert metadata.graph.children_of([str(A), str(D)]) == {str(A): [str(B)]}
+        assert metadata.graph.edges_as_written() == {str(A): [str(B)], str(B): [str(C)], str(C): [str(A)]}
+        metadata.graph.put_edges({B: []})
         assert kept(metadata) == {A, B}
-        metadata.forget_content([str(C)])
-        assert metadata.own_children(C) == ()
+        metadata.graph.forget_content([str(C)])
+        assert metadata.graph.own_children(C) == ()
 
     def test_leases_keep_until_they_end(self, metadata: MetadataStore) -> None:
-        metadata.put_edges({A: [B]})
-        lease = metadata.create_lease("work", lifetime_seconds=3600, content=[A])
+        metadata.graph.put_edges({A: [B]})
+        lease = metadata.leases.create("work", lifetime_seconds=3600, content=[A])
         assert kept(metadata) == {A, B}
-        metadata.lease_content("work", [C, C])
-        assert set(metadata.leased_content("work")) == {A, C}
-        assert metadata.lease("work") == lease
-        assert [each.id for each in metadata.leases()] == ["work"]
-        metadata.unlease_content("work", [A, D])
+        metadata.leases.add_content("work", [C, C])
+        assert set(metadata.leases.content("work")) == {A, C}
+        assert metadata.leases.get("work") == lease
+        assert [each.id for each in metadata.leases.find()] == ["work"]
+        metadata.leases.remove_content("work", [A, D])
         assert kept(metadata) == {C}
-        metadata.renew_lease("work", lifetime_seconds=-1)
+        metadata.leases.renew("work", lifetime_seconds=-1)
         assert kept(metadata) == set()
         metadata.expire()
         with pytest.raises(LeaseNotFoundError):
-            metadata.lease_content("work", [A])
-        assert not metadata.delete_lease("work")
+            metadata.leases.add_content("work", [A])
+        assert not metadata.leases.delete("work")
 
     def test_leases_by_name(self, metadata: MetadataStore) -> None:
-        metadata.create_lease("one", lifetime_seconds=math.inf)
+        metadata.leases.create("one", lifetime_seconds=math.inf)
         with pytest.raises(AlreadyExistsError):
-            metadata.create_lease("one", lifetime_seconds=60)
+            metadata.leases.create("one", lifetime_seconds=60)
         with pytest.raises(InvalidInputError):
-            metadata.create_lease("", lifetime_seconds=60)
+            metadata.leases.create("", lifetime_seconds=60)
         for use in (
-            lambda: metadata.renew_lease("none", lifetime_seconds=60),
-            lambda: metadata.leased_content("none"),
-            lambda: metadata.unlease_content("none", [A]),
+            lambda: metadata.leases.renew("none", lifetime_seconds=60),
+            lambda: metadata.leases.content("none"),
+            lambda: metadata.leases.add_content("none", [A]),
+            lambda: metadata.leases.remove_content("none", [A]),
         ):
-            with pytest.raises(LeaseNotFoundError):
+            with pytest.raises(LeaseNotFoundError, match="'none'"):
                 use()
-        assert metadata.delete_lease("one")
-        assert metadata.lease("one") is None
+        assert metadata.leases.delete("one")
+        assert not metadata.leases.delete("one")
+        assert metadata.leases.get("one") is None
 
     def test_a_flat_lease_keeps_what_it_lists(self, metadata: MetadataStore) -> None:
-        metadata.put_edges({A: [B]})
-        metadata.create_lease("flat", lifetime_seconds=60, labels={"containerd.io/gc.flat": "x"}, content=[A])
+        metadata.graph.put_edges({A: [B]})
+        metadata.leases.create("flat", lifetime_seconds=60, labels={"containerd.io/gc.flat": "x"}, content=[A])
         assert kept(metadata) == {A}
-        assert [(each.kind, each.name) for each in metadata.holders(A)] == [(HolderKind.FLAT_LEASE, "flat")]
+        assert [(each.kind, each.name) for each in metadata.graph.holders(A)] == [(HolderKind.FLAT_LEASE, "flat")]
 
     def test_labels_of_content(self, metadata: MetadataStore) -> None:
-        metadata.label_content(A, {"containerd.io/gc.root": "x", "containerd.io/gc.ref.content.0": str(B), "own": "y"})
+        metadata.graph.label_content(
+            A, {"containerd.io/gc.root": "x", "containerd.io/gc.ref.content.0": str(B), "own": "y"}
+        )
         assert kept(metadata) == {A, B}
-        assert metadata.content_labels(A)["own"] == "y"
-        assert metadata.is_kept_at_home(B)
-        metadata.label_content(A, {})
+        assert metadata.graph.content_labels(A)["own"] == "y"
+        assert metadata.graph.is_kept_at_home(B)
+        metadata.graph.label_content(A, {})
         assert kept(metadata) == set()
 
     def test_what_fails_in_a_transaction_changes_nothing(self, metadata: MetadataStore, later: Later) -> None:
         with contextlib.suppress(ZeroDivisionError), metadata.exclusive():
-            metadata.put_image(record(), {A: [B]})
-            metadata.create_lease("l", lifetime_seconds=60, content=[C])
+            metadata.images.put(record(), {A: [B]})
+            metadata.leases.create("l", lifetime_seconds=60, content=[C])
             raise ZeroDivisionError
-        assert metadata.find_images() == []
+        assert metadata.images.find() == []
         assert kept(metadata) == set()
         with later() as again:
-            assert again.find_images() == []
+            assert again.images.find() == []
 
     def test_another_process_sees_what_was_committed(self, metadata: MetadataStore, later: Later) -> None:
         with later() as again:
             before = again.generation()
-            metadata.put_image(record(), {A: [B]})
-            assert [each.reference for each in again.find_images()] == [NAME]
+            metadata.images.put(record(), {A: [B]})
+            assert [each.reference for each in again.images.find()] == [NAME]
             assert kept(again) == {A, B}
             assert before is None or again.generation() != before
             assert not again.is_outdated()
 
     def test_namespaces(self, metadata: MetadataStore) -> None:
-        assert list(metadata.namespaces()) == ["k8s.io"]
-        metadata.create_namespace("moby", {"a": "b"})
+        assert list(metadata.namespaces.find()) == ["k8s.io"]
+        metadata.namespaces.create("moby", {"a": "b"})
         with pytest.raises(AlreadyExistsError):
-            metadata.create_namespace("moby", {})
+            metadata.namespaces.create("moby", {})
         image = NamedImage("moby", "x", Descriptor(OCI_MANIFEST, A, 10), created_at=1.0, updated_at=1.0)
-        metadata.record_content("moby", A, 10)
-        assert metadata.put_named_image(image) == image
-        assert metadata.named_images("moby") == [image]
-        assert metadata.named_image("k8s.io", "x") is None
-        assert not metadata.remove_namespace("moby")
-        assert metadata.foreign_content() == {A}
-        assert not metadata.is_home(A)
-        assert metadata.remove_named_image("moby", "x")
-        assert not metadata.remove_named_image("moby", "x")
-        assert metadata.forget_record("moby", A)
-        assert metadata.remove_namespace("moby")
+        metadata.namespaces.record_content("moby", A, 10)
+        assert metadata.named_images.put(image) == image
+        assert metadata.named_images.find("moby") == [image]
+        assert metadata.named_images.get("k8s.io", "x") is None
+        assert not metadata.namespaces.remove("moby")
+        assert metadata.namespaces.foreign_content() == {A}
+        assert not metadata.namespaces.is_home(A)
+        assert metadata.named_images.remove("moby", "x")
+        assert not metadata.named_images.remove("moby", "x")
+        assert metadata.namespaces.forget_record("moby", A)
+        assert metadata.namespaces.remove("moby")
         with pytest.raises(NotFoundError):
-            metadata.remove_namespace("moby")
+            metadata.namespaces.remove("moby")
 
     def test_what_owners_know(self, metadata: MetadataStore) -> None:
-        assert metadata.record_content("proxy:one", A, 7)
-        assert not metadata.record_content("proxy:one", A, 7)
-        found = metadata.content_record("proxy:one", A)
+        assert metadata.namespaces.record_content("proxy:one", A, 7)
+        assert not metadata.namespaces.record_content("proxy:one", A, 7)
+        found = metadata.namespaces.content_record("proxy:one", A)
         assert found is not None
         assert (found.digest, found.size) == (A, 7)
-        metadata.label_record("proxy:one", A, {"x": "y"})
-        assert [each.labels for each in metadata.content_records("proxy:one")] == [{"x": "y"}]
+        metadata.namespaces.label_record("proxy:one", A, {"x": "y"})
+        assert [each.labels for each in metadata.namespaces.content_records("proxy:one")] == [{"x": "y"}]
         assert kept(metadata, [A]) == {A}
-        metadata.put_ingest("proxy:one", "r", expected=B, lease="")
-        assert metadata.ingests("proxy:one") == {"r": (str(B), "")}
-        metadata.forget_ingest("proxy:one", "r")
-        assert metadata.ingests("proxy:one") == {}
-        assert metadata.forget_record("proxy:one", A)
-        assert metadata.content_record("proxy:one", A) is None
+        metadata.namespaces.put_ingest("proxy:one", "r", expected=B, lease="")
+        assert metadata.namespaces.ingests("proxy:one") == {"r": (str(B), "")}
+        metadata.namespaces.forget_ingest("proxy:one", "r")
+        assert metadata.namespaces.ingests("proxy:one") == {}
+        assert metadata.namespaces.forget_record("proxy:one", A)
+        assert metadata.namespaces.content_record("proxy:one", A) is None

@@ -168,9 +168,9 @@ def _round(context: ForkServerContext, place: Place, chance: random.Random, outc
 def _release(root: Path) -> None:
     """Nobody is at work; what the dead held is let go, as it would be in an hour."""
     with ImageStore(root) as store:
-        for held in store.metadata.leases():
+        for held in store.metadata.leases.find():
             if not math.isinf(held.expires_at):
-                store.metadata.delete_lease(held.id)
+                store.metadata.leases.delete(held.id)
 
 
 def _mending_round(context: ForkServerContext, place: Place, chance: random.Random, outcome: Outcome) -> None:

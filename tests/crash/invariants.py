@@ -16,12 +16,12 @@ from pathlib import Path
 from imagestore import Digest, ImageStore
 from imagestore.errors import DocumentError, StoreError
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.manifest import Manifest
 from imagestore.store.maintenance.rebuild import rebuild
-from tests.support.embedded import database_of
+from tests.support.embedded import edges_of
 
 LATER_SECONDS = 25 * 3600.0
 #: All that a store's folder holds.
@@ -66,7 +66,9 @@ def _record(store: ImageStore, record: ImageRecord) -> Iterator[str]:
                 yield f"{name}: {child.digest} is missing"
             elif store.content.info(child.digest).size != child.size:
                 yield f"{name}: {child.digest} has another size"
-        if set(store.metadata.own_children(Digest.of(manifest.raw))) != {child.digest for child in manifest.children}:
+        if set(store.metadata.graph.own_children(Digest.of(manifest.raw))) != {
+            child.digest for child in manifest.children
+        }:
             yield f"{name}: edges differ from the manifest"
     raw = store.content.read(record.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
     if Manifest.parse(raw, media_type=record.manifest.media_type, what=name).config.digest != record.image_id:
@@ -95,11 +97,11 @@ def _blobs(store: ImageStore) -> Iterator[str]:
 
 def _kept(store: ImageStore) -> set[Digest]:
     """What lasting leases and labels keep, whether it is there or not."""
-    metadata, edges = store.metadata, database_of(store).edges()
-    lasting = [each.id for each in metadata.leases() if math.isinf(each.expires_at)]
+    metadata, edges = store.metadata, edges_of(store.metadata)
+    lasting = [each.id for each in metadata.leases.find() if math.isinf(each.expires_at)]
     known = {info.digest for info in store.content.walk()} | edges.keys()
-    kept = {digest for digest in known if metadata.content_labels(digest)}
-    kept |= {digest for name in lasting for digest in metadata.leased_content(name)}
+    kept = {digest for digest in known if metadata.graph.content_labels(digest)}
+    kept |= {digest for name in lasting for digest in metadata.leases.content(name)}
     waiting = list(kept)
     while waiting:
         more = set(edges.get(waiting.pop(), ())) - kept
@@ -121,16 +123,16 @@ def _leaks(root: Path) -> Iterator[str]:
                 digest
                 for image in store.list()
                 for root_digest in image.record.roots
-                for digest in (root_digest, *store.metadata.own_children(root_digest))
+                for digest in (root_digest, *store.metadata.graph.own_children(root_digest))
             }
             left = {info.digest for info in store.content.walk()}
             wanted = needed | kept & here
             if left != wanted:
                 yield f"blobs after a collection: {len(left - wanted)} leaked, {len(wanted - left)} lost"
-            leases = {each.id for each in store.metadata.leases()}
-            if any(not math.isinf(each.expires_at) for each in store.metadata.leases()):
+            leases = {each.id for each in store.metadata.leases.find()}
+            if any(not math.isinf(each.expires_at) for each in store.metadata.leases.find()):
                 yield "a lease outlived its end"
-            if not database_of(store).edges().keys() <= needed | kept:
+            if not edges_of(store.metadata).keys() <= needed | kept:
                 yield "edges of content that is gone"
             before = {(image.reference, image.runtime_handler) for image in store.list()}
         if strange := sorted(set(os.listdir(copy)) - EXPECTED):
@@ -158,7 +160,7 @@ def broken_backups(folder: Path) -> Iterator[str]:
         if not path.name.startswith("."):
             try:
                 with contextlib.closing(SqliteMetadataStore(path)) as metadata:
-                    metadata.find_images()
+                    metadata.images.find()
                     for line in metadata.damage():
                         yield f"backup: {line}"
             except StoreError as error:

@@ -174,12 +174,12 @@ def _lease(store: ImageStore, chance: random.Random) -> None:
 
 def _clear(store: ImageStore, place: Place) -> None:
     """Everything, what was kept to last among it."""
-    for held in store.metadata.leases():
+    for held in store.metadata.leases.find():
         if math.isinf(held.expires_at):
-            store.metadata.delete_lease(held.id)
+            store.metadata.leases.delete(held.id)
     for info in store.content.walk():
-        if store.metadata.content_labels(info.digest):
-            store.metadata.label_content(info.digest, {})
+        if store.metadata.graph.content_labels(info.digest):
+            store.metadata.graph.label_content(info.digest, {})
     store.delete_each(place.references, all_handlers=True)
 
 
@@ -193,18 +193,18 @@ def _keep(store: ImageStore, chance: random.Random) -> None:
     match chance.choice(["lease", "lease", "unlease", "release", "label", "unlabel", "unlabel"]):
         case "lease":
             with contextlib.suppress(AlreadyExistsError):
-                store.metadata.create_lease(name, lifetime_seconds=math.inf)
+                store.metadata.leases.create(name, lifetime_seconds=math.inf)
             with contextlib.suppress(LeaseNotFoundError):
-                store.metadata.lease_content(name, chosen)
+                store.metadata.leases.add_content(name, chosen)
         case "unlease":
             with contextlib.suppress(LeaseNotFoundError):
-                store.metadata.unlease_content(name, store.metadata.leased_content(name)[:1])
+                store.metadata.leases.remove_content(name, store.metadata.leases.content(name)[:1])
         case "release":
-            store.metadata.delete_lease(name)
+            store.metadata.leases.delete(name)
         case "label":
             for digest in chosen:
-                store.metadata.label_content(digest, {"containerd.io/gc.root": "kept"})
+                store.metadata.graph.label_content(digest, {"containerd.io/gc.root": "kept"})
         case "unlabel":
             for digest in digests:
-                if store.metadata.content_labels(digest):
-                    store.metadata.label_content(digest, {})
+                if store.metadata.graph.content_labels(digest):
+                    store.metadata.graph.label_content(digest, {})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from imagestore import BucketSettings
 from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
 from tests.support.postgres import Postgres, postgres
 from tests.support.shared_place import SharedPlace
@@ -35,15 +36,35 @@ def shared_gateway() -> Iterator[Ceph]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Ceph]:
+    """An object store of the module's own."""
+    with ceph() as running:
+        yield running
+
+
 @pytest.fixture
-def shared_place(
-    shared_gateway: Ceph, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> SharedPlace:
-    """An empty shared store of the test's own; this process is its first machine."""
+def bucket_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment has the keys of our object stores, and nothing else of AWS."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+
+
+@pytest.fixture
+def settings(gateway: Ceph, tmp_path: Path) -> BucketSettings:
+    """Of a bucket of the test's own."""
+    name = f"b{abs(hash(tmp_path)):x}"
+    assert gateway.make_bucket(name)
+    return BucketSettings(f"s3://{name}/some/prefix", endpoint=gateway.endpoint)
+
+
+@pytest.fixture
+def shared_place(
+    shared_gateway: Ceph, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket_keys: None
+) -> SharedPlace:
+    """An empty shared store of the test's own; this process is its first machine."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", shared_gateway.endpoint)
     bucket = f"s{abs(hash(tmp_path)):x}"
     assert shared_gateway.make_bucket(bucket)

@@ -33,7 +33,7 @@ from imagestore.errors import (
 from imagestore.oci.digest import Verifier
 from imagestore.testing import Registry, RegistryServer, build_image, synthetic_layer
 from tests.contracts.content import ContentContract
-from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
+from tests.support.ceph import SECRET_KEY, Ceph
 from tests.support.mirror import RunningMirror, mirror_table, running_mirror
 from tests.support.patience import until
 
@@ -43,35 +43,13 @@ if TYPE_CHECKING:
 
     from imagestore import ContentStore, Event
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("bucket_keys")]
 
 IMAGE: Final = build_image(
     "linux/amd64", layers=[synthetic_layer("small", 1 << 20), synthetic_layer("large", 20 << 20)]
 )
 NAME: Final = "registry.example/app:1"
 BLOBS: Final = [IMAGE.manifests[0].config, *IMAGE.manifests[0].layers]
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[Ceph]:
-    with ceph() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-
-
-@pytest.fixture
-def settings(gateway: Ceph, tmp_path: Path) -> BucketSettings:
-    """Of a bucket of its own."""
-    name = f"b{abs(hash(tmp_path)):x}"
-    assert gateway.make_bucket(name)
-    return BucketSettings(f"s3://{name}/some/prefix", endpoint=gateway.endpoint)
 
 
 def table(settings: BucketSettings, upstream: RegistryServer, *, members: str = "", more: str = "") -> str:
@@ -386,7 +364,7 @@ def test_a_bucket_that_is_gone_is_not_an_empty_one(settings: BucketSettings, gat
                 writer.commit()
 
 
-def test_what_was_repaired_meanwhile_is_not_deleted(
+def test_what_was_repaired_in_between_is_not_deleted(
     settings: BucketSettings, gateway: Ceph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content, data = BucketContentStore(settings, tmp_path), os.urandom(1 << 20)

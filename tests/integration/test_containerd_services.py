@@ -281,11 +281,11 @@ def test_a_handlers_records_are_images_that_name_it(tmp_path: Path, registry: st
         # Its config says arm64, and a single manifest is not judged by platform.
         assert "complete (4/4)" in ctr("images", "check", f"name=={registry}@arm")
         ctr("images", "label", f"{registry}@arm", "team=a")
-        (record,) = store.metadata.find_images(handler="arm")
+        (record,) = store.metadata.images.find(handler="arm")
         assert record.labels == {"team": "a"}
         ctr("images", "tag", f"{registry}@arm", "example.com/arm:1")
         ctr("images", "rm", "--sync", f"{registry}@arm")
-        assert [record.handler for record in store.metadata.find_images()] == ["runc"]
+        assert [record.handler for record in store.metadata.images.find()] == ["runc"]
         assert "complete (4/4)" in ctr("images", "check", "name==example.com/arm:1")
         archive = str(tmp_path / "arm.tar")
         ctr("images", "export", "--platform", "linux/arm64", archive, "example.com/arm:1")

@@ -313,9 +313,9 @@ import subprocess, sys, imagestore
 root = sys.argv[1]
 with imagestore.open(root) as store:
     for lease_id, seconds in (("of work", 60), ("lasting", 1e9)):
-        store.metadata.create_lease(lease_id, lifetime_seconds=seconds)
+        store.metadata.leases.create(lease_id, lifetime_seconds=seconds)
     subprocess.run(["dd", "if=/dev/zero", f"of={root}/fill", "bs=1k"], capture_output=True)
-    print([store.metadata.delete_lease(each.id) for each in store.metadata.leases()])
+    print([store.metadata.leases.delete(each.id) for each in store.metadata.leases.find()])
 """
 
 

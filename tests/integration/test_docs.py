@@ -15,6 +15,7 @@ import pytest
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata.postgres import PostgresMetadataStore
+from imagestore.metadata.postgres.database import PostgresDatabase
 from imagestore.metadata.records import ImageRecord
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.testing import Registry, build_image, synthetic_layer
@@ -136,13 +137,13 @@ class TestFigures:
         layers = [synthetic_layer("small", 1 << 20), synthetic_layer("large", 20 << 20)]
         transport = Registry({self.NAME: build_image("linux/amd64", layers=layers)}).transport
         begun: list[str] = []
-        transaction = PostgresMetadataStore.begun
+        transaction = PostgresDatabase.begun
 
         def counting(*given: Any) -> Any:
             begun.append("transaction")
             return transaction(*given)
 
-        monkeypatch.setattr(PostgresMetadataStore, "begun", counting)
+        monkeypatch.setattr(PostgresDatabase, "begun", counting)
         requests = Requests()
         with tcp_proxy(int(shared_place.gateway.endpoint.rpartition(":")[2]), requests.hear) as proxy:
             monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
@@ -174,7 +175,7 @@ class TestFigures:
             everybody = threading.Barrier(17)
 
             def work(number: int) -> None:
-                with store.writing():
+                with store.database.writing():
                     if number < 16:
                         everybody.wait(60)
 
@@ -212,7 +213,7 @@ class TestFigures:
                 record = ImageRecord(
                     name, "runc", target, manifest, content[2], platform, "linux/amd64", tuple(content[:2]), 6000
                 )
-                store.put_image(record, {content[1]: content[2:]})
+                store.images.put(record, {content[1]: content[2:]})
             assert (_size(db) - before) / images < 12_000
 
 

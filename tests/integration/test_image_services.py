@@ -9,14 +9,14 @@ import pytest
 
 from imagestore import PartAdvanced, platforms
 from imagestore.cri.client import CriImageService
-from imagestore.cri.model import ImageSpec
+from imagestore.cri.model import ImageSpec, SandboxMetadata
 from imagestore.errors import ImageStoreError
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.service import DockerImageService
 from imagestore.node.eviction import CollectionPolicy
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.image_gc import ImageCollector
-from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.image_manager import EnsureRequest, ImageManager
 from imagestore.node.kubelet_messages import ErrorClass
 from imagestore.testing import build_index, layer
 from imagestore.util.durations import Duration
@@ -130,7 +130,7 @@ class TestContainerd(ImageServiceContract):
 
 def ensured_and_collected(bench: Bench) -> None:
     manager = ImageManager(bench.service, gates=GATES)
-    pod = Pod("uid", "default", "web")
+    pod = SandboxMetadata("web", "uid", "default")
     assert manager.ensure(EnsureRequest(bench.image, pod)).was_pulled
     assert not manager.ensure(EnsureRequest(bench.image, pod)).was_pulled
     assert manager.ensure(EnsureRequest(bench.missing, pod)).error is ErrorClass.PULL

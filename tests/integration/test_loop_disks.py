@@ -326,7 +326,7 @@ def test_a_server_whose_quota_is_used_up_removes_when_it_is_told_again(tmp_path:
 HOLDS = """
 import sys, time, imagestore
 with imagestore.open(sys.argv[1]) as store:
-    store.metadata.create_lease("lease", lifetime_seconds=60)
+    store.metadata.leases.create("lease", lifetime_seconds=60)
     open(sys.argv[2], "x").close()
     time.sleep(600)
 """

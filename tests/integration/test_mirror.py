@@ -212,6 +212,6 @@ def test_a_mirror_killed_again_and_again(tmp_path: Path) -> None:
     with ImageStore(root) as store:
         assert not store.check().faults
         here = {info.digest for info in store.content.walk()}
-        held = set(store.metadata.leased_content("mirror/registry.test"))
+        held = set(store.metadata.leases.content("mirror/registry.test"))
         assert here <= held
         assert not store.collect_garbage().digests

@@ -106,7 +106,7 @@ class ProcessesMachine(RuleBasedStateMachine):
         self.workers[worker].kill()
         self.workers[worker] = StoreProcess(self.root)
         with ImageStore(self.root) as store:
-            record = store.metadata.get_image(self.reference(tag), handler)
+            record = store.metadata.images.get(self.reference(tag), handler)
             if record is not None:
                 fits = [n for n in range(2) if self.version_has(n, handler, record.manifest.digest)]
                 self.records[tag, handler] = fits[0]
@@ -130,7 +130,7 @@ class ProcessesMachine(RuleBasedStateMachine):
 
     def is_recorded(self, tag: str, handler: str) -> bool:
         with ImageStore(self.root) as store:
-            return store.metadata.get_image(self.reference(tag), handler) is not None
+            return store.metadata.images.get(self.reference(tag), handler) is not None
 
     def version_has(self, number: int, handler: str, digest: Digest) -> bool:
         return VERSIONS[number].manifests[HANDLERS[handler]].descriptor.digest == digest

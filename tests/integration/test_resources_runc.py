@@ -53,7 +53,7 @@ def possible_oom_score(wanted: int) -> int:
     own = Path("/proc/self/oom_score_adj").read_text()
     lower = ["sh", "-c", f"echo {wanted} > /proc/self/oom_score_adj"]
     is_allowed = subprocess.run(lower, check=False, capture_output=True).returncode == 0
-    return wanted if is_allowed else oci_spec.restricted_oom_score(wanted, own=int(own))
+    return wanted if is_allowed else max(wanted, int(own))
 
 
 def planned(requirements: dict[str, Any]) -> ContainerPlan:

@@ -260,7 +260,7 @@ def test_cancelled_pull_stops_downloading_and_the_next_one_resumes(tmp_path: Pat
         until(lambda: server.log("call"), "the call ends")
         assert server.log("call")[-1]["code"] == "CANCELLED"
         with imagestore.open(root) as store:
-            until(lambda: not list(store.metadata.leases()), "the transfer's thread has ended")
+            until(lambda: not list(store.metadata.leases.find()), "the transfer's thread has ended")
         before = received(root)
         time.sleep(0.5)
         assert received(root) == before

@@ -60,7 +60,7 @@ def fill(root: Path, count: int) -> None:
         with store.metadata.exclusive():
             for index in range(count - 1):
                 name = f"registry.example/project-{index % 50}/image-{index}:v1"
-                store.metadata.put_image(dataclasses.replace(record, reference=name), {})
+                store.metadata.images.put(dataclasses.replace(record, reference=name), {})
 
 
 def test_bytes_that_are_no_http_harm_nobody(server: Server) -> None:

@@ -31,42 +31,20 @@ from imagestore.errors import (
 )
 from imagestore.metadata.postgres import PostgresMetadataStore
 from tests.contracts.content import ContentContract, put
-from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
+from tests.support.ceph import Ceph
 from tests.support.memory_index import UPLOAD_SECONDS, MemoryObjectIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from imagestore.content.object_index import StoredObject
+    from imagestore.content.shared_objects import StoredObject
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("bucket_keys")]
 
 PATIENCE: Final = 60.0
 DATA: Final = b"shared content" * 1000
 DIGEST: Final = Digest.of(DATA)
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[Ceph]:
-    with ceph() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-
-
-@pytest.fixture
-def settings(gateway: Ceph, tmp_path: Path) -> BucketSettings:
-    """Of a bucket of its own."""
-    name = f"s{abs(hash(tmp_path)):x}"
-    assert gateway.make_bucket(name)
-    return BucketSettings(f"s3://{name}/some/prefix", endpoint=gateway.endpoint)
 
 
 @pytest.fixture
@@ -93,7 +71,7 @@ class TestSharedContentOverPostgres(ContentContract):
     @pytest.fixture
     def content(self, settings: BucketSettings, tmp_path: Path, database_url: str) -> Iterator[ContentStore]:
         with contextlib.closing(PostgresMetadataStore(database_url)) as records:
-            yield SharedContentStore(settings, tmp_path, records.objects, owner=records.id)
+            yield SharedContentStore(settings, tmp_path, records.objects, owner=records.database.id)
 
     def test_an_upload_is_abandoned_after_it_was_given_up(self, database_url: str) -> None:
         with contextlib.closing(PostgresMetadataStore(database_url)) as records:
@@ -113,7 +91,7 @@ class TestSharedContentOverPostgres(ContentContract):
         self, settings: BucketSettings, database_url: str, tmp_path: Path
     ) -> None:
         with contextlib.closing(PostgresMetadataStore(database_url)) as records:
-            content = SharedContentStore(settings, tmp_path, records.objects, owner=records.id)
+            content = SharedContentStore(settings, tmp_path, records.objects, owner=records.database.id)
             put(content, DATA)
             with contextlib.suppress(ZeroDivisionError), records.exclusive():
                 assert content.delete(DIGEST) == len(DATA)
@@ -264,7 +242,7 @@ def test_a_wait_is_cancelled_and_the_ingest_stays(content: SharedContentStore, o
     assert status.offset == 10
 
 
-def test_who_comes_second_leaves_no_object(
+def test_the_second_writer_leaves_no_object(
     content: SharedContentStore, other: SharedContentStore, settings: BucketSettings, index: MemoryObjectIndex
 ) -> None:
     original = index.begin_upload

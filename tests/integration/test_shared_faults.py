@@ -149,10 +149,10 @@ class TestLostMachines:
 
     def test_sessions_are_watched(self, database_url: str) -> None:
         with contextlib.closing(PostgresMetadataStore(database_url)) as records:
-            with records.writing() as db:
+            with records.database.writing() as db:
                 assert db.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("1min",)
                 assert db.execute("SHOW tcp_keepalives_idle").fetchone() == ("10",)
-            with records.connect() as session:
+            with records.database.connect() as session:
                 assert session.execute("SHOW tcp_keepalives_idle").fetchone() == ("10",)
 
     def test_who_waits_too_long_for_a_flight_flies(
@@ -177,7 +177,7 @@ class TestClients:
             url = server.url(server.create_database())
             store = stack.enter_context(contextlib.closing(PostgresMetadataStore(url)))
             others = [stack.enter_context(psycopg.connect(url)) for _ in range(4)]
-            assert store.namespaces()
+            assert store.namespaces.find()
             others.append(stack.enter_context(psycopg.connect(url)) if _has_room(url) else others[0])
             with pytest.raises(StoreError) as refused, contextlib.closing(PostgresMetadataStore(url)):
                 pass
@@ -198,7 +198,7 @@ class TestPoolers:
         with pgbouncer(postgres_server, mode, size=4 if mode == "transaction" else 40) as pooler:  # type: ignore[arg-type]  # one of the modes
             url = through(shared_place, pooler.port)
             with shared_place.open("one", url=url) as one, shared_place.open("two", url=url) as two:
-                assert one.metadata.is_pooled  # type: ignore[attr-defined]  # PostgreSQL's adapter
+                assert one.metadata.database.is_pooled  # type: ignore[attr-defined]  # PostgreSQL's adapter
                 with ThreadPoolExecutor(8) as threads:
                     pulls = [threads.submit(store.pull, name) for store in (one, two) * 4]
                     assert {pull.result().reference for pull in pulls} == {name}
@@ -234,9 +234,9 @@ class TestFailover:
             with standby(primary) as follower:
                 _wait_until_followed(primary, follower, database)
                 with contextlib.closing(PostgresMetadataStore(follower.url(database))) as store:
-                    assert store.find_images() == []
+                    assert store.images.find() == []
                     with pytest.raises(ImageStoreError) as refused:
-                        store.create_lease("work", lifetime_seconds=60)
+                        store.leases.create("work", lifetime_seconds=60)
                     assert "read-write" in refused.value.hint
 
 

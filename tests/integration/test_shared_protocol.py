@@ -6,7 +6,6 @@ The harness ``tests/crash/shared.py`` looks for moments that nobody thought of; 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import threading
 import time
@@ -23,7 +22,6 @@ from imagestore import BucketSettings, Digest, ImageStore
 from imagestore.errors import ContentNotFoundError, IntegrityError
 from imagestore.metadata.postgres.protocol import RULES
 from imagestore.testing import Registry, build_image
-from tests.support.ceph import ACCESS_KEY, SECRET_KEY, Ceph, ceph
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,25 +37,16 @@ ASKING: Final = "WITH RECURSIVE asked"
 ADVISORY: Final = 77
 
 
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[Ceph]:
-    with ceph() as running:
-        yield running
-
-
 @pytest.fixture
 def open_store(
-    gateway: Ceph, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: BucketSettings,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bucket_keys: None,
 ) -> Iterator[Callable[[], ImageStore]]:
     """Opens the same shared store again and again."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     monkeypatch.setattr("imagestore.store.adapters.machine_folder", lambda url: tmp_path / "machine")
-    bucket = f"p{abs(hash(tmp_path)):x}"
-    assert gateway.make_bucket(bucket)
-    settings = BucketSettings(f"s3://{bucket}/prefix", endpoint=gateway.endpoint)
     with contextlib.ExitStack() as stack:
         yield lambda: stack.enter_context(
             imagestore.open(database_url, content=settings, transport=Registry({NAME: IMAGE}).transport)

@@ -132,7 +132,7 @@ class TestMachines:
         with shared_place.open() as store:
             with pytest.raises(ImageStoreError):
                 store.pull(name, cancel=token, observer=cancel)
-            assert list(store.metadata.leases()) == []
+            assert list(store.metadata.leases.find()) == []
             store.pull(name)
             assert store.check().faults == ()
 
@@ -201,7 +201,7 @@ class TestOpening:
         with_password = f"{shared_place.url[:at]}:hunter2{shared_place.url[at:]}"
         with shared_place.open(url=with_password) as store:
             assert "hunter2" not in store.name
-            assert "hunter2" not in repr(vars(store.metadata)["_pool"])
+            assert "hunter2" not in repr(vars(store.metadata.database)["_pool"])  # type: ignore[attr-defined]
         with pytest.raises(ImageStoreError) as refused:
             imagestore.open(with_password.replace("/test", "/none-test"), content=shared_place.content)
         assert "hunter2" not in f"{refused.value} {refused.value.hint}"
@@ -226,16 +226,16 @@ class TestOpening:
 
     def test_what_a_newer_version_took_over_is_not_written(self, shared_place: SharedPlace) -> None:
         with shared_place.open() as store:
-            store.metadata.create_lease("before", lifetime_seconds=60)
+            store.metadata.leases.create("before", lifetime_seconds=60)
             with psycopg.connect(shared_place.url, autocommit=True) as db:
                 db.execute("UPDATE imagestore_version SET version = version + 1")
             with pytest.raises(StoreCorruptError, match="newer"):
-                store.metadata.create_lease("after", lifetime_seconds=60)
+                store.metadata.leases.create("after", lifetime_seconds=60)
 
     def test_many_that_make_it_at_once_make_one(self, shared_place: SharedPlace) -> None:
         with ThreadPoolExecutor(8) as threads:
             stores = list(threads.map(lambda _: shared_place.open(), range(8)))
-        ids = {store.metadata.id for store in stores}  # type: ignore[attr-defined]  # of PostgreSQL's adapter
+        ids = {store.metadata.database.id for store in stores}  # type: ignore[attr-defined]  # of PostgreSQL's adapter
         for store in stores:
             store.close()
         assert len(ids) == 1

@@ -58,7 +58,7 @@ def test_a_tape_arrives_byte_for_byte(registry: DockerRegistry, tmp_path: Path, 
 
 
 def test_a_layout_arrives_byte_for_byte(registry: DockerRegistry, tmp_path: Path) -> None:
-    blobs = BlobFolder.beside(str(TAPES / "shapes"))
+    blobs = BlobFolder.of_tape(str(TAPES / "shapes"))
     tape_to_layout(load_tape(TAPES / "shapes"), blobs, str(tmp_path / "sent"))
     target = f"{registry.address}/fixtures/layout:1"
     push_layout(str(tmp_path / "sent"), target, is_plain_http=True)
@@ -90,7 +90,7 @@ def test_a_text_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path, is
     good, evil = (build_artifact("application/x", {"tape.toml": text}) for text in texts)
 
     class Exchanged:
-        def shape(self, request: Request, reply: Reply) -> Reply:
+        def inject(self, request: Request, reply: Reply) -> Reply:
             if is_pinned and reply.kind == "manifest":
                 return replace(reply, body=BytesBody(evil.documents[evil.target.digest].data))
             return replace(reply, body=BytesBody(texts[1])) if reply.kind == "blob" else reply
@@ -192,7 +192,7 @@ def test_a_login_that_is_missing_or_refused_is_told_at_once(
 
 
 def served(**how: Any) -> RegistryServer:
-    blobs = BlobFolder.beside(str(TAPES / "fault-reset"))
+    blobs = BlobFolder.of_tape(str(TAPES / "fault-reset"))
     files = {"tape.toml": (TAPES / "fault-reset.tape.toml").read_bytes()}
     for digest in load_tape(TAPES / "fault-reset").contents():
         files[f"sha256-{digest.encoded}"] = Path(blobs.path(digest)).read_bytes()

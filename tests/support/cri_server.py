@@ -16,8 +16,7 @@ import grpc
 from imagestore.containerd.service import add_containerd
 from imagestore.cri.image_service import MESSAGE_BYTES, add_cri
 from imagestore.cri.pull_queue import PullQueue
-from imagestore.server.calls import CallWatch, NoNumbers
-from imagestore.server.interceptors import CallInterceptor
+from imagestore.server.calls import CallInterceptor, CallWatch
 from imagestore.store.workers import StoreWorkers
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def cri_server(
     ready, box = threading.Event(), _Box()
 
     async def serve() -> None:
-        server = grpc.aio.server(interceptors=[CallInterceptor(CallWatch(NoNumbers()))], options=_OPTIONS)
+        server = grpc.aio.server(interceptors=[CallInterceptor(CallWatch())], options=_OPTIONS)
         pulls = PullQueue(limit=limit, waiting=waiting, meter=meter)
         services = add_cri(server, workers, pulls)
         if has_containerd:

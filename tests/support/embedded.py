@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore import Digest
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 
 if TYPE_CHECKING:
-    from imagestore import ImageStore
+    from imagestore import ImageStore, MetadataStore
 
 
 def database_of(store: ImageStore) -> SqliteMetadataStore:
     """The store's records in SQLite."""
     assert isinstance(store.metadata, SqliteMetadataStore)
     return store.metadata
+
+
+def edges_of(metadata: MetadataStore) -> dict[Digest, tuple[Digest, ...]]:
+    """Every edge: children by parent."""
+    written = metadata.graph.edges_as_written()
+    return {Digest.parse(parent): tuple(map(Digest.parse, dict.fromkeys(each))) for parent, each in written.items()}

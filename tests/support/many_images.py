@@ -34,7 +34,7 @@ def fill(store: ImageStore, count: int, handler: str, platforms: Sequence[str] =
         labels = {"config": {"Labels": {"number": str(number)}}}
         images = [build_image(each, layers=[shared], config=labels) for each in platforms]
         records.append(_put(store, build_index(images), f"registry.example/team/service-{number:04}:1", handler))
-    store.metadata.put_images(records)
+    store.metadata.images.put_many(records)
 
 
 def wide_index(entries: int) -> Image:
@@ -46,7 +46,7 @@ def wide_index(entries: int) -> Image:
 
 def put(store: ImageStore, image: Image, reference: str, handler: str) -> None:
     """Put one image in, as if its first manifest had been pulled."""
-    store.metadata.put_images([_put(store, image, reference, handler)])
+    store.metadata.images.put_many([_put(store, image, reference, handler)])
 
 
 def _put(

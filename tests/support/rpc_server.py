@@ -12,8 +12,7 @@ import grpc
 
 from imagestore import ImageStore
 from imagestore.containerd.service import add_containerd, add_proxy_content
-from imagestore.server.calls import CallWatch, NoNumbers
-from imagestore.server.interceptors import CallInterceptor
+from imagestore.server.calls import CallInterceptor, CallWatch
 from imagestore.store.workers import StoreWorkers
 
 MESSAGE_BYTES = 16 * 1024 * 1024
@@ -33,7 +32,7 @@ def served(store: ImageStore, add: dict[Path, Add]) -> Iterator[None]:
     async def start() -> list[grpc.aio.Server]:
         servers = []
         for socket, adds in add.items():
-            server = grpc.aio.server(interceptors=[CallInterceptor(CallWatch(NoNumbers()))], options=OPTIONS)
+            server = grpc.aio.server(interceptors=[CallInterceptor(CallWatch())], options=OPTIONS)
             adds(server, workers)
             server.add_insecure_port(f"unix://{socket}")
             await server.start()

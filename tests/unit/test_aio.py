@@ -138,7 +138,7 @@ async def test_a_cancelled_pull_ends_and_gives_back_what_it_brought(
             group.cancel_scope.cancel()
         await ended(before)
         assert await store.list() == []
-        assert [lease for lease in store.store.metadata.leases() if lease.id.startswith("pull")] == []
+        assert [lease for lease in store.store.metadata.leases.find() if lease.id.startswith("pull")] == []
 
 
 @pytest.mark.anyio

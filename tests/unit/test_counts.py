@@ -237,9 +237,9 @@ def test_a_pull_syncs_the_database_once(tmp_path: Path) -> None:
             synced.append(statement)
 
     with node(tmp_path) as here:
-        database_of(here.store)._connection.set_trace_callback(note)
+        database_of(here.store).database._connection.set_trace_callback(note)
         here.store.pull(PYTHON, runtime_handler=PROCESS)
         assert len(synced) == 1
         here.store.pull(PYTHON, runtime_handler=PROCESS)
         assert len(synced) == 1
-        database_of(here.store)._connection.set_trace_callback(None)
+        database_of(here.store).database._connection.set_trace_callback(None)

@@ -12,11 +12,8 @@ import imagestore
 
 TOP = Path(imagestore.__file__).parent
 WITH_EXAMPLES = sorted(path for path in TOP.rglob("*.py") if "\n    >>> " in path.read_text("utf-8"))
-# Those of resources/ run beside their page.
 MODULES = [
-    ".".join(path.relative_to(TOP.parent).with_suffix("").parts).removesuffix(".__init__")
-    for path in WITH_EXAMPLES
-    if path.parent.name != "resources"
+    ".".join(path.relative_to(TOP.parent).with_suffix("").parts).removesuffix(".__init__") for path in WITH_EXAMPLES
 ]
 
 

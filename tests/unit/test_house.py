@@ -46,7 +46,7 @@ def test_no_module_takes_a_neighbour_from_the_face_of_its_package() -> None:
         if "_proto" in path.parts or path.name == "__init__.py":
             continue
         own = ".".join(("imagestore", *path.relative_to(TOP).with_suffix("").parts))
-        for node in ast.walk(tree_of(path)):
+        for node in tree_of(path).body:
             if not isinstance(node, ast.ImportFrom) or not own.startswith(f"{node.module}."):
                 continue
             face = TOP.parent.joinpath(*str(node.module).split(".")) / "__init__.py"

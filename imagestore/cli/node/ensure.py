@@ -26,10 +26,11 @@ from imagestore.cli.node.services import (
 )
 from imagestore.cli.node.wanted_images import WantedImage, wanted_images
 from imagestore.cli.signals import cancelled_by_signals
+from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import ConfigError
 from imagestore.node.credentials import DOCKER_CONFIG_JSON, NodeKeyring, PullSecret
 from imagestore.node.gate_change import GateMarker
-from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.image_manager import EnsureRequest, ImageManager
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.kubelet_messages import ObjectReference, start_failure
 from imagestore.node.pull_record_files import PullRecordFiles
@@ -223,11 +224,11 @@ def _node_keyring() -> Keyring:
     return NodeKeyring(CredentialResolver.standard())
 
 
-def _pod(text: str, uid: str) -> Pod:
+def _pod(text: str, uid: str) -> SandboxMetadata:
     namespace, slash, name = text.partition("/")
     if not slash or not namespace or not name:
         raise click.BadParameter(f"{text!r}: expected NAMESPACE/NAME", param_hint="--pod")
-    return Pod(uid, namespace, name)
+    return SandboxMetadata(name, uid, namespace)
 
 
 def _annotations(given: Sequence[str]) -> dict[str, str]:

@@ -125,8 +125,8 @@ def manifests(documents: Sequence[dict[str, Any]], classes: Sequence[RuntimeClas
         ConfigError: a RuntimeClass can't be read, or comes twice.
     """
     from imagestore.node.runtime_class import parse_runtime_class
+    from imagestore.resources.documents import is_passed_over, name_of, objects_of
     from imagestore.resources.pod_reading import pod_from_json
-    from imagestore.resources.workloads import is_passed_over, name_of, objects_of
 
     objects = objects_of(documents)
     if len(documents) == 1 and len(objects) <= 1:
@@ -159,8 +159,8 @@ def naming_object(name: str) -> Iterator[None]:
 
 def _manifest(document: dict[str, Any], classes: Sequence[RuntimeClass], *, is_named: bool) -> Manifest:
     from imagestore.node.runtime_class import admit, class_named
+    from imagestore.resources.documents import name_of, pod_in
     from imagestore.resources.pod_reading import pod_from_json
-    from imagestore.resources.workloads import name_of, pod_in
 
     name = name_of(document)
     with naming_object(name if is_named else ""):

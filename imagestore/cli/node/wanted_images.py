@@ -9,13 +9,12 @@ import click
 
 from imagestore.cli.exit_codes import say
 from imagestore.cli.render import printable
+from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import InvalidResourcesError
-from imagestore.node.image_manager import Pod
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.pod_resources import refusal, target_of
-from imagestore.resources.document_members import object_in, objects_in, text_in
+from imagestore.resources.documents import object_in, objects_in, pod_in, text_in
 from imagestore.resources.remarks import remarks
-from imagestore.resources.workloads import pod_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from imagestore.cli.app import App
     from imagestore.cli.node.manifests import Manifest, Manifests
     from imagestore.cli.node.services import Connected
-    from imagestore.resources.document_members import Document
+    from imagestore.resources.documents import Document
 
 #: In the order in which a kubelet needs their images.
 _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
@@ -43,7 +42,7 @@ class WantedImage:
 
     container: str
     image: str
-    pod: Pod
+    pod: SandboxMetadata
     policy: PullPolicy | None
     handler: str
 
@@ -139,11 +138,11 @@ def _image(source: Document, image: str, policy: str, path: str, whose: WantedIm
     return WantedImage(whose.container, name, whose.pod, PullPolicy(text) if text else None, whose.handler)
 
 
-def _pod(document: Document, template: Document) -> Pod:
+def _pod(document: Document, template: Document) -> SandboxMetadata:
     """The pod's coordinates: its own, or what the object that makes it lends it."""
     own, maker = object_in(template, "metadata", "$"), object_in(document, "metadata", "$")
     annotations = object_in(own, "annotations", "$.metadata")
-    return Pod(
+    return SandboxMetadata(
         uid=text_in(own, "uid", "$.metadata"),
         namespace=text_in(own, "namespace", "$.metadata") or text_in(maker, "namespace", "$.metadata") or "default",
         name=text_in(own, "name", "$.metadata") or text_in(maker, "name", "$.metadata") or "imagestore",

@@ -1,4 +1,4 @@
-"""Addresses of shared stores: PostgreSQL's own URLs and their parts, none of whose secrets is ever shown."""
+"""Addresses of shared stores: PostgreSQL's URLs, shown without their secrets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SCOPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
-#: The scope of who names none.
+#: The scope if none is given.
 DEFAULT_SCOPE: Final = "default"
-#: What is shown of an address.
+#: Parts of an address that messages show.
 _SHOWN: Final = ("host", "hostaddr", "port", "dbname")
 #: So that a lost server is noticed within half a minute.
 _DEFAULTS: Final = {
@@ -32,7 +32,7 @@ def checked_scope(scope: str) -> str:
     """A scope's name.
 
     Raises:
-        InvalidInputError: it has other characters, or too many.
+        InvalidInputError: it has other characters than expected, or too many.
 
     >>> checked_scope("zone-a/mirror")
     'zone-a/mirror'
@@ -63,7 +63,7 @@ class DatabaseAddress:
                 "a store at postgresql://: the address can't be read",
                 hint="write postgresql://USER@HOST:PORT/DATABASE; other characters in names as %XX",
             ) from error
-        #: For psycopg.connect(); may have a password.
+        #: For psycopg.connect(); may contain a password.
         self.parameters: dict[str, str] = {**_DEFAULTS, **{name: str(value) for name, value in given.items() if value}}
         #: For messages: no password, no user and no option.
         self.name = _name({name: str(value) for name, value in given.items() if name in _SHOWN and value})

@@ -1,7 +1,7 @@
-"""Hearing of other machines' changes, so that answers can be remembered: LISTEN, on a session used for nothing else.
+"""Notifications of other machines' changes (LISTEN on a session of its own), so that results can be cached.
 
-Who can't be sure to hear remembers nothing: while the session is being made, when the server hasn't answered for some
-seconds, and behind a pooler.
+Nothing may be cached while notifications might be missed: while the session is being made, when the server hasn't
+answered for some seconds, and behind a pooler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often the server is asked whether it is there, how long it has to answer, and how long that answer counts.
+#: Interval of probing the server, its time limit, and how long its answer is valid.
 _LOOK_SECONDS: Final = 1.0
 _LIMIT_SECONDS: Final = 4.0
 _SURE_SECONDS: Final = 6.0
@@ -28,10 +28,10 @@ _PAUSE_SECONDS: Final = 1.0
 
 
 class ChangeFeed:
-    """Counts the changes that are told on a channel; thread-safe. Close it.
+    """Counts the notifications on a channel; thread-safe. Close it.
 
     Args:
-        connect: makes a session; None where none can be had for oneself.
+        connect: makes a session; None behind a pooler.
         channel: an identifier.
     """
 
@@ -47,17 +47,17 @@ class ChangeFeed:
             self._thread.start()
 
     def mark(self) -> int | None:
-        """A number that is another one after every change; None when it can't be told."""
+        """A number that differs after every change; None when changes might be missed."""
         with self._lock:
             return self._number if time.monotonic() < self._sure_until else None
 
     def note(self) -> None:
-        """A change was made here, which needn't be heard."""
+        """Count a change of this process."""
         with self._lock:
             self._number += 1
 
     def close(self) -> None:
-        """Hear no more."""
+        """End the session."""
         self._ended.set()
         if self._connect is not None:
             self._thread.join()
@@ -65,20 +65,20 @@ class ChangeFeed:
     def _listen(self) -> None:
         while not self._ended.is_set():
             try:
-                self._hear()
+                self._receive()
             except psycopg.Error as error:
-                log.debug("changes of other machines aren't heard now: %s", error)
+                log.debug("no notifications of other machines' changes now: %s", error)
             with self._lock:
                 self._sure_until = 0.0
             self._ended.wait(_PAUSE_SECONDS)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         if self._connect is None:
             return
         with self._connect() as db:
             db.limit_seconds = _LIMIT_SECONDS
             db.execute(f"LISTEN {self._channel}")
-            # What was changed while nobody listened.
+            # Counts changes from before the LISTEN.
             self.note()
             while not self._ended.is_set():
                 began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Connections to a shared store's database, and what is asked of one of them."""
+"""Connections to a shared store's database: time limits, transactions, locks, poolers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _INTERVAL_SECONDS: Final = 0.1
 
 
 class LimitedConnection(psycopg.Connection[Any]):
-    """A connection that doesn't wait for ever for a server that stands still."""
+    """A connection that limits the time of each statement, for servers that don't answer."""
 
-    #: Of the next statements; None: as of any.
+    #: For the next statements; None: the usual one.
     limit_seconds: float | None = None
 
     def wait(self, gen: PQGen[Result], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> Result:
-        """As the library's; a connection whose answer didn't come in time is closed."""
+        """As the library's; closes the connection when the time is over."""
         limit = timeout or self.limit_seconds or STATEMENT_SECONDS
         began = time.monotonic()
         try:
@@ -44,11 +44,11 @@ class LimitedConnection(psycopg.Connection[Any]):
 
 @contextlib.contextmanager
 def transaction(db: Connection, prologue: str) -> Iterator[tuple[Any, ...] | None]:
-    """A transaction, from its prologue to its commit, or after an exception to its rollback.
+    """A transaction, from its prologue to its commit, or to its rollback after an exception.
 
     Args:
-        db: a connection that commits each statement otherwise.
-        prologue: statements that begin with BEGIN, sent in one round trip, as ``Connection.transaction()`` can't.
+        db: a connection in autocommit mode.
+        prologue: statements that begin with BEGIN, sent in one round trip, which ``Connection.transaction()`` can't.
 
     Yields:
         The first row of the prologue's last statement.
@@ -59,29 +59,29 @@ def transaction(db: Connection, prologue: str) -> Iterator[tuple[Any, ...] | Non
             pass
         yield begun.fetchone() if begun.description is not None else None
     except BaseException:
-        # What failed is told, whatever becomes of the rollback; the pool throws a broken connection away.
+        # The first error is raised even if the rollback fails too; the pool discards a broken connection.
         with contextlib.suppress(psycopg.Error):
             db.rollback()
         raise
     if db.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
-        # The server would take COMMIT for ROLLBACK, and say nothing.
+        # The server would treat COMMIT as ROLLBACK without an error.
         db.rollback()
         raise psycopg.errors.InFailedSqlTransaction("an error inside of the transaction was passed over")
     db.commit()
 
 
 def lock(*, is_alone: bool) -> str:
-    """The statement that takes the store's lock until the transaction ends, alone or together with others."""
+    """The statement that takes the store's lock until the transaction ends, exclusive or shared."""
     return f"SELECT pg_advisory_xact_lock{'' if is_alone else '_shared'}({schema.STORE_LOCK})"
 
 
 def commit_mode(db: Connection) -> str:
-    """What the server says of when a transaction is durable."""
+    """The server's synchronous_commit setting."""
     row = db.execute("SHOW synchronous_commit").fetchone()
     return str(row[0]) if row else "on"
 
 
 def is_pooled(db: Connection) -> bool:
-    """Whether the session that answers isn't the one we were told of when we connected, as behind pgbouncer."""
+    """Whether another session answers than the one that was announced when connecting, as behind pgbouncer."""
     row = db.execute("SELECT pg_backend_pid()").fetchone()
     return row is None or row[0] != db.info.backend_pid

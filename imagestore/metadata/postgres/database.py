@@ -1,9 +1,8 @@
 """Connections and transactions of a shared store.
 
 READ COMMITTED. A thread in a transaction has a connection of its own until the end; inner transactions join the outer
-one. Everybody who changes something holds a lock of the store together with the others; ``exclusive()`` holds it alone.
-A sweep holds it together with the others: rows that it locks, and the order of its statements, make it safe (see
-``protocol``).
+one. Every transaction that changes something holds the store's advisory lock shared; ``exclusive()`` holds it alone. A
+sweep holds it shared too: rows that it locks, and the order of its statements, make it safe (see ``protocol``).
 """
 
 from __future__ import annotations
@@ -32,30 +31,30 @@ if TYPE_CHECKING:
 
     from imagestore.metadata.postgres.connection import Connection
 
-#: Seconds since 1970 by the server's clock: the only one that leases are judged by.
+#: Seconds since 1970 by the server's clock, which alone decides when leases expire.
 NOW: Final = "extract(epoch FROM statement_timestamp())::double precision"
-#: Of one process; each costs the server a process.
+#: Connections of one process; each costs the server a process.
 _MOST_CONNECTIONS: Final = 16
 CONNECT_SECONDS: Final = 10.0
 #: A statement that reads the whole store.
 _WHOLE_STORE_SECONDS: Final = 600.0
 LOCK_LIMIT: Final = "15s"
-#: For an answer to nothing, before a connection is used.
+#: For the check of a connection before it is used.
 CHECK_SECONDS: Final = 5.0
-#: Of connections; a pooler takes no options. Compiling the question what is kept takes seconds, answering it
-#: milliseconds. A look locks rows, and needn't wait for the disk; transactions have the server's own setting back.
-#: The server notices within half a minute that this machine is gone, and lets go of its locks.
+#: Options of connections, which a pooler doesn't take. JIT-compiling the query for what is kept takes seconds, running
+#: it milliseconds. A look locks rows and needn't wait for the disk; transactions restore the server's own setting.
+#: Within half a minute the server notices that this machine is gone, and releases its locks.
 _OPTIONS: Final = (
     "-c jit=off -c synchronous_commit=off -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5"
     " -c tcp_keepalives_count=3 -c tcp_user_timeout=25000"
 )
-#: Between two statements of a transaction; a process that is suspended holds up the others no longer.
+#: Longest pause between two statements of a transaction, so that a suspended process doesn't block the others.
 _IDLE_LIMIT: Final = "60s"
-#: Since when a call that failed isn't tried again on another connection: it waited for a server that stands still.
+#: A call that failed after so long waited for a server that doesn't answer; it isn't tried on another connection.
 _AT_ONCE_SECONDS: Final = 2.0
-#: After a server couldn't be reached it isn't asked again for so long, so that calls don't pile up.
+#: After a server couldn't be reached, calls fail at once for so long, so that they don't pile up.
 AWAY_SECONDS: Final = 2.0
-#: Locks of names, beside their hashes.
+#: First key of the advisory locks of names; their hash is the second.
 _NAMES_LOCK: Final = 0x696D6773
 
 
@@ -63,18 +62,18 @@ class _Transaction(threading.local):
     """A thread's transaction."""
 
     connection: Connection | None = None
-    #: Content whose rows a sweep of this thread has locked, and so may delete.
+    #: See PostgresDatabase.locked.
     locked: frozenset[str] | None = None
     after_commit: list[Callable[[], None]]
 
 
 class PostgresDatabase:
-    """A database of its own for the stores that share content; its tables are made when missing.
+    """A database for the stores that share content, used for nothing else.
 
     Args:
         url: ``postgresql://...``; see DatabaseAddress.
-        scope: which store's images and leases are meant.
-        is_making: make the tables where there are none.
+        scope: the store whose images and leases are meant.
+        is_making: create the tables if there are none.
 
     Raises:
         ConfigError: no such database, the address can't be read, or psycopg isn't installed.
@@ -84,7 +83,6 @@ class PostgresDatabase:
 
     def __init__(self, url: str, *, scope: str, is_making: bool = True) -> None:
         self._scope = checked_scope(scope)
-        self._url = url
         address = DatabaseAddress(url)
         #: For messages.
         self.name = address.name
@@ -93,9 +91,9 @@ class PostgresDatabase:
         self._away_until = 0.0
         self._current = _Transaction()
         with Translated(self.name), LimitedConnection.connect(**self._plain()) as db:
-            #: Told by the database to all that open it.
+            #: Stored in the database, the same for all that open it.
             self.id = schema.prepare(db, self.name, is_making=is_making)
-            #: A pooler is between us and the server, which may give each transaction another session.
+            #: Whether a pooler may give each transaction another session.
             self.is_pooled = connection.is_pooled(db)
             self._commit_mode = connection.commit_mode(db)
         self._pool = psycopg_pool.ConnectionPool(
@@ -104,22 +102,22 @@ class PostgresDatabase:
             min_size=0,
             max_size=_MOST_CONNECTIONS,
             max_idle=60.0,
-            # Else it tries ever more seldom, and isn't there for minutes after the server is.
+            # Else its backoff keeps it away for minutes after the server is back.
             reconnect_timeout=CONNECT_SECONDS / 2,
             num_workers=1,
             name="imagestore",
             open=True,
         )
-        # A store that wasn't closed is closed when it goes away.
+        # A store that isn't closed explicitly is closed when it is garbage-collected.
         weakref.finalize(self, _close, self._pool, self._process)
 
     @property
     def scope(self) -> str:
-        """Which store's images and leases are meant."""
+        """The store whose images and leases are meant."""
         return self._scope
 
     def connect(self) -> LimitedConnection:
-        """A connection apart from the pool, that commits each statement; for locks of a session and for listening."""
+        """A connection outside of the pool in autocommit mode, for session locks and LISTEN."""
         return LimitedConnection.connect(**self._arguments())
 
     def _plain(self) -> dict[str, Any]:
@@ -127,39 +125,27 @@ class PostgresDatabase:
 
     def _arguments(self) -> dict[str, Any]:
         found = self._plain()
-        # Behind a pooler the next transaction may meet a session without what was prepared in this one.
+        # Behind a pooler the next transaction may get a session without this one's prepared statements.
         if self.is_pooled:
             return {**found, "prepare_threshold": None}
         return {**found, "options": f"{found.get('options', '')} {_OPTIONS}".strip()}
 
     @contextlib.contextmanager
     def recording(self, keys: Collection[tuple[str, str]]) -> Iterator[None]:
-        """A transaction for putting the records of these (reference, handler): nobody else puts one of them meanwhile.
+        """A transaction for putting the records of these (reference, handler), which excludes others that put them.
 
-        Others go on beside it; rows of content that were looked at in it stay by their locks.
+        Other writers go on. Content that was found in it stays, because its rows are locked.
         """
         names = sorted({f"{self._scope}\n{reference}" for reference, _ in keys})
         with self.writing() as db:
-            # In order, so that nobody waits for each other.
+            # In order, so that transactions don't deadlock.
             lock = "SELECT pg_advisory_xact_lock(%s, hashtext(name)) FROM unnest(%s::text[]) AS given(name)"
             db.execute(lock, (_NAMES_LOCK, names))
             yield
 
     @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold the store's lock alone, so that no lease and no record can appear; commits at the end."""
-        with self.transaction(is_alone=True):
-            yield
-
-    @contextlib.contextmanager
-    def transient(self) -> Iterator[None]:
-        """A transaction; a crash of the server ends no work of its clients, so it is as durable as any."""
-        with self.writing():
-            yield
-
-    @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """One short step of a long work."""
+        """One short step of a long work; in it, a sweep deletes only rows that it has locked."""
         with self.writing():
             is_outer = self._current.locked is None
             if is_outer:
@@ -169,18 +155,6 @@ class PostgresDatabase:
             finally:
                 if is_outer:
                     self._current.locked = None
-
-    def is_awaited(self) -> bool:
-        """False: those who wait are in the server's queue, and get their turn when a batch ends."""
-        return False
-
-    def give_way(self) -> None:
-        """Nothing: the server's queue is fair."""
-
-    @property
-    def is_unchanging(self) -> bool:
-        """False: other machines can change the store although this one is refused."""
-        return False
 
     @property
     def is_in_transaction(self) -> bool:
@@ -221,8 +195,8 @@ class PostgresDatabase:
                 yield db
 
     @contextlib.contextmanager
-    def _whole_store(self) -> Iterator[Connection]:
-        """As reading(), for what takes long in a large store."""
+    def reading_long(self) -> Iterator[Connection]:
+        """As reading(), for a statement that takes long in a large store."""
         with self.reading() as db:
             if not isinstance(db, LimitedConnection):
                 raise TypeError(f"expected a connection of this module, got {type(db)}")
@@ -233,9 +207,9 @@ class PostgresDatabase:
                 db.limit_seconds = None
 
     @contextlib.contextmanager
-    def _snapshot(self) -> Iterator[Connection]:
-        """Several reads that see one state, of the whole store perhaps."""
-        with self._whole_store() as db:
+    def snapshot(self) -> Iterator[Connection]:
+        """Several reads that see one state; they may take long."""
+        with self.reading_long() as db:
             if self._current.connection is not None:
                 yield db
                 return
@@ -251,14 +225,14 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def transaction(self, *, is_alone: bool) -> Iterator[Connection]:
-        """A transaction that holds the store's lock, alone or together with others; inner ones join the outer.
+        """A transaction that holds the store's lock, exclusive or shared; inner ones join the outer.
 
         Args:
-            is_alone: so that nobody else changes anything until it ends.
+            is_alone: take the lock exclusively, so that nothing else changes until it ends.
 
         Raises:
             StoreCorruptError: a newer version has changed the tables.
-            StoreError: the server can't be asked, or doesn't commit.
+            StoreError: the server can't be reached, or doesn't commit.
         """
         self.check_process()
         current = self._current
@@ -284,16 +258,12 @@ class PostgresDatabase:
             work()
 
     def begun(self, stack: contextlib.ExitStack, prologue: str) -> tuple[Connection, tuple[Any, ...] | None]:
-        """A connection in a transaction, both until the stack ends.
+        """A connection in a transaction, both until the stack ends: committed, or rolled back after an exception.
 
-        A restarted server leaves dead connections in the pool. What was lost with one is nothing yet.
-
-        Args:
-            stack: ends the transaction: it is committed, or after an exception rolled back.
-            prologue: statements that begin with BEGIN, sent in one round trip, as ``Connection.transaction()`` can't.
+        A restarted server leaves dead connections in the pool: a prologue that fails on one is sent on the next.
 
         Returns:
-            The connection, and the first row of the prologue's last statement.
+            The connection, and the first row of the last statement of the prologue; see connection.transaction().
         """
         for _ in range(_MOST_CONNECTIONS):
             db: LimitedConnection | None = None
@@ -323,7 +293,7 @@ class PostgresDatabase:
         return time.monotonic() - began >= _AT_ONCE_SECONDS
 
     def _note_away(self, began: float) -> None:
-        """A call failed; where it had waited for the server, others needn't wait too."""
+        """A call failed. If it had waited for the server, others needn't wait too."""
         if self._has_waited(began):
             self._away_until = time.monotonic() + AWAY_SECONDS
 
@@ -349,7 +319,7 @@ class PostgresDatabase:
         raise psycopg.OperationalError("connections are lost as soon as they are made")
 
     def settings(self) -> str:
-        """Statements for the begin of every transaction."""
+        """Statements with which every transaction begins."""
         isolation = "READ COMMITTED" if RULES.read_committed else "REPEATABLE READ"
         return (
             f"BEGIN ISOLATION LEVEL {isolation}; SET LOCAL jit = off; SET LOCAL lock_timeout = '{LOCK_LIMIT}';"
@@ -361,19 +331,32 @@ class PostgresDatabase:
         return f"{self.settings()}; {connection.lock(is_alone=is_alone)}; {schema.ASK_VERSION}"
 
     def deletable(self, texts: Sequence[str]) -> Sequence[str]:
-        """Those contents that this thread may delete: in a sweep, those whose rows it has locked."""
-        locked = self._current.locked
-        return texts if locked is None else [text for text in texts if text in locked]
+        """The contents that this thread may delete: in a sweep, those whose rows it has locked."""
+        return texts if self.locked is None else [text for text in texts if text in self.locked]
 
-    def _after_commit(self, work: Callable[[], None]) -> None:
-        """Do something when the transaction of this thread is committed; at once where there is none."""
+    @property
+    def locked(self) -> frozenset[str] | None:
+        """Contents whose rows a sweep of this thread has locked, and so may delete; None outside a sweep."""
+        return self._current.locked
+
+    def add_locked(self, texts: Collection[str]) -> None:
+        """Note rows that a sweep of this thread has locked."""
+        self._current.locked = (self._current.locked or frozenset()).union(texts)
+
+    def after_commit(self, work: Callable[[], None]) -> None:
+        """Call this when this thread's transaction is committed; at once outside of one."""
         if self._current.connection is None:
             work()
         else:
             self._current.after_commit.append(work)
 
     @contextlib.contextmanager
-    def _damage_named(self) -> Iterator[None]:
+    def naming_damage(self) -> Iterator[None]:
+        """Report rows that can't be parsed as damage of this database.
+
+        Raises:
+            StoreCorruptError: a record can't be read.
+        """
         try:
             yield
         except (ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""PostgreSQL's errors as ours: one line, that names the database, the reason and what helps."""
+"""PostgreSQL's errors as ours: one line with the database and the reason, and a hint."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _HINTS: Final[dict[type[ImageStoreError], str]] = {
 
 
 class Translated:
-    """As a context manager: raise our errors instead of psycopg's.
+    """A context manager that raises our errors instead of psycopg's.
 
     Args:
         name: of the database, for messages.
-        spared: errors of psycopg that come out as they are.
+        spared: errors of psycopg that are raised as they are.
     """
 
     __slots__ = ("_name", "_spared")
@@ -79,24 +79,19 @@ class Translated:
 
 
 def translated(error: psycopg.Error, name: str) -> ImageStoreError:
-    """Which of our errors one of psycopg's is.
-
-    Args:
-        error: the library's.
-        name: of the database, for messages.
-    """
+    """Our error for one of psycopg's; ``name`` is the database's, for messages."""
     state = error.sqlstate or ""
     ours = _CODES.get(state) or _CODES.get(state[:2])
     if ours is None:
         is_away = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         ours = ContentUnavailableError if is_away or state.startswith(("08", "57P")) else StoreError
-    if not state and (told := _told_at_connecting(str(error))):
+    if not state and (told := _from_text(str(error))):
         ours = told
     return ours(f"{name}: {_line(error)}", hint=_HINTS.get(ours, ""))
 
 
-def _told_at_connecting(text: str) -> type[ImageStoreError] | None:
-    """libpq gives no code for what the server says while a connection is made."""
+def _from_text(text: str) -> type[ImageStoreError] | None:
+    """Our error for a text of libpq, which has no code for the server's errors while connecting."""
     if "authentication failed" in text or "no pg_hba.conf entry" in text or "no password supplied" in text:
         return PreconditionError
     if re.search(r"invalid \S+ value|invalid integer value|bad value for", text):

@@ -1,8 +1,8 @@
-"""Who brings which digest, of all machines: advisory locks of a session that is used for nothing else.
+"""Single flight: of all machines only one fetches a digest. Advisory locks of a session used for nothing else.
 
-Only bytes are saved by it; nothing relies on it. The session, and so its locks, ends with its process at once, and with
-a lost machine when the server's keepalive notices. Behind a pooler of transactions a session is nobody's own, so there
-everybody flies. A waiter asks again: one that waited inside the server would stop its vacuum.
+It only saves bytes; correctness doesn't depend on it. The locks end with the session: at once with its process, and
+with a lost machine when the server's keepalive notices. Behind a transaction pooler there is no session of one's own,
+so every machine fetches. A waiter polls: waiting inside the server would hold up its vacuum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Of one session; the server has room for some ten thousand in all.
+#: Locks of one session; the server has room for some ten thousand in all.
 _MOST: Final = 1000
 _LIMIT_SECONDS: Final = 3.0
 _TRY: Final = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
@@ -31,7 +31,7 @@ class Flights:
     """The flights of this process; thread-safe.
 
     Args:
-        connect: makes a session; None where none can be had for oneself.
+        connect: makes a session; None behind a pooler.
     """
 
     def __init__(self, connect: Callable[[], LimitedConnection] | None) -> None:
@@ -41,11 +41,11 @@ class Flights:
         self._flying: set[str] = set()
 
     def try_begin(self, text: str) -> OwnFlight | None:
-        """Begin a flight; None while somebody else, of this process too, has it."""
+        """Begin to fetch a digest; None while another thread or machine does."""
         if self._connect is None:
             return OwnFlight(self, "")
         with self._lock:
-            # A session is given a lock again that it has already.
+            # The server grants a session a lock again that it already has.
             if text in self._flying:
                 return None
             if len(self._flying) >= _MOST:
@@ -82,10 +82,10 @@ class Flights:
 
     def _session(self, connect: Callable[[], LimitedConnection]) -> LimitedConnection:
         if self._connection is None or self._connection.closed:
-            # Locks went with the last one; those who hold them go on, and others may begin.
+            # The last session's locks are released; their holders go on, and others may begin.
             self._flying.clear()
             self._connection = connect()
-            # Others wait for it, and whoever gets no answer flies.
+            # Threads wait for this session; without an answer in time they fetch.
             self._connection.limit_seconds = _LIMIT_SECONDS
         return self._connection
 
@@ -98,11 +98,11 @@ class Flights:
 
 
 class OwnFlight:
-    """That this process brings a digest.
+    """That this process fetches a digest.
 
     Args:
         flights: of the process.
-        text: the digest; empty for one that stops nobody.
+        text: the digest; empty when no lock is held.
     """
 
     def __init__(self, flights: Flights, text: str) -> None:
@@ -110,7 +110,7 @@ class OwnFlight:
         self._text = text
 
     def end(self) -> None:
-        """Let others go on; harmless when it ended already."""
+        """Release the lock; repeated calls do nothing."""
         text, self._text = self._text, ""
         if text:
             self._flights.end(text)

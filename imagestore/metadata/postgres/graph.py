@@ -1,4 +1,4 @@
-"""What keeps what, over all scopes: edges, labels on content, and the two questions of collection.
+"""What keeps what, over all scopes: edges, labels on content, and the two questions of a collection.
 
 *Is this kept* is one statement, so a record that takes over from a lease is never seen half. In a sweep the rows of
 content are locked by a statement before it: then a look that comes later waits, and one that came before is seen.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore.metadata import rows
 from imagestore.metadata.marking import in_order, mark
-from imagestore.metadata.namespace_api import HOME
-from imagestore.metadata.postgres.database import NOW, PostgresDatabase
+from imagestore.metadata.postgres.database import NOW
 from imagestore.metadata.postgres.images import insert_edges
 from imagestore.metadata.postgres.named_images import IS_ALIVE
 from imagestore.metadata.postgres.protocol import RULES
-from imagestore.metadata.records import Holder, HolderKind
+from imagestore.metadata.records import HOME
 from imagestore.oci import gc_labels
 from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import ContentTerms
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from imagestore.metadata.postgres.connection import Connection
+    from imagestore.metadata.postgres.database import PostgresDatabase
+    from imagestore.metadata.records import Holder
 
 _LEASED: Final = (
     "SELECT c.digest FROM lease_content c JOIN lease l ON l.scope = c.scope AND l.id = c.lease"  # noqa: S608 - constants
@@ -82,15 +84,18 @@ _OF_CONTENT: Final = (
 )
 
 
-class GraphTables(PostgresDatabase):
+class PostgresGraph:
     """Edges and labels."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
 
     def label_content(self, digest: Digest, labels: Mapping[str, str]) -> None:
         """Replace the labels of content; gc.root and gc.ref.content mean what they mean in containerd."""
         kept = gc_labels.checked(labels)
         terms = ContentTerms.of(kept)
         key = str(digest)
-        with self.writing() as db:
+        with self._database.writing() as db:
             _forget(db, [key], _OF_CONTENT[1:])
             db.execute(
                 "INSERT INTO content_label SELECT %s, * FROM unnest(%s::text[], %s::text[])",
@@ -104,54 +109,51 @@ class GraphTables(PostgresDatabase):
 
     def content_labels(self, digest: Digest) -> dict[str, str]:
         """The labels of content."""
-        with self.reading() as db:
+        with self._database.reading() as db:
             found = db.execute("SELECT key, value FROM content_label WHERE digest = %s ORDER BY key", (str(digest),))
             return dict(found.fetchall())
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""
-        with self.writing() as db:
+        with self._database.writing() as db:
             _forget(db, [str(parent) for parent in edges], _OF_CONTENT[:1])
             insert_edges(db, edges)
 
     def children_of(self, texts: Sequence[str]) -> dict[str, list[str]]:
-        """What several contents point at, all in text form; those that point at nothing are left out."""
+        """What each content points at; those that point at nothing are left out."""
         query = (
             "SELECT parent, child FROM edge WHERE parent = ANY(%(texts)s)"
             " UNION SELECT parent, child FROM label_edge WHERE parent = ANY(%(texts)s)"
         )
-        with self.reading() as db:
-            return _by_parent(db.execute(query, {"texts": list(texts)}).fetchall())
+        with self._database.reading() as db:
+            return rows.by_parent(db.execute(query, {"texts": list(texts)}).fetchall())
 
     def edges_as_written(self) -> Mapping[str, Sequence[str]]:
-        """Every edge in text form: children by parent; one that a label names too comes twice."""
-        with self._snapshot() as db:
-            return _by_parent(db.execute(_EDGES).fetchall())
+        """Every edge, children by parent; an edge that a label names too comes twice."""
+        with self._database.snapshot() as db:
+            return rows.by_parent(db.execute(_EDGES).fetchall())
 
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
-        """What one content points at by its own words, labels aside."""
-        with self.reading() as db:
+        """What one content points at, labels aside."""
+        with self._database.reading() as db:
             found = db.execute("SELECT child FROM edge WHERE parent = %s ORDER BY child", (str(digest),)).fetchall()
-        with self._damage_named():
+        with self._database.naming_damage():
             return tuple(Digest.parse(text) for (text,) in found)
 
     def parents(self, digest: Digest) -> tuple[Digest, ...]:
-        """Which contents point at this one."""
-        with self.reading() as db:
+        """What points at this content."""
+        with self._database.reading() as db:
             found = db.execute(_PARENTS, (str(digest), str(digest))).fetchall()
-        with self._damage_named():
+        with self._database.naming_damage():
             return tuple(Digest.parse(text) for (text,) in sorted(found))
 
     def garbage(self, present: Iterable[str]) -> list[str]:
-        """Which of these digests nothing keeps at one moment, and what else edges or labels start from in vain.
-
-        Found downwards in Python, over one snapshot: a third of the time that the server takes for it.
-        """
+        """What nothing keeps at one moment; see the port. In Python, which takes a third of the server's time."""
         listed = list(present)
-        with self._snapshot() as db:
+        with self._database.snapshot() as db:
             if db.execute(_KEEPS_ALL).fetchone():
                 return []
-            edges = _by_parent(db.execute(_EDGES).fetchall())
+            edges = rows.by_parent(db.execute(_EDGES).fetchall())
             roots = {text for query in _DEEP for text in _texts(db, query)}
             flat = {text for query in (_FLAT, _KNOWN) for text in _texts(db, query)}
             labelled = _texts(db, "SELECT DISTINCT digest FROM content_label")
@@ -161,10 +163,10 @@ class GraphTables(PostgresDatabase):
         return [*in_order(pointing), *in_order(rest - pointing)]
 
     def unheld(self, texts: Sequence[str]) -> list[str]:
-        """Those of some digests, in text form, that nothing keeps now; in a sweep their rows are locked first."""
-        with self.reading() as db:
+        """Those digests that nothing keeps now; in a sweep their rows are locked first."""
+        with self._database.reading() as db:
             asked = list(texts)
-            if self._current.locked is not None:
+            if self._database.locked is not None:
                 asked = self._locked_of(db, asked)
                 if not RULES.lock_then_ask:
                     return asked
@@ -172,37 +174,37 @@ class GraphTables(PostgresDatabase):
             return [text for text in texts if text in found]
 
     def _locked_of(self, db: Connection, texts: list[str]) -> list[str]:
-        """Lock rows of content; what another one holds is left out, and what isn't there has no row to lock."""
+        """Lock rows of content; those that are locked already are left out, and absent content has no row to lock."""
         present = set(_texts(db, "SELECT digest FROM content WHERE digest = ANY(%(texts)s)", {"texts": texts}))
         lock = "SELECT digest FROM content WHERE digest = ANY(%(texts)s)"
         if not RULES.lock_then_ask:
             lock = f"{lock} AND digest IN ({_UNHELD})"
         locked = set(_texts(db, f"{lock} ORDER BY digest FOR UPDATE SKIP LOCKED", {"texts": texts}))
-        self._current.locked = (self._current.locked or frozenset()) | locked
+        self._database.add_locked(locked)
         return [text for text in texts if text in locked or text not in present]
 
     def refuse_damaged_indexes(self) -> None:
         """Nothing: the server keeps its indexes."""
 
     def keeper_of_all(self) -> str:
-        """The id of a lease that keeps all content now; empty where there is none."""
-        with self.reading() as db:
+        """The id of a lease that keeps all content now; empty: none."""
+        with self._database.reading() as db:
             found = db.execute(_KEEPS_ALL).fetchone()
             return str(found[0]) if found else ""
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now."""
-        with self.reading() as db:
+        with self._database.reading() as db:
             return not _texts(db, _UNHELD, {"texts": [str(digest)]})
 
     def is_kept_at_home(self, digest: Digest) -> bool:
-        """Whether records, leases or labels of the stores' own namespace, or any lease, keep this content now."""
-        with self.reading() as db:
+        """Whether records, labels or named images of ``HOME``, or any lease, keep this content now."""
+        with self._database.reading() as db:
             return not _texts(db, _UNHELD_AT_HOME, {"texts": [str(digest)]})
 
     def holders(self, digest: Digest) -> tuple[Holder, ...]:
-        """What keeps this content by itself, without edges; what other scopes hold is named with them."""
-        given = {"digest": str(digest), "scope": self._scope}
+        """What keeps this content by itself, without edges; names in other scopes begin with the scope."""
+        given = {"digest": str(digest), "scope": self._database.scope}
         in_scope = "CASE WHEN {0}.scope = %(scope)s THEN '' ELSE '[' || {0}.scope || '] ' END || "
         images = (
             f"SELECT DISTINCT {in_scope.format('r')} reference, handler FROM image_root r"  # noqa: S608
@@ -223,55 +225,35 @@ class GraphTables(PostgresDatabase):
             " WHERE digest = %(digest)s ORDER BY 1"
         )
         labelled = "SELECT key FROM content_label WHERE digest = %(digest)s ORDER BY key"
-        with self._snapshot() as db:
-            labels = [name for name in _texts(db, labelled, given) if name.startswith(gc_labels.ROOT)]
-            return (
-                *(Holder(HolderKind.IMAGE, reference, handler) for reference, handler in _rows(db, images, given)),
-                *(
-                    Holder(HolderKind.FLAT_LEASE if flat else HolderKind.LEASE, name)
-                    for name, flat in _rows(db, leases, given)
-                ),
-                *(Holder(HolderKind.LABEL, name) for name in labels),
-                *(Holder(HolderKind.NAMED_IMAGE, name) for (name,) in _rows(db, named, given)),
-                *(Holder(HolderKind.NAMESPACE, owner) for (owner,) in _rows(db, owners, given)),
-            )
+        with self._database.snapshot() as db:
+            queries = (images, leases, labelled, named, owners)
+            return rows.holders(*(db.execute(query, given).fetchall() for query in queries))
 
     def forget_content(self, texts: Collection[str]) -> None:
-        """Drop labels of content that was deleted, given in text form, and the edges that start there.
+        """Remove labels of deleted content, and the edges that start there.
 
-        In a sweep at once for what this transaction deleted. Of what wasn't there, somebody may be bringing it at this
-        moment: that goes after the sweep's step, alone, and only if it still isn't there.
+        In a sweep, at once for what this transaction deleted. What was absent may be on its way: its labels are removed
+        after the sweep's step, in a transaction that excludes others, and only if it is still absent.
         """
-        locked = self._current.locked or frozenset()
+        locked = self._database.locked or frozenset()
         ours = [text for text in texts if text in locked]
         others = [text for text in texts if text not in locked]
         if ours:
-            with self.writing() as db:
+            with self._database.writing() as db:
                 _forget(db, ours, _OF_CONTENT)
         if others:
-            self._after_commit(lambda: self._forget_absent(others))
+            self._database.after_commit(lambda: self._forget_absent(others))
 
     def _forget_absent(self, texts: Collection[str]) -> None:
-        with self.transaction(is_alone=True) as db:
+        with self._database.transaction(is_alone=True) as db:
             for table, column in _OF_CONTENT:
                 absent = _ABSENT.format(table, column)
                 query = f"DELETE FROM {table} WHERE {column} = ANY(%s) AND {absent}"  # noqa: S608 - constants
                 db.execute(query, (list(texts),))
 
 
-def _rows(db: Connection, query: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    return db.execute(query, values).fetchall()
-
-
 def _texts(db: Connection, query: str, values: Mapping[str, Any] | None = None) -> list[str]:
     return [text for (text,) in db.execute(query, values)]
-
-
-def _by_parent(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for parent, child in pairs:
-        found.setdefault(parent, []).append(child)
-    return found
 
 
 def _forget(db: Connection, texts: Collection[str], tables: Iterable[tuple[str, str]]) -> None:

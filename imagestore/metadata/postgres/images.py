@@ -1,33 +1,32 @@
-"""Image records of a scope, each with its roots."""
+"""Image records of a scope in PostgreSQL, each with its roots."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.metadata import image_rows
-from imagestore.metadata.postgres.database import NOW, PostgresDatabase
+from imagestore.metadata import rows
+from imagestore.metadata.postgres.database import NOW
 from imagestore.metadata.records import Everything, ListedImage
-from imagestore.oci.descriptor import Descriptor
-from imagestore.oci.gc_labels import EXPIRE, LeaseTerms
+from imagestore.oci.gc_labels import EXPIRE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from imagestore.metadata.postgres.connection import Connection
+    from imagestore.metadata.postgres.database import PostgresDatabase
+    from imagestore.metadata.postgres.leases import PostgresLeases
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.digest import Digest
 
-#: Times of use are kept to the minute, so that a busy image costs one write a minute.
-_USE_SECONDS: Final = 60.0
-_MARKS: Final = ", ".join(["%s"] * (image_rows.COLUMNS.count(",") + 1))
+_MARKS: Final = ", ".join("%s" for _ in rows.IMAGE_COLUMNS.split(","))
 _ROOTS: Final = (
     "(SELECT coalesce(json_agg(r.digest ORDER BY r.position), '[]'::json)::text FROM image_root r"
     " WHERE r.scope = image.scope AND r.reference = image.reference AND r.handler = image.handler AND NOT r.by_label)"
 )
 #: What a replaced record keeps of the one before, and its times by the server's clock.
 _PUT: Final = (
-    f"INSERT INTO image (scope, {image_rows.COLUMNS}) VALUES (%s, {_MARKS})"  # noqa: S608 - constants
+    f"INSERT INTO image (scope, {rows.IMAGE_COLUMNS}) VALUES (%s, {_MARKS})"  # noqa: S608 - constants
     " ON CONFLICT (scope, reference, handler) DO UPDATE SET"
     " target = excluded.target, manifest = excluded.manifest, image_id = excluded.image_id,"
     " platform = excluded.platform, wanted = excluded.wanted, content_size = excluded.content_size,"
@@ -38,50 +37,55 @@ _PUT: Final = (
 _PAIRS: Final = "unnest(%(first)s::text[], %(second)s::text[]) WITH ORDINALITY AS given(one, two, number)"
 
 
-class ImageTables(PostgresDatabase):
-    """Records by (reference, handler)."""
+class PostgresImages:
+    """Records by (reference, handler).
 
-    def put_image(
+    Args:
+        database: where they are.
+        leases: asked when images expire.
+    """
+
+    def __init__(self, database: PostgresDatabase, leases: PostgresLeases) -> None:
+        self._database = database
+        self._scope = database.scope
+        self._leases = leases
+
+    def put(
         self, record: ImageRecord, edges: Mapping[Digest, Iterable[Digest]], *, created_at: float | None = None
     ) -> ImageRecord:
-        """Insert or replace a record together with its edges, durably; keeps creation time, pin and time of use."""
+        """Insert or replace a record and add edges, durably; keeps creation time, pin and time of use."""
         (stored,) = self._put_all([(record, edges)], created_at)
         return stored
 
-    def put_images(
+    def put_many(
         self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]]
     ) -> tuple[ImageRecord, ...]:
-        """Insert or replace records together with their edges, all or none."""
+        """As put() for several records with their edges, all of them or none."""
         return self._put_all(records, None)
 
     def _put_all(
         self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]], created_at: float | None
     ) -> tuple[ImageRecord, ...]:
-        stored: list[ImageRecord] = []
-        with self.writing() as db:
-            now = self._now(db)
-            for record, edges in records:
-                stored.append(self._put(db, record, edges, now, created_at))
-        return tuple(stored)
+        with self._database.writing() as db:
+            now = _now(db)
+            return tuple(
+                self._put(
+                    db,
+                    replace(
+                        record,
+                        created_at=(record.created_at or now) if created_at is None else created_at,
+                        updated_at=now,
+                    ),
+                    edges,
+                )
+                for record, edges in records
+            )
 
-    def _now(self, db: Connection) -> float:
-        row = db.execute(f"SELECT {NOW}").fetchone()
-        return float(row[0]) if row else 0.0
-
-    def _put(
-        self,
-        db: Connection,
-        record: ImageRecord,
-        edges: Mapping[Digest, Iterable[Digest]],
-        now: float,
-        created_at: float | None,
-    ) -> ImageRecord:
-        first = (record.created_at or now) if created_at is None else created_at
-        values = image_rows.from_record(record, created_at=first, updated_at=now)
+    def _put(self, db: Connection, record: ImageRecord, edges: Mapping[Digest, Iterable[Digest]]) -> ImageRecord:
         key = (self._scope, record.reference, record.handler)
-        held = [*((str(digest), False) for digest in record.roots), *((str(each), True) for each in record.labelled)]
+        held = rows.image_roots(record)
         with db.pipeline():
-            put = db.execute(_PUT, (self._scope, *values))
+            put = db.execute(_PUT, (self._scope, *rows.image_values(record)))
             db.execute("DELETE FROM image_root WHERE (scope, reference, handler) = (%s, %s, %s)", key)
             db.execute(
                 "INSERT INTO image_root SELECT %s, %s, %s, number - 1, digest, by_label"
@@ -93,23 +97,14 @@ class ImageTables(PostgresDatabase):
         if row is None:
             raise ValueError("the database returned no row for a record that it took")
         created, updated, pinned, used = row
-        # As it reads back: descriptors in records have no platform and no annotations.
-        return replace(
-            record,
-            target=_bare(record.target),
-            manifest=_bare(record.manifest),
-            created_at=created,
-            updated_at=updated,
-            is_pinned=bool(pinned),
-            used_at=used,
-        )
+        return rows.stored_image(record, created_at=created, updated_at=updated, is_pinned=bool(pinned), used_at=used)
 
-    def get_image(self, reference: str, handler: str) -> ImageRecord | None:
-        """One record, or None."""
-        return next(iter(self.find_images(reference=reference, handler=handler)), None)
+    def get(self, reference: str, handler: str) -> ImageRecord | None:
+        """One record."""
+        return next(iter(self.find(reference=reference, handler=handler)), None)
 
-    def get_images(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ImageRecord]:
-        """Those of some records that are there, by (reference, handler)."""
+    def get_many(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ImageRecord]:
+        """The records that exist, by (reference, handler)."""
         if not keys:
             return {}
         condition = (
@@ -118,7 +113,7 @@ class ImageTables(PostgresDatabase):
         found = self._select(condition, _pairs(keys))
         return {(each.reference, each.handler): each for each in found}
 
-    def find_images(
+    def find(
         self,
         *,
         reference: str | None = None,
@@ -127,33 +122,21 @@ class ImageTables(PostgresDatabase):
         after: tuple[str, str] | None = None,
         limit: int | None = None,
     ) -> list[ImageRecord]:
-        """Records that fit every given condition, ordered by reference and handler."""
-        conditions = ["TRUE"]
-        values: dict[str, Any] = {}
-        if reference is not None:
-            conditions.append("reference = %(reference)s")
-            values["reference"] = reference
-        if handler is not None:
-            conditions.append("handler = %(handler)s")
-            values["handler"] = handler
-        if image_id_prefix is not None:
-            # "g" is above every hex digit, so this is the range of texts with that beginning, found by the index.
-            conditions.append("image_id >= %(begin)s AND image_id < %(end)s")
-            values |= {"begin": image_id_prefix, "end": image_id_prefix + "g"}
-        if after is not None:
-            conditions.append("(reference, handler) > (%(after_reference)s, %(after_handler)s)")
-            values |= {"after_reference": after[0], "after_handler": after[1]}
-        return self._select(" AND ".join(conditions), values, limit)
+        """Records that meet every given condition, ordered by reference and handler."""
+        condition, values = rows.image_condition(
+            "%({})s", reference=reference, handler=handler, image_id_prefix=image_id_prefix, after=after
+        )
+        return self._select(condition, values, limit)
 
-    def list_images(self, *, handler: str | None = None, image_id: str | None = None) -> list[ListedImage]:
-        """What lists show of records, ordered by reference and handler."""
+    def find_listed(self, *, handler: str | None = None, image_id: str | None = None) -> list[ListedImage]:
+        """As find(), what lists show."""
         given = {name: value for name, value in (("handler", handler), ("image_id", image_id)) if value is not None}
         condition = " AND ".join(["scope = %(scope)s", *(f"{name} = %({name})s" for name in given)])
         query = (
             "SELECT reference, handler, image_id, target::json ->> 1, content_size, pinned"  # noqa: S608
             f" FROM image WHERE {condition} ORDER BY reference, handler"
         )
-        with self._whole_store() as db:
+        with self._database.reading_long() as db:
             return [
                 ListedImage(reference, name, config, target, size, bool(pinned))
                 for reference, name, config, target, size, pinned in _run(db, query, {**given, "scope": self._scope})
@@ -168,21 +151,21 @@ class ImageTables(PostgresDatabase):
         return self._select(condition, {"digest": str(digest)})
 
     def find_ids(self, references: Collection[str]) -> list[tuple[str, str, str]]:
-        """Reference, handler and image id of every record under some references, in their order."""
+        """Reference, handler and image id of every record of these references, in their order."""
         query = (
             "SELECT reference, handler, image_id FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS given(one, number)"
             " JOIN image ON scope = %(scope)s AND reference = one ORDER BY number, handler"
         )
-        with self.reading() as db:
+        with self._database.reading() as db:
             return [(a, b, c) for a, b, c in _run(db, query, {"texts": list(references), "scope": self._scope})]
 
     def find_keys(self, images: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
-        """Reference, handler and image id of every record of some images, given by id and handler, in their order."""
+        """Reference, handler and image id of every record of these (image id, handler), in their order."""
         query = (
             f"SELECT reference, handler, image_id FROM {_PAIRS}"  # noqa: S608 - constants
             " JOIN image ON scope = %(scope)s AND image_id = one AND handler = two ORDER BY number, reference"
         )
-        with self.reading() as db:
+        with self._database.reading() as db:
             return [(a, b, c) for a, b, c in _run(db, query, {**_pairs(images), "scope": self._scope})]
 
     def everything(self, most: int) -> Everything | None:
@@ -192,67 +175,66 @@ class ImageTables(PostgresDatabase):
         """False; see everything()."""
         return False
 
-    def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:
-        """Remove records in one transaction, without reading them; return what they held, in text form."""
+    def drop(self, keys: Collection[tuple[str, str]]) -> list[str]:
+        """Remove records in one transaction without reading them; return the digests that they held, as texts."""
         if not keys:
             return []
         listed = f"FROM image_root r JOIN {_PAIRS} ON r.scope = %(scope)s AND r.reference = one AND r.handler = two"
         values = {**_pairs(keys), "scope": self._scope}
-        with self.writing() as db:
+        with self._database.writing() as db:
             roots = [text for (text,) in _run(db, f"SELECT DISTINCT r.digest {listed}", values)]
             condition = "scope = %(scope)s AND reference = one AND handler = two"
             _run(db, f"DELETE FROM image USING {_PAIRS} WHERE {condition}", values)  # noqa: S608 - constants
         return roots
 
-    def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
-        """Remove records in one transaction; return those that were there."""
+    def remove(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
+        """Remove records in one transaction; return those that existed."""
         listed = list(keys)
-        with self.writing():
-            there = self.get_images(listed)
-            self.drop_images(list(there))
+        with self._database.writing():
+            there = self.get_many(listed)
+            self.drop(list(there))
         return [there[key] for key in dict.fromkeys(listed) if key in there]
 
-    def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
-        """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
+    def pin(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
+        """Pin or unpin records by (reference, handler); return those that exist, as they are now."""
         listed = list(keys)
-        with self.writing() as db:
+        with self._database.writing() as db:
             condition = "scope = %(scope)s AND reference = one AND handler = two"
             values = {**_pairs(listed), "scope": self._scope, "pinned": int(is_pinned)}
             _run(db, f"UPDATE image SET pinned = %(pinned)s FROM {_PAIRS} WHERE {condition}", values)  # noqa: S608
-            there = self.get_images(listed)
+            there = self.get_many(listed)
         return [there[key] for key in dict.fromkeys(listed) if key in there]
 
-    def touch_image(self, reference: str, handler: str) -> None:
-        """Note that a record is used now; at most one write a minute."""
+    def touch(self, reference: str, handler: str) -> None:
+        """Note that a record is used now: at most one write a minute."""
         query = (
             f"UPDATE image SET used_at = {NOW} WHERE scope = %s AND reference = %s AND handler = %s"  # noqa: S608
-            f" AND abs({NOW} - greatest(used_at, updated_at)) >= {_USE_SECONDS}"
+            f" AND abs({NOW} - greatest(used_at, updated_at)) >= {rows.USE_SECONDS}"
         )
-        if self._current.connection is None:
-            with self.reading() as db:
+        if not self._database.is_in_transaction:
+            with self._database.reading() as db:
                 db.execute(query, (self._scope, reference, handler))
 
-    def _expire_images(self, leased: Callable[[], frozenset[str]]) -> int:
-        """Remove records whose gc.expire label is past; not those that leases name, as ``reference@handler``."""
-        with self.writing() as db:
-            now = self._now(db)
+    def expire(self) -> int:
+        """Remove records whose gc.expire label is past and that no lease names; return how many."""
+        with self._database.writing() as db:
+            now = _now(db)
             found = self._select("labels LIKE %(pattern)s", {"pattern": f'%"{EXPIRE}"%'})
-            expired = [each for each in found if EXPIRE in each.labels and LeaseTerms.of(each.labels).expires_at <= now]
+            expired = [(each.reference, each.handler) for each in found if each.has_expired(now)]
             if not expired:
                 return 0
-            spared = leased()
-            keys = [(each.reference, each.handler) for each in expired]
-            return len(self.remove_images(key for key in keys if "@".join(key) not in spared))
+            leased = self._leases.leased_records()
+            return len(self.remove(key for key in expired if "@".join(key) not in leased))
 
     def _select(self, condition: str, values: Mapping[str, Any], limit: int | None = None) -> list[ImageRecord]:
         query = (
-            f"SELECT {image_rows.COLUMNS}, {_ROOTS} FROM image"  # noqa: S608 - constants
+            f"SELECT {rows.IMAGE_COLUMNS}, {_ROOTS} FROM image"  # noqa: S608 - constants
             f" WHERE scope = %(scope)s AND {condition} ORDER BY reference, handler LIMIT %(limit)s"
         )
-        with self._whole_store() as db:
+        with self._database.reading_long() as db:
             found = _run(db, query, {**values, "scope": self._scope, "limit": limit})
-        with self._damage_named():
-            return [image_rows.to_record(row) for row in found]
+        with self._database.naming_damage():
+            return [rows.image_record(row) for row in found]
 
 
 def insert_edges(db: Connection, edges: Mapping[Digest, Iterable[Digest]]) -> None:
@@ -275,5 +257,6 @@ def _pairs(keys: Collection[tuple[str, str]]) -> dict[str, list[str]]:
     return {"first": [one for one, _ in keys], "second": [two for _, two in keys]}
 
 
-def _bare(descriptor: Descriptor) -> Descriptor:
-    return Descriptor(descriptor.media_type, descriptor.digest, descriptor.size)
+def _now(db: Connection) -> float:
+    row = db.execute(f"SELECT {NOW}").fetchone()
+    return float(row[0]) if row else 0.0

@@ -1,21 +1,22 @@
-"""Namespaces of a scope: their labels, the content each knows, their unfinished writes, and what each keeps.
+"""Namespaces of a scope in PostgreSQL: their labels, the content each knows, their unfinished writes, what each keeps.
 
-As in the embedded store (see ``metadata.namespaces``) a namespace first loses the content records that nothing in it
-reaches; then content goes that no record, and nothing else, holds.
+As in the embedded store (see ``sqlite.namespaces``) a namespace first loses the content records that nothing in it
+reaches; then content is deleted that no record, and nothing else, holds.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, NotFoundError
+from imagestore.metadata import rows
 from imagestore.metadata.marking import mark
-from imagestore.metadata.namespace_api import HOME, PROXY, ContentRecord
 from imagestore.metadata.postgres.database import NOW
-from imagestore.metadata.postgres.graph import GraphTables
 from imagestore.metadata.postgres.leases import put_namespace
 from imagestore.metadata.postgres.named_images import IS_ALIVE
+from imagestore.metadata.records import HOME, PROXY, ContentRecord
+from imagestore.metadata.rows import INGEST_SECONDS
 from imagestore.oci import gc_labels
 from imagestore.oci.digest import Digest
 from imagestore.oci.gc_labels import ContentTerms
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from imagestore.metadata.postgres.connection import Connection
+    from imagestore.metadata.postgres.database import PostgresDatabase
+    from imagestore.metadata.postgres.graph import PostgresGraph
 
-#: As containerd's for writes that no lease holds.
-INGEST_SECONDS: Final = 24 * 3600.0
 _IS_OURS: Final = f"owner NOT LIKE '{PROXY}%%'"
 _IN_USE: Final = (
     "SELECT 1 FROM named_image WHERE scope = %(scope)s AND namespace = %(name)s"
@@ -36,37 +37,42 @@ _IN_USE: Final = (
 )
 
 
-class NamespaceTables(GraphTables):
+class PostgresNamespaces:
     """Namespaces, content records, unfinished writes."""
 
-    def namespaces(self) -> dict[str, dict[str, str]]:
-        """Every namespace with its labels, ordered by name; the store's own is always there."""
-        with self.reading() as db:
+    def __init__(self, database: PostgresDatabase, graph: PostgresGraph) -> None:
+        self._database = database
+        self._scope = database.scope
+        self._graph = graph
+
+    def find(self) -> dict[str, dict[str, str]]:
+        """Every namespace with its labels, ordered by name; ``HOME`` always exists."""
+        with self._database.reading() as db:
             query = "SELECT name, labels FROM namespace WHERE scope = %s"
             found = {HOME: "{}", **dict(db.execute(query, (self._scope,)).fetchall())}
-        with self._damage_named():
+        with self._database.naming_damage():
             return {name: json.loads(found[name]) for name in sorted(found)}
 
-    def create_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """Make a namespace."""
-        text = _labels_text(labels)
-        with self.writing() as db:
+    def create(self, name: str, labels: Mapping[str, str]) -> None:
+        """Create a namespace."""
+        text = rows.labels_text(labels)
+        with self._database.writing() as db:
             statement = "INSERT INTO namespace VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
             if name == HOME or not db.execute(statement, (self._scope, name, text)).rowcount:
                 raise AlreadyExistsError(f"namespace {name!r} exists already")
 
-    def label_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """Replace a namespace's labels; makes it when missing."""
-        with self.writing() as db:
+    def label(self, name: str, labels: Mapping[str, str]) -> None:
+        """Replace a namespace's labels; creates it when missing."""
+        with self._database.writing() as db:
             db.execute(
                 "INSERT INTO namespace VALUES (%s, %s, %s)"
                 " ON CONFLICT (scope, name) DO UPDATE SET labels = excluded.labels",
-                (self._scope, name, _labels_text(labels)),
+                (self._scope, name, rows.labels_text(labels)),
             )
 
-    def remove_namespace(self, name: str) -> bool:
-        """Remove a namespace with nothing in it; False while something is."""
-        with self.writing() as db:
+    def remove(self, name: str) -> bool:
+        """Remove an empty namespace; False while it isn't empty."""
+        with self._database.writing() as db:
             key = (self._scope, name)
             if not db.execute("SELECT 1 FROM namespace WHERE scope = %s AND name = %s FOR UPDATE", key).fetchone():
                 raise NotFoundError(f"namespace {name!r} is not there")
@@ -76,8 +82,8 @@ class NamespaceTables(GraphTables):
             return True
 
     def record_content(self, owner: str, digest: Digest, size: int) -> bool:
-        """Note that an owner knows a blob, before it becomes visible; False when that is known."""
-        with self.writing() as db:
+        """Note that an owner knows a blob, before it becomes visible; False when that was noted before."""
+        with self._database.writing() as db:
             if not owner.startswith(PROXY):
                 put_namespace(db, self._scope, owner)
             statement = (
@@ -87,7 +93,7 @@ class NamespaceTables(GraphTables):
             return db.execute(statement, (self._scope, owner, str(digest), size)).rowcount > 0
 
     def content_record(self, owner: str, digest: Digest) -> ContentRecord | None:
-        """What an owner noted of a blob, or None."""
+        """What an owner noted of a blob."""
         return next(iter(self._content_records("AND digest = %s", (owner, str(digest)))), None)
 
     def content_records(self, owner: str) -> list[ContentRecord]:
@@ -99,7 +105,7 @@ class NamespaceTables(GraphTables):
         kept = gc_labels.checked(labels)
         terms = ContentTerms.of(kept)
         key = (self._scope, owner, str(digest))
-        with self.writing() as db:
+        with self._database.writing() as db:
             db.execute("DELETE FROM namespace_edge WHERE scope = %s AND owner = %s AND parent = %s", key)
             changed = db.execute(
                 f"UPDATE namespace_content SET labels = %s, is_root = %s, updated_at = {NOW}"  # noqa: S608 - constants
@@ -111,16 +117,16 @@ class NamespaceTables(GraphTables):
                 db.execute("INSERT INTO namespace_edge SELECT %s, %s, %s, unnest(%s::text[])", (*key, children))
 
     def forget_record(self, owner: str, digest: Digest) -> bool:
-        """Let an owner forget a blob; say whether it knew it."""
-        with self.writing() as db:
+        """Remove an owner's record of a blob; return whether it existed."""
+        with self._database.writing() as db:
             return _forget(db, self._scope, owner, [str(digest)]) > 0
 
     def is_home(self, digest: Digest) -> bool:
-        """Whether a blob that is here belongs to the store's own namespace: all that isn't only another namespace's."""
+        """Whether a blob that is present belongs to ``HOME``: each that doesn't belong to other owners only."""
         query = "SELECT owner FROM namespace_content WHERE digest = %s"
-        with self.reading() as db:
+        with self._database.reading() as db:
             owners = {owner for (owner,) in db.execute(query, (str(digest),)).fetchall()}
-        return not owners or HOME in owners or self.is_kept_at_home(digest)
+        return not owners or HOME in owners or self._graph.is_kept_at_home(digest)
 
     def foreign_content(self) -> frozenset[Digest]:
         """Blobs that only other owners know."""
@@ -128,14 +134,14 @@ class NamespaceTables(GraphTables):
             "SELECT digest FROM namespace_content WHERE owner <> %s"
             " EXCEPT SELECT digest FROM namespace_content WHERE owner = %s"
         )
-        with self.reading() as db:
+        with self._database.reading() as db:
             digests = [Digest.parse(text) for (text,) in db.execute(query, (HOME, HOME)).fetchall()]
-        return frozenset(digest for digest in digests if not self.is_kept_at_home(digest))
+        return frozenset(digest for digest in digests if not self._graph.is_kept_at_home(digest))
 
     def put_ingest(self, owner: str, ref: str, *, expected: Digest | None, lease: str) -> None:
-        """Note an unfinished write, what it will be, and the lease that it lives with; see the port."""
+        """Note an unfinished write; see the port."""
         lifetime = None if lease else INGEST_SECONDS
-        with self.writing() as db:
+        with self._database.writing() as db:
             if not owner.startswith(PROXY):
                 put_namespace(db, self._scope, owner)
             db.execute(
@@ -147,9 +153,9 @@ class NamespaceTables(GraphTables):
             )
 
     def lease_ingest(self, owner: str, ref: str, lease: str) -> bool:
-        """Put an unfinished write under a lease (or, with an empty one, under none); say whether it is known."""
+        """Put an unfinished write under a lease (or, with an empty one, under none); return whether it is known."""
         lifetime = None if lease else INGEST_SECONDS
-        with self.writing() as db:
+        with self._database.writing() as db:
             return (
                 db.execute(
                     "UPDATE namespace_ingest SET lease = %s,"  # noqa: S608 - constants
@@ -163,13 +169,13 @@ class NamespaceTables(GraphTables):
     def ingests(self, owner: str) -> dict[str, tuple[str, str]]:
         """An owner's unfinished writes: expected digest (or empty) and lease (or empty) by name on disk."""
         query = "SELECT ref, expected, lease FROM namespace_ingest WHERE scope = %s AND owner = %s"
-        with self.reading() as db:
-            rows = db.execute(query, (self._scope, owner)).fetchall()
-        return {ref: (expected, lease or "") for ref, expected, lease in rows}
+        with self._database.reading() as db:
+            found = db.execute(query, (self._scope, owner)).fetchall()
+        return {ref: (expected, lease or "") for ref, expected, lease in found}
 
     def forget_ingest(self, owner: str, ref: str) -> None:
         """A write ended."""
-        with self.writing() as db:
+        with self._database.writing() as db:
             key = (self._scope, owner, ref)
             db.execute("DELETE FROM namespace_ingest WHERE scope = %s AND owner = %s AND ref = %s", key)
 
@@ -181,12 +187,12 @@ class NamespaceTables(GraphTables):
             # No day that a wrong clock gave is longer than one.
             f" OR i.expires_at > {NOW} AND i.expires_at <= {NOW} + {INGEST_SECONDS})"
         )
-        with self.reading() as db:
+        with self._database.reading() as db:
             return frozenset(ref for (ref,) in db.execute(query, (self._scope,)).fetchall())
 
-    def sweep_namespaces(self) -> tuple[str, ...]:
-        """Drop the content records that nothing in their namespace keeps; see the port."""
-        with self.writing() as db:
+    def sweep(self) -> tuple[str, ...]:
+        """Remove content records that nothing in their namespace keeps; see the port."""
+        with self._database.writing() as db:
             dead = db.execute(
                 f"DELETE FROM namespace_ingest i WHERE scope = %s AND {_IS_OURS}"  # noqa: S608 - constants
                 f" AND NOT coalesce(expires_at > {NOW}, FALSE)"
@@ -204,7 +210,7 @@ class NamespaceTables(GraphTables):
             owners = [owner for (owner,) in db.execute(query, (self._scope,)).fetchall()]
         for owner in owners:
             # Alone: what is alive is found downwards, so what was found holds only until the next write.
-            with self.transaction(is_alone=True) as db:
+            with self._database.transaction(is_alone=True) as db:
                 known = _known(db, self._scope, owner)
                 live = self._live_at_home(known) if owner == HOME else self._live(db, owner)
                 _forget(db, self._scope, owner, [text for text in known if text not in live])
@@ -213,7 +219,7 @@ class NamespaceTables(GraphTables):
     def _live_at_home(self, known: Iterable[str]) -> set[str]:
         # An unfinished write's content is not yet in the store's graph.
         coming = {expected for expected, _ in self.ingests(HOME).values()}
-        return {text for text in known if text in coming or self.is_kept_at_home(Digest.parse(text))}
+        return {text for text in known if text in coming or self._graph.is_kept_at_home(Digest.parse(text))}
 
     def _live(self, db: Connection, owner: str) -> set[str]:
         """What a namespace's own roots reach along its own edges."""
@@ -229,21 +235,19 @@ class NamespaceTables(GraphTables):
             " UNION SELECT expected FROM namespace_ingest WHERE scope = %(scope)s AND owner = %(owner)s"
             f" UNION {leased} NOT l.flat"
         )
-        edges: dict[str, list[str]] = {}
         query = "SELECT parent, child FROM namespace_edge WHERE scope = %(scope)s AND owner = %(owner)s"
-        for parent, child in db.execute(query, given):
-            edges.setdefault(parent, []).append(child)
+        edges = rows.by_parent(db.execute(query, given))
         deep = {text for (text,) in db.execute(roots, given)}
         flat = {text for (text,) in db.execute(f"{leased} l.flat", given)}
         return mark(deep, lambda text: edges.get(text, ())) | flat
 
     def _content_records(self, condition: str, values: Sequence[str]) -> list[ContentRecord]:
         query = (
-            "SELECT digest, size, labels, created_at, updated_at FROM namespace_content"  # noqa: S608 - constants
+            f"SELECT {rows.CONTENT_COLUMNS} FROM namespace_content"  # noqa: S608 - constants
             f" WHERE scope = %s AND owner = %s {condition} ORDER BY digest"
         )
-        with self.reading() as db, self._damage_named():
-            return [_record(row) for row in db.execute(query, (self._scope, *values)).fetchall()]
+        with self._database.reading() as db, self._database.naming_damage():
+            return [rows.content_record(row) for row in db.execute(query, (self._scope, *values)).fetchall()]
 
 
 def _known(db: Connection, scope: str, owner: str) -> list[str]:
@@ -257,12 +261,3 @@ def _forget(db: Connection, scope: str, owner: str, texts: Sequence[str]) -> int
     return db.execute(
         "DELETE FROM namespace_content WHERE scope = %s AND owner = %s AND digest = ANY(%s)", values
     ).rowcount
-
-
-def _labels_text(labels: Mapping[str, str]) -> str:
-    return json.dumps(gc_labels.checked(labels), sort_keys=True)
-
-
-def _record(row: Sequence[Any]) -> ContentRecord:
-    digest, size, labels, created_at, updated_at = row
-    return ContentRecord(Digest.parse(digest), size, json.loads(labels), created_at, updated_at)

@@ -1,4 +1,4 @@
-"""Which object of the bucket holds which content, what is on its way there, and what is to be deleted from it."""
+"""The index of the bucket: which object holds which content, uploads in progress, and objects to delete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from imagestore.metadata.postgres.flights import Flights, OwnFlight
 
-#: An upload of which nothing was heard for so long is given up; its owner says something every minute.
+#: An upload that wasn't renewed for so long is given up; its owner renews it every minute.
 UPLOAD_SECONDS: Final = 1800.0
 _PAGE: Final = 5000
 _COLUMNS: Final = "digest, size, object, stored_at"
@@ -25,8 +25,8 @@ class PostgresObjectIndex:
     """The content room's ``ObjectIndex`` in the tables of a shared store.
 
     Args:
-        database: joined where its thread is in a transaction.
-        flights: who brings what, of all machines.
+        database: its transactions are joined.
+        flights: single flight over all machines.
     """
 
     def __init__(self, database: PostgresDatabase, flights: Flights) -> None:
@@ -38,10 +38,10 @@ class PostgresObjectIndex:
         return self.find_all([digest]).get(digest)
 
     def find_all(self, digests: Collection[Digest]) -> dict[Digest, ObjectRow]:
-        """As find() for several, in one question."""
+        """As find() for several, in one statement."""
         lock = " FOR SHARE" if RULES.look_for_share else ""
         with self._database.reading() as db:
-            # In order, so that nobody waits for each other.
+            # In order, so that transactions don't deadlock.
             query = f"SELECT {_COLUMNS} FROM content WHERE digest = ANY(%s) ORDER BY digest{lock}"  # noqa: S608 - constants
             rows = db.execute(query, ([str(digest) for digest in digests],)).fetchall()
         found = {text: (size, key, stored_at) for text, size, key, stored_at in rows}
@@ -52,7 +52,7 @@ class PostgresObjectIndex:
         return (str(each.digest) for each in self.walk())
 
     def walk(self) -> Iterator[ObjectRow]:
-        """Everything that is here, a page at a time."""
+        """All content, read in pages."""
         last = ""
         while True:
             with self._database.reading() as db:
@@ -71,7 +71,7 @@ class PostgresObjectIndex:
             db.execute(query, (key, UPLOAD_SECONDS))
 
     def renew_upload(self, key: str) -> None:
-        """Say that an upload goes on."""
+        """Extend an upload's time."""
         with self._database.writing() as db:
             query = f"UPDATE upload SET expires_at = {NOW} + %s WHERE object = %s"  # noqa: S608 - constants
             if not db.execute(query, (UPLOAD_SECONDS, key)).rowcount:
@@ -81,7 +81,7 @@ class PostgresObjectIndex:
         """Make an uploaded object the content of a digest; see the port."""
         with self._database.writing() as db:
             if not db.execute("DELETE FROM upload WHERE object = %s", (key,)).rowcount:
-                # What was committed before its answer was lost, and is told again, is done.
+                # Repeated after a commit whose answer was lost: done already.
                 same = db.execute("SELECT 1 FROM content WHERE digest = %s AND object = %s", (str(digest), key))
                 if same.fetchone() is None:
                     raise self._given_up(key)
@@ -93,9 +93,9 @@ class PostgresObjectIndex:
             return is_ours
 
     def abandon_upload(self, key: str) -> None:
-        """An upload failed, perhaps after it was given up; what there is of its object is to be deleted."""
+        """An upload failed, perhaps after it was given up: mark what exists of its object for deletion."""
         with self._database.writing() as db:
-            # Waits for a publish() whose answer was lost; the next statement sees what came of it.
+            # Waits for a publish() whose answer was lost; the next statement sees its result.
             db.execute("DELETE FROM upload WHERE object = %s", (key,))
             db.execute(
                 "INSERT INTO doomed SELECT %(key)s WHERE NOT EXISTS (SELECT FROM content WHERE object = %(key)s)"
@@ -104,9 +104,9 @@ class PostgresObjectIndex:
             )
 
     def remove(self, texts: Sequence[str]) -> dict[str, int]:
-        """Forget content; its objects are to be deleted once that is committed."""
+        """Remove content; its objects may be deleted once that is committed."""
         with self._database.writing() as db:
-            # What wasn't there when a sweep looked may have been published since, under a lease.
+            # What was absent when a sweep looked may have been published since, under a lease.
             texts = self._database.deletable(texts)
             rows = db.execute(
                 "WITH gone AS (DELETE FROM content WHERE digest = ANY(%s) RETURNING digest, size, object),"
@@ -129,19 +129,19 @@ class PostgresObjectIndex:
             )
 
     def doomed(self, most: int) -> list[str]:
-        """Keys of objects to delete; none in a transaction, which may have doomed some and still fail."""
+        """Keys of objects to delete; none inside a transaction, which may have added some and still fail."""
         if self._database.is_in_transaction:
             return []
         with self._database.reading() as db:
             return [key for (key,) in db.execute("SELECT object FROM doomed ORDER BY object LIMIT %s", (most,))]
 
     def forget_doomed(self, keys: Collection[str]) -> None:
-        """Some objects are deleted."""
+        """These objects were deleted."""
         with self._database.writing() as db:
             db.execute("DELETE FROM doomed WHERE object = ANY(%s)", (list(keys),))
 
     def expire_uploads(self) -> int:
-        """Give up uploads of which nothing was heard for too long."""
+        """Give up uploads that weren't renewed in time."""
         with self._database.writing() as db:
             return db.execute(
                 "WITH gone AS (DELETE FROM upload WHERE object IN (SELECT object FROM upload"  # noqa: S608 - constants
@@ -150,7 +150,7 @@ class PostgresObjectIndex:
             ).rowcount
 
     def try_flight(self, digest: Digest) -> OwnFlight | None:
-        """Be the only one, of all machines, who brings a digest; None while another one does."""
+        """Be the only one of all machines that fetches a digest; None while another one does."""
         return self._flights.try_begin(str(digest))
 
     def _given_up(self, key: str) -> ContentUnavailableError:

@@ -1,7 +1,7 @@
-"""A shared store's tables, and how an older version becomes the current one.
+"""A shared store's tables and their migrations.
 
-Texts sort by their bytes, as in SQLite. A scope is one store among those that share content: its own images, leases and
-namespaces. What keeps content is asked of all scopes. A step is never edited after a release: a new one is appended.
+Texts sort by their bytes, as in SQLite. A scope is one store among those that share content, with its own images,
+leases and namespaces; content is kept by all scopes. A step is never edited after a release: a new one is appended.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
 )
 
 CURRENT: Final = len(STEPS)
-#: The store's own lock: held by all who change something, together, and alone by who makes or changes tables. Any
-#: number that others are unlikely to take.
+#: The store's advisory lock: shared by all writers, exclusive for creating and migrating tables. A number that other
+#: programs are unlikely to use.
 STORE_LOCK: Final = 0x696D6773_00000002
 _VERSION: Final = "imagestore_version"
 #: For refuse_newer().
@@ -106,20 +106,20 @@ ASK_VERSION: Final = f"SELECT version FROM {_VERSION}"  # noqa: S608 - a constan
 
 
 def prepare(db: psycopg.Connection[Any], name: str, *, is_making: bool = True) -> str:
-    """Make the tables, or bring them up to date; any number of processes may try at once.
+    """Create or migrate the tables; any number of processes may try at once.
 
     Args:
         db: a connection that commits each statement.
         name: of the database, for messages.
-        is_making: make the tables where there are none.
+        is_making: create the tables if there are none.
 
     Returns:
-        The store's id, made with the tables.
+        The store's id, created with the tables.
 
     Raises:
-        PreconditionError: another program's tables are there.
+        PreconditionError: it has another program's tables.
         StoreCorruptError: a newer version wrote it.
-        StoreReadOnlyError: it is older, and can't be changed.
+        StoreReadOnlyError: it would have to be migrated, but is a standby.
         StoreMissingError: there is no store.
     """
     found = _version(db)
@@ -157,14 +157,14 @@ def _version(db: psycopg.Connection[Any]) -> int:
 
 
 def refuse_newer(row: tuple[Any, ...] | None, name: str) -> None:
-    """Refuse to write what a newer version wrote, also while this process had it open: its tables count on all writers.
+    """Refuse to write what a newer version has migrated: its tables rely on every writer.
 
     Args:
-        row: what ASK_VERSION found.
+        row: the result of ASK_VERSION.
         name: of the database, for messages.
 
     Raises:
-        StoreCorruptError: it is newer, or can't be told.
+        StoreCorruptError: it is newer, or has no version.
     """
     if row is None:
         raise _no_version(name)
@@ -181,7 +181,7 @@ def _no_version(name: str) -> StoreCorruptError:
 
 
 def _refuse_foreign(db: psycopg.Connection[Any], name: str) -> None:
-    """Another program's tables are neither changed nor guessed at."""
+    """Refuse to change another program's tables."""
     query = "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' LIMIT 1"
     row = db.execute(query).fetchone()
     if row is not None:

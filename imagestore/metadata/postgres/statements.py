@@ -1,7 +1,7 @@
-"""Tables that another room keeps in a shared store's database, and transactions of its statements over them.
+"""Another room's own tables in a shared store's database (the mirror's catalogue), and transactions over them.
 
 Each scope has its own, in a schema of the database. Their version is part of the schema's name: while replicas are
-brought up to date one by one, the older ones go on with theirs.
+upgraded one by one, the older ones go on with their tables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PARAMETER: Final = re.compile(r":([a-z_]+)")
-#: How often a transaction is run again that the server ended for another one's sake.
+#: Tries of a transaction that the server aborts because of another one.
 _TRIES: Final = 10
 _ENDED: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _TYPES: Final = {"text": 'text COLLATE "C"', "integer": "bigint", "real": "double precision", "options": ""}
@@ -40,11 +40,11 @@ class SharedStatements:
         database: whose connections are used; closed with this.
         name: of the room; part of the schema's name.
         version: of the tables.
-        tables: statements that make them, to be formatted with ``text``, ``integer``, ``real`` and ``options``.
+        tables: statements that create them, to be formatted with ``text``, ``integer``, ``real`` and ``options``.
 
     Raises:
-        PreconditionError: the user may make no schema.
-        StoreError: the database can't be asked.
+        PreconditionError: the user may create no schema.
+        StoreError: the database can't be reached.
     """
 
     def __init__(self, database: PostgresDatabase, *, name: str, version: int, tables: Sequence[str]) -> None:
@@ -53,7 +53,7 @@ class SharedStatements:
         self._name = f"{name}_v{version}_{scope}"
         self._prologue = f"{database.settings()}; SET LOCAL search_path = {self._name}"
         self._make(tables)
-        #: Of these tables, by whatever machine.
+        #: Changes of these tables by all machines.
         self.changes = ChangeFeed(None if database.is_pooled else database.connect, self._name)
 
     def close(self) -> None:
@@ -66,11 +66,11 @@ class SharedStatements:
         return self.write(work)
 
     def write(self, work: Callable[[StatementTransaction], T]) -> T:
-        """Run a transaction, and commit it; once more where the server ended it for another one's sake.
+        """Run a transaction and commit it; again when the server aborts it because of another one.
 
         Raises:
-            StoreBusyError: that happened too often.
-            StoreError: the database can't be asked.
+            StoreBusyError: it was aborted too often.
+            StoreError: the database can't be reached.
         """
         for _ in range(_TRIES):
             try:
@@ -87,7 +87,7 @@ class SharedStatements:
             db, _ = self._database.begun(stack, self._prologue)
             transaction = StatementTransaction(db, self._name)
             result = work(transaction)
-        if transaction.is_told:
+        if transaction.is_notified:
             self.changes.note()
         return result
 
@@ -106,14 +106,14 @@ class StatementTransaction:
 
     Args:
         db: in a transaction.
-        channel: on which changes are told.
+        channel: for notifications of changes.
     """
 
     def __init__(self, db: Connection, channel: str) -> None:
         self._db = db
         self._channel = channel
-        #: Whether a change is told when this is committed.
-        self.is_told = False
+        #: Whether other machines are notified when this is committed.
+        self.is_notified = False
 
     def rows(self, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Run a query."""
@@ -130,10 +130,10 @@ class StatementTransaction:
                 cursor.executemany(_rewritten(statement), rows)
 
     def tell(self) -> None:
-        """What is remembered of these tables, on any machine, is no longer so once this is committed."""
-        if not self.is_told:
+        """Notify all machines, once this is committed, that what they cache of these tables is outdated."""
+        if not self.is_notified:
             self._db.execute("SELECT pg_notify(%s, '')", (self._channel,))
-            self.is_told = True
+            self.is_notified = True
 
     def lock(self, name: str) -> None:
         """Wait for the transactions that hold this lock, and hold it until this one ends."""

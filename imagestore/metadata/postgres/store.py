@@ -1,4 +1,4 @@
-"""The metadata port on PostgreSQL, for stores that several machines share."""
+"""The metadata port on PostgreSQL, for stores that several machines share: its parts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,34 @@ from imagestore.errors import ImageStoreError, UnsupportedError
 from imagestore.metadata.postgres.address import DEFAULT_SCOPE
 from imagestore.metadata.postgres.database import PostgresDatabase
 from imagestore.metadata.postgres.flights import Flights
-from imagestore.metadata.postgres.images import ImageTables
-from imagestore.metadata.postgres.leases import LeaseTables
-from imagestore.metadata.postgres.named_images import NamedImageTables
-from imagestore.metadata.postgres.namespaces import NamespaceTables
+from imagestore.metadata.postgres.graph import PostgresGraph
+from imagestore.metadata.postgres.images import PostgresImages
+from imagestore.metadata.postgres.leases import PostgresLeases
+from imagestore.metadata.postgres.named_images import PostgresNamedImages
+from imagestore.metadata.postgres.namespaces import PostgresNamespaces
 from imagestore.metadata.postgres.objects import PostgresObjectIndex
 from imagestore.metadata.postgres.statements import SharedStatements
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 
-class PostgresMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceTables):
-    """Everything that is remembered, in a database; arguments and errors are those of PostgresDatabase."""
+class PostgresMetadataStore:
+    """The records of a scope, and its index of the bucket's objects; arguments and errors are PostgresDatabase's."""
 
     def __init__(self, url: str, *, scope: str = DEFAULT_SCOPE, is_making: bool = True) -> None:
-        super().__init__(url, scope=scope, is_making=is_making)
-        self._flights = Flights(None if self.is_pooled else self.connect)
+        self._url = url
+        self.database = PostgresDatabase(url, scope=scope, is_making=is_making)
+        self.leases = PostgresLeases(self.database)
+        self.images = PostgresImages(self.database, self.leases)
+        self.named_images = PostgresNamedImages(self.database)
+        self.graph = PostgresGraph(self.database)
+        self.namespaces = PostgresNamespaces(self.database, self.graph)
+        self._flights = Flights(None if self.database.is_pooled else self.database.connect)
         #: Which object of the bucket holds which content.
-        self.objects = PostgresObjectIndex(self, self._flights)
+        self.objects = PostgresObjectIndex(self.database, self._flights)
 
     def statements(self, name: str, *, version: int, tables: Sequence[str]) -> SharedStatements:
         """A room's own tables in this database and scope, with connections of their own; close them.
@@ -35,30 +43,66 @@ class PostgresMetadataStore(ImageTables, LeaseTables, NamedImageTables, Namespac
         Args:
             name: of the room.
             version: of the tables.
-            tables: statements that make them; see SharedStatements.
+            tables: statements that create them; see SharedStatements.
         """
-        return SharedStatements(
-            PostgresDatabase(self._url, scope=self._scope), name=name, version=version, tables=tables
-        )
+        database = PostgresDatabase(self._url, scope=self.database.scope)
+        return SharedStatements(database, name=name, version=version, tables=tables)
+
+    def recording(self, keys: Collection[tuple[str, str]]) -> AbstractContextManager[object]:
+        """A transaction for putting the records of these (reference, handler), which excludes others that put them."""
+        return self.database.recording(keys)
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Hold the store's lock alone, so that no lease and no record can appear; commits at the end."""
+        return self.database.transaction(is_alone=True)
+
+    def batch(self) -> AbstractContextManager[object]:
+        """One short step of a long work."""
+        return self.database.batch()
+
+    def transient(self) -> AbstractContextManager[object]:
+        """A transaction as durable as any: a crash of the server ends no work of its clients."""
+        return self.database.writing()
+
+    def is_awaited(self) -> bool:
+        """False: writers wait in the server's queue, and proceed when a batch ends."""
+        return False
+
+    def give_way(self) -> None:
+        """Nothing: the server's queue is fair."""
+
+    @property
+    def is_unchanging(self) -> bool:
+        """False: other machines can change the store although this one is refused."""
+        return False
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked after the database was opened."""
+        return self.database.is_inherited
+
+    def check_process(self) -> None:
+        """Refuse the work of a forked child before it waits for anything."""
+        self.database.check_process()
 
     def generation(self) -> None:
-        """None: a number that all who change something would have to write would put them in line."""
+        """None: a number that every change would have to write would serialize all writers."""
 
     def is_outdated(self) -> bool:
         """False: whatever server answers at the address has the records."""
         return False
 
     def expire(self) -> int:
-        """Delete expired leases, and images whose gc.expire label is past and that no lease names; say how many."""
-        return self._expire_images(self.leased_records) + self._expire_named_images() + self._expire_leases()
+        """Delete expired leases, and images whose gc.expire label is past and that no lease names; return how many."""
+        return self.images.expire() + self.named_images.expire() + self.leases.expire()
 
     def tidy(self) -> None:
         """Nothing: the server vacuums by itself."""
 
     def damage(self) -> tuple[str, ...]:
-        """What is wrong with the database, a line each; the server watches over its files itself."""
+        """Why the database can't be read, if so; the server checks its files itself."""
         try:
-            with self.reading() as db:
+            with self.database.reading() as db:
                 db.execute("SELECT 1")
         except ImageStoreError as error:
             return (str(error),)
@@ -71,7 +115,7 @@ class PostgresMetadataStore(ImageTables, LeaseTables, NamedImageTables, Namespac
             UnsupportedError: always.
         """
         raise UnsupportedError(
-            f"{self.name}: PostgreSQL makes its own backups",
+            f"{self.database.name}: PostgreSQL makes its own backups",
             hint="use pg_dump, or a base backup with its write-ahead log",
         )
 
@@ -79,4 +123,4 @@ class PostgresMetadataStore(ImageTables, LeaseTables, NamedImageTables, Namespac
         """Close the connections."""
         if not self.is_inherited:
             self._flights.close()
-        super().close()
+        self.database.close()

@@ -69,18 +69,24 @@ def decode(body: bytes, what: str) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ImageServiceError(f"{what}: the answer is no JSON") from error
+        raise ImageServiceError(f"{what}: invalid JSON in the answer") from error
+
+
+def member(value: Any, *path: str) -> Any:
+    """A member of nested objects in an answer; None if an object or the member is missing."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def failure(status: int, body: bytes, what: str, *, is_registry: bool = False) -> ImageStoreError:
-    """The error for an answer with an error status; is_registry if the engine passes on a registry's status."""
+    """The error for an answer with an error status; ``is_registry``: the engine passes on a registry's status."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         value = None
-    said = value.get("message") if isinstance(value, dict) else None
-    text = said[:_MAX_MESSAGE] if isinstance(said, str) and said else f"HTTP status {status}"
-    message = f"{what}: {text}"
+    text = member(value, "message")
+    message = f"{what}: {text[:_MAX_MESSAGE] if isinstance(text, str) and text else f'HTTP status {status}'}"
     if status == 400:
         return InvalidInputError(message)
     kind = _REGISTRY_ERRORS.get(status) if is_registry else None
@@ -102,13 +108,10 @@ def listed_images(value: Any, what: str) -> list[EngineImage]:
 
 def inspected_image(value: Any, what: str) -> EngineImage:
     """``GET /images/{name}/json``."""
-    image_id = value.get("Id") if isinstance(value, dict) else None
+    image_id, size, user = member(value, "Id"), member(value, "Size"), member(value, "Config", "User")
     # The id becomes part of URL paths.
     if not isinstance(image_id, str) or _ID.fullmatch(image_id) is None:
         raise ImageServiceError(f"{what}: expected an image with an Id")
-    size = value.get("Size")
-    config = value.get("Config")
-    user = config.get("User") if isinstance(config, dict) else None
     return EngineImage(
         id=image_id,
         repo_tags=_names(value.get("RepoTags")),
@@ -121,8 +124,7 @@ def inspected_image(value: Any, what: str) -> EngineImage:
 
 def remote_digest(value: Any, what: str) -> Digest:
     """``GET /distribution/{name}/json``: the digest that the registry has under a name."""
-    descriptor = value.get("Descriptor") if isinstance(value, dict) else None
-    text = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    text = member(value, "Descriptor", "digest")
     try:
         return Digest.parse(text if isinstance(text, str) else "")
     except InvalidDigestError as error:
@@ -142,37 +144,30 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def negotiate(told: str | None) -> str:
-    """The API version to use: the smaller one of the engine's and ours.
-
-    Args:
-        told: header ``Api-Version`` of the engine's answer to the unversioned ``GET /_ping``.
+def negotiate(offered: str | None) -> str:
+    """The API version to use: the older one of ours and the engine's, from ``Api-Version`` in its answer to ``/_ping``.
 
     >>> negotiate("1.41")
     '1.41'
     """
-    found = _VERSION.fullmatch(told or "")
+    found = _VERSION.fullmatch(offered or "")
     if found is None:
         raise ImageServiceError("docker engine: /_ping: no API version", hint="is another program on this socket?")
     version = (int(found[1]), int(found[2]))
     if version < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
-        raise ImageServiceError(f"docker engine: API version {told}: expected {oldest} or newer")
+        raise ImageServiceError(f"docker engine: API version {offered}: expected {oldest} or newer")
     return ".".join(map(str, min(version, _NEWEST)))
 
 
 def registry_auth(auth: AuthConfig | None, host: str) -> dict[str, str]:
     """The header ``X-Registry-Auth`` of a pull; nothing for an anonymous pull.
 
-    Rule: URL-safe base64, with padding, of a JSON object with user name and password, an identity token or a registry
-    token, and the server's address.
-
-    Args:
-        auth: credentials of the pull.
-        host: registry of the image, if the credentials name no server.
+    Rule: padded URL-safe base64 of a JSON object with user name and password, an identity token or a registry token,
+    and the server's address (by default ``host``).
 
     Raises:
-        ConfigError: ``auth`` is no base64 of ``user:password``; quotes no secret.
+        ConfigError: ``auth.auth`` is no base64 of ``user:password``; the text quotes no secret.
     """
     if auth is None:
         return {}

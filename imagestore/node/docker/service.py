@@ -99,9 +99,7 @@ class DockerImageService:
     def version(self) -> ServiceVersion:
         """See ImageService."""
         value = self._connection.json("/version")
-        version, api_version = (
-            (value.get("Version"), value.get("ApiVersion")) if isinstance(value, dict) else (None, None)
-        )
+        version, api_version = api.member(value, "Version"), api.member(value, "ApiVersion")
         if not isinstance(version, str) or not isinstance(api_version, str):
             raise ImageServiceError(f"{self._connection.shown}: /version: expected Version and ApiVersion")
         return ServiceVersion("docker", version, f"{api_version}.0")
@@ -168,16 +166,13 @@ class DockerImageService:
 
     def filesystems(self) -> ImageFilesystems:
         """See ImageService."""
-        value = self._connection.json("/info")
-        root = value.get("DockerRootDir") if isinstance(value, dict) else None
+        root = api.member(self._connection.json("/info"), "DockerRootDir")
         if not isinstance(root, str) or not os.path.isabs(root):
             raise ImageServiceError(f"{self._connection.shown}: /info: expected DockerRootDir")
         usage = self._connection.json("/system/df", query={"type": "image"})  # older engines list all types
-        used = usage.get("LayersSize") if isinstance(usage, dict) else None
-        if not isinstance(used, int):
-            totals = usage.get("ImageUsage") or usage.get("ImagesUsage") if isinstance(usage, dict) else None
-            used = totals.get("TotalSize") if isinstance(totals, dict) else None
-        if not isinstance(used, int) or isinstance(used, bool):
+        places = (("LayersSize",), ("ImageUsage", "TotalSize"), ("ImagesUsage", "TotalSize"))
+        used = next((size for place in places if type(size := api.member(usage, *place)) is int), None)
+        if used is None:
             raise ImageServiceError(f"{self._connection.shown}: /system/df: expected the size of layers")
         return ImageFilesystems((FilesystemUsage(root, time.time_ns(), max(0, used)),))
 
@@ -188,7 +183,7 @@ class DockerImageService:
             raise ImageServiceError(f"{self._connection.shown}: expected a list of containers")
         found = []
         for each in value:
-            container, image = (each.get("Id"), each.get("ImageID")) if isinstance(each, dict) else (None, None)
+            container, image = api.member(each, "Id"), api.member(each, "ImageID")
             if not isinstance(container, str) or not isinstance(image, str):
                 raise ImageServiceError(f"{self._connection.shown}: expected containers with Id and ImageID")
             found.append(ContainerImage(container, image))

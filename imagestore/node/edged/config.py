@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.config_members import Members, endpoint_url, positive
-from imagestore.node.edged.members import CONFIG, check_placement, respelled, unknown_edged_members
+from imagestore.node.config_members import Members, endpoint_url, or_default, positive
+from imagestore.node.edged.member_names import CONFIG, check_placement, respelled, unknown_edged_members
 from imagestore.node.edged.proposal import is_proposal, resolve_proposal
 from imagestore.node.edged.settings import (
     DOCKER,
@@ -100,12 +100,12 @@ def _alpha1(given: Members) -> EdgedSettings:
     runtime = given.text("remoteRuntimeEndpoint")
     image = given.text("remoteImageEndpoint")
     memory, deadline = given.long_integer("edgedMemoryCapacity"), given.integer("imagePullProgressDeadline")
-    minutes = _or(given.integer("runtimeRequestTimeout"), 2)
+    minutes = or_default(given.integer("runtimeRequestTimeout"), 2)
     timeout = positive(Duration(minutes * 60 * NANOSECONDS), f"{given.path}.runtimeRequestTimeout")
     kubelet = replace(
         KubeletImageSettings(),
-        image_gc_high_threshold_percent=_or(given.integer("imageGCHighThreshold"), 80),
-        image_gc_low_threshold_percent=_or(given.integer("imageGCLowThreshold"), 40),
+        image_gc_high_threshold_percent=or_default(given.integer("imageGCHighThreshold"), 80),
+        image_gc_low_threshold_percent=or_default(given.integer("imageGCLowThreshold"), 40),
         runtime_request_timeout=timeout,
         container_runtime_endpoint=runtime or _DOCKERSHIM,
         image_service_endpoint=image or _DOCKERSHIM,
@@ -123,8 +123,10 @@ def _alpha1(given: Members) -> EdgedSettings:
         docker_endpoint=given.text("dockerAddress") or DOCKER_ENDPOINT,
         request_timeout=timeout,
         sandbox_image=given.text("podSandboxImage") or _ALPHA1_SANDBOX.get(platform.machine(), "kubeedge/pause:3.1"),
-        memory_bytes=_ALPHA1_MEMORY if memory is None else memory,
-        stall_limit=positive(Duration(_or(deadline, 60) * NANOSECONDS), f"{given.path}.imagePullProgressDeadline"),
+        memory_bytes=or_default(memory, _ALPHA1_MEMORY),
+        stall_limit=positive(
+            Duration(or_default(deadline, 60) * NANOSECONDS), f"{given.path}.imagePullProgressDeadline"
+        ),
         kubelet=kubelet,
         origins={name: _origin(given, name) for name in (*names, *more)},
         warnings=tuple(warnings),
@@ -201,7 +203,3 @@ def _origin(given: Members, name: str) -> Origin:
 def _checked(endpoint: str) -> str:
     endpoint_url(endpoint)
     return endpoint
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value

@@ -1,4 +1,4 @@
-"""How an endpoint is reached: what sends its requests, and what authorizes them."""
+"""What sends an endpoint's requests, and what authorizes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Authenticator(Protocol):
-    """Knows what to put into ``Authorization`` for an origin and a repository."""
+    """Gives the value of ``Authorization`` for an origin and a repository."""
 
     def authorization(self, origin: Origin, repository: str) -> str:
         """The header value known so far; empty to send the request without."""
@@ -26,7 +26,7 @@ class Authenticator(Protocol):
         """Where the credentials behind the last answer to a challenge came from; empty when it was anonymous."""
 
     def forget(self, origin: Origin, repository: str, refused: str) -> None:
-        """Drop what is remembered for a repository, if it is the header value that was refused."""
+        """Forget the header value for a repository, if it is still the refused one."""
 
     def stored_login(self, origin: Origin, repository: str, *, cancel: CancelToken) -> str:
         """Where a login for the registry is stored; empty when there is none.
@@ -44,7 +44,7 @@ class Authenticator(Protocol):
 
 
 class NoLogin:
-    """An Authenticator for addresses that only an image names: no credentials go there."""
+    """An Authenticator for hosts that only an image names: they get no credentials."""
 
     def authorization(self, origin: Origin, repository: str) -> str:
         """See Authenticator."""
@@ -69,7 +69,7 @@ class NoLogin:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach an endpoint and how to authenticate there."""
+    """The sender and the authenticator of one endpoint."""
 
     sender: Sender
     authenticator: Authenticator

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
-from imagestore.registry.auth.challenge import parse_challenges
+from imagestore.registry.auth.challenge import parse_challenges, parse_scopes, wanted_scopes
 from imagestore.registry.auth.realm import Realm, check_address, is_same_party
-from imagestore.registry.auth.scope import parse_scopes, wanted_scopes
 from imagestore.registry.auth.token_service import TokenService, basic_header
 from imagestore.registry.auth.tokens import Renewal, TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Anonymous, FoundCredential, Target
@@ -48,16 +47,16 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Attempt:
-    """The state of one request of one thread: its last authorization, and the answers to its refusals."""
+class _RequestState:
+    """One request of one thread: its last authorization, how often it was refused, and the tokens obtained for it."""
 
     header: str = field(repr=False)
-    answers: int = 0
+    refusals: int = 0
     fresh: set[TokenKey] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Remembered:
     """The authorization for the next requests: a fixed header, or the key of a remembered token; and its source."""
 
     header: Secret
@@ -79,16 +78,12 @@ def target_of(origin: Origin, repository: str) -> Target:
 class RegistryAuthenticator:
     """The Authenticator for registries; thread-safe.
 
-    One object serves one set of credentials: explicit credentials of another caller need another object, so that no
+    One object is for one set of credentials: explicit credentials of another caller need another object, so that no
     caller uses another one's login. A thread calls authorization() once for each request and then respond() for each
     401 that the request gets.
 
-    Args:
-        sender: sends to token services. Registries name these, so it should check the addresses it connects to if the
-            registry itself is public.
-        credentials: asked only after a challenge.
-        policy: what the operator allows.
-        clock: seconds that never go back.
+    Registries name token services, so the ``sender`` should check the addresses it connects to if the registry is
+    public. Credentials are looked up only after a challenge.
     """
 
     def __init__(
@@ -105,7 +100,7 @@ class RegistryAuthenticator:
         self._tokens = TokenCache(clock=clock)
         self._fingerprint_key = secrets.token_bytes(32)
         self._lock = threading.Lock()
-        self._known: dict[tuple[Origin, str], _Known] = {}
+        self._known: dict[tuple[Origin, str], _Remembered] = {}
         self._renewals: dict[tuple[str, str, str], Renewal] = {}
         self._warned: set[tuple[Origin, Origin]] = set()
         self._threads = threading.local()
@@ -121,7 +116,7 @@ class RegistryAuthenticator:
         self._start(origin, repository, header)
         return header
 
-    def _header(self, known: _Known) -> str:
+    def _header(self, known: _Remembered) -> str:
         if known.key is None:
             return known.header.reveal()
         token = self._tokens.get(known.key)
@@ -163,9 +158,10 @@ class RegistryAuthenticator:
             RateLimitedError, RegistryUnavailableError, ProtocolError: of the token service.
         """
         target = target_of(origin, repository)
-        attempt = self._attempt(origin, repository)
-        attempt.answers += 1
-        if attempt.answers > MAX_ANSWERS:
+        states: dict[tuple[Origin, str], _RequestState] = getattr(self._threads, "states", {})
+        state = states.get((origin, repository)) or self._start(origin, repository, "")
+        state.refusals += 1
+        if state.refusals > MAX_ANSWERS:
             raise _error(target, f"{target.shown}: expected an end to challenges after {MAX_ANSWERS}, another came")
         try:
             challenge = _choose(parse_challenges(headers.get_list("WWW-Authenticate")), target)
@@ -176,18 +172,18 @@ class RegistryAuthenticator:
             known, header = self._basic(origin, target, found)
         elif found is not None and found.credential.registry_token:
             header = f"Bearer {found.credential.registry_token.reveal()}"
-            known = _Known(Secret(header))
+            known = _Remembered(Secret(header))
         else:
-            known, header = self._bearer(origin, target, challenge, found, attempt, cancel)
-        if header == attempt.header:
+            known, header = self._bearer(origin, target, challenge, found, state, cancel)
+        if header == state.header:
             raise self._refused(target, challenge, found)
-        attempt.header = header
+        state.header = header
         known = replace(known, provenance=found.provenance if found is not None else "")
         with self._lock:
             _put(self._known, (origin, repository), known)
         return header
 
-    def _basic(self, origin: Origin, target: Target, found: FoundCredential | None) -> tuple[_Known, str]:
+    def _basic(self, origin: Origin, target: Target, found: FoundCredential | None) -> tuple[_Remembered, str]:
         if found is None:
             hint = f"{self._remedy(target, found)}; 'imagestore auth explain' shows the places that are searched"
             raise _error(target, f"{target.shown}: needs credentials for {target.host}; {self._absence}", hint)
@@ -196,7 +192,7 @@ class RegistryAuthenticator:
             raise _error(target, f"{target.shown}: {message}")
         self._warn_of_plain_http(origin, origin)
         header = basic_header(found.credential)
-        return _Known(Secret(header)), header
+        return _Remembered(Secret(header)), header
 
     def _bearer(
         self,
@@ -204,9 +200,9 @@ class RegistryAuthenticator:
         target: Target,
         challenge: Challenge,
         found: FoundCredential | None,
-        attempt: _Attempt,
+        state: _RequestState,
         cancel: CancelToken,
-    ) -> tuple[_Known, str]:
+    ) -> tuple[_Remembered, str]:
         realm = self._trusted_realm(origin, challenge, found)
         try:
             scopes = wanted_scopes(target.repository, parse_scopes(challenge.get("scope")))
@@ -214,9 +210,9 @@ class RegistryAuthenticator:
             raise _error(target, f"{target.host}: challenge: {error}") from error
         account = found.credential.fingerprint(self._fingerprint_key) if found is not None else ""
         key = TokenKey(origin, realm.url(), challenge.get("service"), account, scopes)
-        if key in attempt.fresh:
+        if key in state.fresh:
             raise self._refused(target, challenge, found)
-        self._tokens.discard(key, Secret(attempt.header.removeprefix("Bearer ")))
+        self._tokens.discard(key, Secret(state.header.removeprefix("Bearer ")))
         remedy = self._remedy(target, found)
         service = TokenService(realm, key.service, self._sender, registry=target.host, remedy=remedy)
 
@@ -225,8 +221,8 @@ class RegistryAuthenticator:
 
         token, is_new = self._tokens.obtain(key, _exchange, cancel=cancel)
         if is_new:
-            attempt.fresh.add(key)
-        return _Known(token.value, key), f"Bearer {token.value.reveal()}"
+            state.fresh.add(key)
+        return _Remembered(token.value, key), f"Bearer {token.value.reveal()}"
 
     def _exchange(
         self, service: TokenService, key: TokenKey, found: FoundCredential | None, cancel: CancelToken
@@ -236,7 +232,10 @@ class RegistryAuthenticator:
 
         started = time.monotonic()
         if found is not None and found.credential.identity_token:
-            reply = self._renewal(key).exchange(_fetch, cancel=cancel)
+            login = (key.realm, key.service, key.account)
+            with self._lock:
+                renewal = _put(self._renewals, login, self._renewals.get(login) or Renewal())
+            reply = renewal.exchange(_fetch, cancel=cancel)
         else:
             reply = _fetch(None)
         _log.debug(
@@ -247,11 +246,6 @@ class RegistryAuthenticator:
             time.monotonic() - started,
         )
         return reply
-
-    def _renewal(self, key: TokenKey) -> Renewal:
-        login = (key.realm, key.service, key.account)
-        with self._lock:
-            return _put(self._renewals, login, self._renewals.get(login) or Renewal())
 
     def _refused(self, target: Target, challenge: Challenge, found: FoundCredential | None) -> AuthenticationError:
         # Many services answer the same for private and for missing repositories.
@@ -311,16 +305,12 @@ class RegistryAuthenticator:
         if is_first:
             _log.warning(message, other, origin)
 
-    def _start(self, origin: Origin, repository: str, header: str) -> _Attempt:
-        attempts: dict[tuple[Origin, str], _Attempt] | None = getattr(self._threads, "attempts", None)
-        if attempts is None or len(attempts) >= _MAX_KNOWN:
-            attempts = self._threads.attempts = {}
-        attempt = attempts[(origin, repository)] = _Attempt(header)
-        return attempt
-
-    def _attempt(self, origin: Origin, repository: str) -> _Attempt:
-        attempts: dict[tuple[Origin, str], _Attempt] = getattr(self._threads, "attempts", {})
-        return attempts.get((origin, repository)) or self._start(origin, repository, "")
+    def _start(self, origin: Origin, repository: str, header: str) -> _RequestState:
+        states: dict[tuple[Origin, str], _RequestState] | None = getattr(self._threads, "states", None)
+        if states is None or len(states) >= _MAX_KNOWN:
+            states = self._threads.states = {}
+        state = states[(origin, repository)] = _RequestState(header)
+        return state
 
 
 def _choose(challenges: tuple[Challenge, ...], target: Target) -> Challenge:

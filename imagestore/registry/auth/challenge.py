@@ -1,16 +1,20 @@
-"""Reads ``WWW-Authenticate`` (RFC 9110 section 11.6.1, with RFC 6750 for what Bearer's parameters mean).
+"""Parses ``WWW-Authenticate`` (RFC 9110 section 11.6.1; Bearer's parameters: RFC 6750) and the scopes in it.
 
 The field is a comma list of challenges, and a challenge holds a comma list of parameters, so a comma alone separates
 neither. Each list element is one of: nothing; ``name = value`` (belongs to the challenge before it); ``scheme``;
 ``scheme`` with a token68 or with its first parameter. An element is a parameter exactly when its first token is
 followed by ``=``.
 
-Registries deviate from the grammar; what is still unambiguous is used, as skopeo does:
+Registries deviate from the grammar; unambiguous deviations are accepted, as by skopeo:
 
-- ``scope`` several times: all are asked for. Another parameter twice: the last value, but a realm with two values is
-  refused, since a login goes there.
+- ``scope`` several times: all are requested. Another parameter twice: the last value, but a realm with two values is
+  refused, since a login is sent there.
 - Values that need quotes and have none, or have single ones; no comma, or a semicolon, between parameters.
-- Where reading ends at a fault, what came before it in a Bearer challenge counts.
+- A Bearer challenge with a syntax error: the parameters before the error count.
+
+Scopes are what a token allows (distribution's token specification, "Token Scope Documentation"):
+``type[(class)]:name:action[,action…]``. The name may hold a ``host:port``, so the text is cut at its first and its last
+colon. Text of any other shape is a service's own scope (Amazon's public gallery: ``aws``) and is kept as it is.
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ProtocolError
+from imagestore.errors import InvalidInputError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
 #: All ``WWW-Authenticate`` fields of one answer together; real ones stay below 1 KiB.
 MAX_LENGTH: Final = 8192
@@ -42,6 +47,12 @@ _UNQUOTED: Final = re.compile(r'[^\s",;\x00-\x1f\x7f-\xff]+')
 _NEXT_PARAMETER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*=")
 # An action that may follow a comma in an unquoted scope.
 _ACTIONS: Final = frozenset({"pull", "push", "delete", "*"})
+MAX_SCOPES: Final = 64
+REPOSITORY: Final = "repository"
+
+# RFC 6749 section 3.3: printable ASCII without the quotation mark and the backslash.
+_LEGAL_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+_RESOURCE_TYPE: Final = re.compile(r"([a-z0-9]+)(?:\(([a-z0-9]+)\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,7 @@ def parse_challenges(values: Iterable[str]) -> tuple[Challenge, ...]:
             found.extend(parser.parse())
         except ProtocolError as error:
             fault = fault or error
-            found.extend(parser.clear())
+            found.extend(parser.answerable_before_fault())
         if len(found) > MAX_CHALLENGES:
             raise ProtocolError(f"WWW-Authenticate: expected at most {MAX_CHALLENGES} challenges, more came")
     if fault is not None and not any(map(_is_answerable, found)):
@@ -104,7 +115,7 @@ def _is_answerable(challenge: Challenge) -> bool:
 
 
 class _Parser:
-    """A cursor over one field; every step either moves it on or raises."""
+    """A cursor over one field; every step advances or raises."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -120,7 +131,7 @@ class _Parser:
         """All challenges of the field, in order.
 
         Raises:
-            ProtocolError: the field breaks the grammar in a way that is not tolerated; see clear().
+            ProtocolError: the field breaks the grammar in a way that is not tolerated; see answerable_before_fault().
         """
         self._skip(_EMPTY_ELEMENTS)
         while self.at < len(self.text):
@@ -129,7 +140,7 @@ class _Parser:
         self._finish()
         return self.done
 
-    def clear(self) -> list[Challenge]:
+    def answerable_before_fault(self) -> list[Challenge]:
         """The Bearer challenges that were read before a fault, if they can be answered."""
         last = Challenge(self.scheme, tuple(self.params.items()))
         return [
@@ -229,3 +240,80 @@ class _Parser:
 
     def _fault(self, expected: str) -> ProtocolError:
         return ProtocolError(f"WWW-Authenticate: at position {self.at}: expected {expected}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Scope:
+    """Actions on one resource, sorted, each once. A scope of another shape has only a type, which is its whole text.
+
+    >>> str(Scope.parse("repository:registry.example:5000/a/b:push,pull,pull"))
+    'repository:registry.example:5000/a/b:pull,push'
+    """
+
+    type: str
+    resource_class: str = ""
+    name: str = ""
+    actions: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read one scope.
+
+        Raises:
+            InvalidInputError: it is empty or has characters no scope may have.
+        """
+        if not _LEGAL_SCOPE.fullmatch(text):
+            raise InvalidInputError("scope: expected printable ASCII without spaces, quotes and backslashes")
+        head, colon, rest = text.partition(":")
+        name, last, actions = rest.rpartition(":")
+        kind = _RESOURCE_TYPE.fullmatch(head)
+        if not (colon and last and name and kind):
+            return cls(text)
+        words = tuple(sorted({action for action in actions.split(",") if action}))
+        return cls(kind.group(1), kind.group(2) or "", name, words)
+
+    @classmethod
+    def pull(cls, repository: str) -> Self:
+        """What reading one repository needs."""
+        return cls(REPOSITORY, "", repository, ("pull",))
+
+    def __str__(self) -> str:
+        if not self.name:
+            return self.type
+        kind = f"{self.type}({self.resource_class})" if self.resource_class else self.type
+        return f"{kind}:{self.name}:{','.join(self.actions)}"
+
+
+def parse_scopes(text: str) -> tuple[Scope, ...]:
+    """Read a list separated by spaces, as the ``scope`` parameter of a challenge has it; merged and sorted.
+
+    Raises:
+        InvalidInputError: a scope is illegal, or there are more than ``MAX_SCOPES``.
+    """
+    words = [word for word in text.split(" ") if word]
+    if len(words) > MAX_SCOPES:
+        raise InvalidInputError(f"scope list: expected at most {MAX_SCOPES} scopes, {len(words)} came")
+    return merge_scopes(Scope.parse(word) for word in words)
+
+
+def merge_scopes(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
+    """One scope per resource with the union of the actions, sorted.
+
+    >>> [str(scope) for scope in merge_scopes([Scope.parse("repository:a:push"), Scope.pull("a")])]
+    ['repository:a:pull,push']
+    """
+    actions: dict[tuple[str, str, str], set[str]] = {}
+    for scope in scopes:
+        actions.setdefault((scope.type, scope.resource_class, scope.name), set()).update(scope.actions)
+    return tuple(sorted(Scope(*resource, tuple(sorted(words))) for resource, words in actions.items()))
+
+
+def wanted_scopes(repository: str, challenged: tuple[Scope, ...]) -> tuple[Scope, ...]:
+    """The scopes to request from a token service, to read ``repository`` after a challenge.
+
+    A challenge that names a repository decides alone: behind a mirror the repository may have another name, and some
+    services refuse a list with an unknown scope. Without a repository (``/v2/``) only the challenge counts.
+    """
+    if not repository or any(scope.type == REPOSITORY and scope.name for scope in challenged):
+        return challenged
+    return merge_scopes((*challenged, Scope.pull(repository)))

@@ -1,7 +1,7 @@
-"""Which token service a registry may send us to.
+"""Which token services a registry may name.
 
-The registry names the realm, and credentials are then sent there, so the name is hostile until checked
-(CVE-2026-33540, CVE-2026-48978, GHSA-28r5-37g7-p6mp). The rules:
+Credentials are sent to the realm that a registry names, so it isn't trusted until checked (CVE-2026-33540,
+CVE-2026-48978, GHSA-28r5-37g7-p6mp). The rules:
 
 - an https URL without userinfo and fragment; plain http only for a registry that is itself reached by plain http, and
   then only on its own host, or loopback to loopback;
@@ -9,7 +9,7 @@ The registry names the realm, and credentials are then sent there, so the name i
 - with credentials, a realm on another host (on loopback: or port) is named in the log (the default) or refused (strict
   mode), unless the pair is configured or built in.
 
-Names are judged again when they are connected to, by the sender: a name may resolve to anything.
+The sender checks the address again when it connects: a name may resolve to any address.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BUILT_IN_PAIRS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Realm:
-    """Address of a token service; its query is kept when parameters are added, and never shown, as it may be secret."""
+    """URL of a token service. Its query is kept when parameters are added, and never shown: it may be secret."""
 
     origin: Origin
     path: str
@@ -62,7 +62,7 @@ class Realm:
         return f"Realm({self.origin}{self.path})"
 
     def url(self, extra_query: str = "") -> str:
-        """The absolute address; further query parameters follow those the registry gave."""
+        """The absolute URL; further query parameters follow the registry's."""
         query = "&".join(part for part in (self.query, extra_query) if part)
         return f"{self.origin}{self.path}" + (f"?{query}" if query else "")
 

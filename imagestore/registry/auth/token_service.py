@@ -7,7 +7,7 @@ user and password    GET with Basic; when that form is not there (404, 405), POS
 nothing              GET without credentials
 ===================  =========================================================================
 
-Redirects stay on the service's origin. A service's prose is not shown: it may quote what it was sent.
+Redirects stay on the service's origin. A service's error text is not shown: it may quote the request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from imagestore.registry.transport.messages import make_request, redirected
 if TYPE_CHECKING:
     import httpx
 
-    from imagestore.registry.auth.scope import Scope
+    from imagestore.registry.auth.challenge import Scope
     from imagestore.registry.credentials.model import Credential, FoundCredential
     from imagestore.registry.transport.messages import Response, Sender
     from imagestore.util.cancel import CancelToken

@@ -1,7 +1,7 @@
-"""Bearer tokens: what a token service answered, how long it is used, and for which requests.
+"""Bearer tokens: a token service's answer, how long a token is used, and for which requests.
 
 A token is remembered for one registry origin, realm, service, account and set of scopes, never for another origin, even
-if both name the same realm. Threads that want the same token share one exchange. Nothing is written to disk.
+if both name the same realm. Threads that need the same token share one exchange. Nothing is written to disk.
 
 Refresh tokens are exchanged one at a time for each login at a service. A service may replace the refresh token with
 every exchange and refuse the old one from then on, or end the whole login when it comes again (RFC 9700 section
@@ -25,7 +25,7 @@ from imagestore.util.secret import Secret
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.registry.auth.scope import Scope
+    from imagestore.registry.auth.challenge import Scope
     from imagestore.registry.transport.addresses import Origin
     from imagestore.util.cancel import CancelToken
 
@@ -43,7 +43,7 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """What two requests must have in common to share a token; realm and service as the registry gave them.
+    """What two requests must have in common to share a token.
 
     The account is the fingerprint of the credentials, empty for anonymous; the scopes are sorted.
     """
@@ -61,7 +61,7 @@ class TokenKey:
 
 @dataclass(frozen=True, slots=True)
 class TokenReply:
-    """A token service's answer, checked; lifetime from receipt, refresh token for the next exchange or empty."""
+    """A token service's answer, checked; with a refresh token for the next exchange, or an empty one."""
 
     token: Secret
     lifetime_seconds: float
@@ -91,7 +91,7 @@ def parse_reply(body: bytes, where: str) -> TokenReply:
     given = [value[name] for name in ("token", "access_token") if value.get(name) not in (None, "")]
     if not given:
         raise AuthenticationError(f"{where}: expected 'token' or 'access_token' in the answer, neither came")
-    # They ought to be the same; where they aren't, either will do (distribution, token specification).
+    # They should be the same; if they aren't, either is valid (distribution, token specification).
     token = given[0]
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         raise AuthenticationError(f"{where}: expected a token of printable ASCII without spaces, another came")
@@ -143,10 +143,9 @@ class TokenCache:
                 del self._tokens[key]
 
     def obtain(self, key: TokenKey, exchange: Callable[[], TokenReply], *, cancel: CancelToken) -> tuple[Token, bool]:
-        """The remembered token, or one from a single exchange however many threads ask; and whether it is new.
+        """The remembered token, or one from a single exchange of all threads; and whether it is new.
 
-        Raises:
-            Exception: whatever ``exchange`` raised, in every thread that waited for it.
+        An exception of ``exchange`` is raised in every thread that waited for it.
         """
         while True:
             cancel.check()
@@ -206,14 +205,10 @@ class Renewal:
         self._outage: RegistryUnavailableError | None = None
 
     def exchange(self, fetch: Callable[[Secret | None], TokenReply], *, cancel: CancelToken) -> TokenReply:
-        """Wait until no other exchange of the login is under way, then make this one.
+        """Wait until no other exchange of the login is running, then run this one.
 
-        ``fetch`` gets the newest refresh token, or None when the login's own is the newest.
-
-        Raises:
-            RegistryUnavailableError: as ``fetch``, or as the exchange that was waited for, if the service didn't answer
-                it: those that wait don't wait for another time limit.
-            Exception: whatever ``fetch`` raised.
+        ``fetch`` gets the newest refresh token, or None when the login's own is the newest. If the service didn't
+        answer the exchange that was waited for, that error is raised instead of waiting for another timeout.
         """
         ended = self._ended
         while not self._lock.acquire(timeout=_POLL_SECONDS):
@@ -232,7 +227,7 @@ class Renewal:
             reply = self._fetch(fetch)
         except RegistryUnavailableError as error:
             if not error.status:  # an answer may be about the scope alone
-                # Without the traceback, which would keep the caller's whole work.
+                # Without the traceback, which would keep the caller's objects alive.
                 outage = copy.copy(error)
                 outage.__cause__ = error.__cause__
             raise

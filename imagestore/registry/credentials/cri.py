@@ -8,26 +8,16 @@ are an error only when a registry asks for them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials import files
-from imagestore.registry.credentials.model import (
-    NO_SECRET,
-    Credential,
-    Explicit,
-    Findings,
-    FoundCredential,
-    Outcome,
-    Step,
-)
-from imagestore.registry.credentials.sources import host_of
-from imagestore.util.secret import Secret
+from imagestore.registry.credentials.model import NO_SECRET, Credential, FoundCredential
+from imagestore.registry.credentials.sources import ExplicitSource, host_of
 
 if TYPE_CHECKING:
-    from imagestore.registry.credentials.model import Target
-    from imagestore.util.cancel import CancelToken
+    from imagestore.util.secret import Secret
 
 _PROVENANCE: Final = "the request's AuthConfig"
 
@@ -38,29 +28,13 @@ class AuthConfig:
 
     server_address: str = ""
     username: str = ""
-    password: Secret = field(default=NO_SECRET)
-    auth: Secret = field(default=NO_SECRET)
-    identity_token: Secret = field(default=NO_SECRET)
-    registry_token: Secret = field(default=NO_SECRET)
+    password: Secret = NO_SECRET
+    auth: Secret = NO_SECRET
+    identity_token: Secret = NO_SECRET
+    registry_token: Secret = NO_SECRET
 
 
-class _Unreadable(Explicit):
-    """Credentials that can't be used: an error for the registry they were given for, which quotes no secret."""
-
-    def __init__(self, error: InvalidInputError, given: Credential, host: str) -> None:
-        # For the fingerprint only.
-        super().__init__(FoundCredential(given, _PROVENANCE), host)
-        self._error = error
-
-    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
-        """As the base class, but where credentials would be found, the findings carry the error instead."""
-        found = super().find(target, is_shadowed=is_shadowed, cancel=cancel)
-        if found.found is None:
-            return found
-        return Findings(None, (Step(_PROVENANCE, "", Outcome.FAILED, str(self._error)),), self._error)
-
-
-def explicit_source(config: AuthConfig, registry: str) -> Explicit | None:
+def explicit_source(config: AuthConfig, registry: str) -> ExplicitSource | None:
     """The source to put first for a pull from a registry host; None when the message holds no credentials."""
     host = host_of(config.server_address.strip()) if config.server_address.strip() else registry
     where = "CRI AuthConfig"
@@ -77,6 +51,7 @@ def explicit_source(config: AuthConfig, registry: str) -> Explicit | None:
         credential = files.build(username, password, where, identity=identity, registry=registry_token)
     except (ConfigError, InvalidInputError) as error:
         secrets = config.password, config.identity_token, config.registry_token
+        # For the fingerprint only.
         given = Credential(f"{config.username} {config.auth.reveal()}", *secrets)
-        return _Unreadable(InvalidInputError(str(error)), given, host)
-    return Explicit(FoundCredential(credential, _PROVENANCE), host) if credential else None
+        return ExplicitSource(FoundCredential(given, _PROVENANCE), host, failure=InvalidInputError(str(error)))
+    return ExplicitSource(FoundCredential(credential, _PROVENANCE), host) if credential else None

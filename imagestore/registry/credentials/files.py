@@ -1,7 +1,7 @@
-"""Credential files: bounded reading, decoding of entries, and writing that keeps what other tools put there.
+"""Credential files: bounded reading, decoding of entries, and writing that keeps what other tools wrote.
 
-A file that exists and can't be understood is an error, never an empty file: without credentials the user would not
-learn why a private image is refused, and writing would destroy the file.
+A file that exists and can't be understood is an error, never an empty file: otherwise the user would not learn why a
+private image is refused, and writing would destroy the file.
 
 Members are read as Go's encoding/json does: their names are compared without case. Of several spellings a later value
 replaces an earlier one, objects are merged, and null changes nothing.
@@ -44,10 +44,10 @@ class AuthFile:
 
     Attributes:
         path: as it was opened, or another name of the place.
-        entries: ``auths``, undecoded; a broken entry matters only when it is asked for.
+        entries: ``auths``, undecoded; a broken entry matters only when it is needed.
         helpers: ``credHelpers``, host to helper suffix.
-        store: ``credsStore``, or an empty text.
-        note: a remark about the file for explanations, for example wide permissions; or empty.
+        store: ``credsStore``, or empty.
+        note: a remark for explanations, for example wide permissions; or empty.
     """
 
     path: str
@@ -78,7 +78,7 @@ def read(path: str) -> tuple[dict[str, Any], str] | None:
 
 
 def parse(raw: bytes, path: str) -> dict[str, Any]:
-    """The JSON object in some bytes; none at all count as an empty object, as Docker's tools have it.
+    """The JSON object in some bytes; an empty file is an empty object, as for Docker's tools.
 
     Raises:
         ConfigError: too long, or not a JSON object. Quotes nothing of the content.

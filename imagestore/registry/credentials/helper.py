@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 DEADLINE_SECONDS: Final = 15.0
 MAX_OUTPUT_BYTES: Final = 64 * 1024
-#: How long an answer is remembered, for the operation that asked: the layers of one pull ask within seconds of each
-#: other. The next operation asks anew, since the login may have been renewed.
+#: How long an operation remembers an answer: the layers of one pull ask within seconds of each other. The next one
+#: asks again, since the login may have been renewed.
 REMEMBER_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.1
 
@@ -52,12 +52,9 @@ _PASSED: Final = re.compile(
 
 
 class HelperPool:
-    """Runs helpers, one at a time for each question, and remembers answers for a short while of the same operation.
+    """Runs helpers, one at a time for each question; an operation's answers are remembered for a minute.
 
-    Args:
-        environment: of this process; helpers get a part of it.
-        clock: seconds that never go back.
-        deadline_seconds: for one program.
+    Helpers get a part of the environment, and ``deadline_seconds`` for one question.
     """
 
     def __init__(
@@ -108,7 +105,7 @@ class HelperPool:
             asking.release()
 
     def store(self, suffix: str, server: str, username: str, secret: str, *, cancel: CancelToken) -> None:
-        """Have a helper keep a secret.
+        """Store a secret in a helper.
 
         Raises:
             ConfigError: no such program, it failed or timed out.
@@ -119,7 +116,7 @@ class HelperPool:
         self._forget()
 
     def erase(self, suffix: str, server: str, *, cancel: CancelToken) -> None:
-        """Have a helper forget a server; having nothing to forget is success.
+        """Delete a server's secret from a helper; it is no error if there is none.
 
         Raises:
             ConfigError: no such program, it failed or timed out.

@@ -1,7 +1,7 @@
-"""Logging in and out: credentials are tried at the registry before they are stored.
+"""Login and logout: credentials are tried at the registry before they are stored.
 
-They are stored where Docker's tools look: in the helper that the file names for the host, else in the file. If an
-option or REGISTRY_AUTH_FILE names a file, they are stored there, in the containers tools' form.
+They are stored where Docker's tools look: in the helper that the file names for the host, else in the file. A file that
+an option or REGISTRY_AUTH_FILE names is in the containers tools' form.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from imagestore.registry.credentials import files
 from imagestore.registry.credentials.files import spellings
 from imagestore.registry.credentials.helper import servers
 from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, CredentialResolver, docker_config_path
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, FoundCredential, Target
-from imagestore.registry.credentials.sources import containers_keys, docker_keys, helper_for
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, FoundCredential, Target
+from imagestore.registry.credentials.sources import ExplicitSource, containers_keys, docker_keys, helper_for
 from imagestore.registry.errors_body import read_some, tls_hint
 from imagestore.registry.transport.messages import make_request
 
@@ -74,7 +74,8 @@ def check_login(
         RegistryUnavailableError: no answer, or one that asks to try later.
     """
     host, origin = endpoint.host, endpoint.origin
-    lookup = CredentialResolver((Explicit(FoundCredential(credential, "this login"), target_of(origin, "").host),))
+    given = ExplicitSource(FoundCredential(credential, "this login"), target_of(origin, "").host)
+    lookup = CredentialResolver((given,))
     authenticator = RegistryAuthenticator(sender, lookup, policy=policy)
     header = authenticator.authorization(origin, "")
     while True:
@@ -104,7 +105,7 @@ def check_login(
 def store_login(
     place: LoginFile, host: str, credential: Credential, helpers: HelperPool, *, cancel: CancelToken
 ) -> str:
-    """Keep credentials; returns where they are now.
+    """Store credentials; returns where they are now.
 
     Raises:
         ConfigError: the file can't be read or written, or the helper failed.
@@ -133,7 +134,7 @@ def store_login(
 
 
 def remove_login(place: LoginFile, host: str, helpers: HelperPool, *, cancel: CancelToken) -> tuple[str, ...]:
-    """Forget what login stored for a host, under each of its names; returns from where it was removed.
+    """Delete what login stored for a host, under each of its names; returns the places.
 
     Entries for namespaces below the host stay.
 
@@ -148,7 +149,7 @@ def remove_login(place: LoginFile, host: str, helpers: HelperPool, *, cancel: Ca
     with files.edit(place.path) as value:
         helper = helper_for(files.interpret(value, place.path), target, is_docker=place.is_docker)
         if helper is not None:
-            # Some helpers fail at forgetting what they don't have.
+            # Some helpers fail at deleting what they don't have.
             held = [name for name in servers(target) if helpers.get(helper[0], [name], cancel=cancel)]
             for server in held:
                 helpers.erase(helper[0], server, cancel=cancel)

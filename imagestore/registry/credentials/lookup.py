@@ -1,4 +1,4 @@
-"""Looks credentials up: every place in its order, the first with credentials wins.
+"""The order in which credentials are looked up; the first place with credentials wins.
 
 1. credentials given for this call (an option, or a CRI request), for their registry only;
 2. the file named by an option or REGISTRY_AUTH_FILE, and then no other;
@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.registry.credentials.helper import HelperPool
-from imagestore.registry.credentials.model import FoundCredential, Outcome, Source, Step, Target
-from imagestore.registry.credentials.sources import AuthFileSource
+from imagestore.registry.credentials.model import FoundCredential, Target
+from imagestore.registry.credentials.sources import AuthFileSource, LookupStep, Outcome, Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class Explanation:
 
     target: Target
     provenance: str
-    steps: tuple[Step, ...]
+    steps: tuple[LookupStep, ...]
     failure: ConfigError | InvalidInputError | None = None
 
 
@@ -120,11 +120,11 @@ class CredentialResolver:
     def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         """See CredentialLookup. Stops at the first credentials and at the first failure."""
         for source in self._sources:
-            findings = source.find(target, is_shadowed=False, cancel=cancel)
-            if findings.failure is not None:
-                raise findings.failure
-            if findings.found is not None:
-                return findings.found
+            result = source.find(target, is_shadowed=False, cancel=cancel)
+            if result.failure is not None:
+                raise result.failure
+            if result.found is not None:
+                return result.found
         return None
 
     def explain(self, reference: Reference, *, cancel: CancelToken) -> Explanation:
@@ -133,15 +133,15 @@ class CredentialResolver:
         Helpers up to the winner are asked, those after it are not.
         """
         target = Target(reference.host, reference.path)
-        steps: list[Step] = []
+        steps: list[LookupStep] = []
         found: FoundCredential | None = None
         failure: ConfigError | InvalidInputError | None = None
         for source in self._sources:
             is_over = found is not None or failure is not None
-            findings = source.find(target, is_shadowed=is_over, cancel=cancel)
-            steps.extend(findings.steps)
+            result = source.find(target, is_shadowed=is_over, cancel=cancel)
+            steps.extend(result.steps)
             if not is_over:
-                found, failure = findings.found, findings.failure
+                found, failure = result.found, result.failure
         if failure is not None:
             # After a failure nothing is shadowed by credentials: the failure is what ended the search.
             reason = "the search ended at the failure above"

@@ -1,14 +1,13 @@
-"""Credentials as values, where they came from, and the interface through which authentication asks for them.
+"""Credentials as values, and the interface through which authentication asks for them.
 
-A credential always comes with its provenance: to repair a refused login, the user must know which file, member or
-helper it came from.
+A credential always comes with its provenance: after a refused login, the user must know which file, member or helper to
+correct.
 """
 
 from __future__ import annotations
 
-import enum
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import InvalidInputError
@@ -17,7 +16,6 @@ from imagestore.util.secret import Secret
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.errors import ConfigError
     from imagestore.util.cancel import CancelToken
 
 NO_SECRET: Final = Secret("")
@@ -48,10 +46,9 @@ class Credential:
         return bool(self.password or self.identity_token or self.registry_token)
 
     def fingerprint(self, key: bytes) -> str:
-        """Tells two credentials apart without revealing either.
+        """A text that tells two credentials apart without revealing either.
 
-        Args:
-            key: random, 16 to 64 bytes, kept by the caller; without it no guess can be checked against the result.
+        The key is random, 16 to 64 bytes, and secret: without it no guess can be checked against the result.
         """
         state = hashlib.blake2b(key=key, digest_size=16)
         for part in (
@@ -141,68 +138,21 @@ class Target:
         return f"{self.host}/{self.repository}" if self.repository else self.host
 
 
-class Outcome(enum.Enum):
-    """What came of looking at one place."""
-
-    USED = "used"
-    SHADOWED = "shadowed"
-    NO_FILE = "no file"
-    NO_ENTRY = "no entry"
-    NOT_ASKED = "not asked"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One place that was looked at, and why it was used or not; never holds a secret.
-
-    The location is a file or another name of the place, the member one inside it, a helper program, or empty.
-    """
-
-    location: str
-    member: str
-    outcome: Outcome
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What one source has for a target: a credential or none, the places, and a failure that ends the search."""
-
-    found: FoundCredential | None
-    steps: tuple[Step, ...]
-    failure: ConfigError | InvalidInputError | None = None
-
-
-class Source(Protocol):
-    """One place that may hold credentials."""
-
-    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
-        """Look for the target. If an earlier source has answered already (``is_shadowed``), no program is run."""
-
-
 class CredentialLookup(Protocol):
     """Where authentication gets credentials from."""
 
     def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         """The credentials to use, or None for anonymous access.
 
-        Args:
-            target: whose credentials are wanted.
-            cancel: ends a helper program.
-
         Raises:
             ConfigError: the place exists and can't be read, the entry is broken, or its helper program failed.
-            InvalidInputError: what the caller gave can't be read.
-            OperationCancelledError: cancelled while a helper ran.
+            InvalidInputError: the credentials of this call can't be read.
+            OperationCancelledError: cancelled while a helper program ran.
         """
 
 
 class GivenCredentials:
-    """Credentials that a program gives for registries by itself; no other place is looked at.
-
-    Args:
-        by_host: registry, as in a reference, to its credential.
+    """Credentials that a program has itself, by registry as in a reference; no other place is looked at.
 
     Raises:
         InvalidInputError: a credential can't be sent.
@@ -230,30 +180,3 @@ class Anonymous:
     def lookup(self, target: Target, *, cancel: CancelToken) -> FoundCredential | None:
         """See CredentialLookup."""
         return None
-
-
-class Explicit:
-    """Credentials given for one registry by hand; they come first, and no other host ever gets them.
-
-    Args:
-        found: the credential and who gave it.
-        host: the registry they are for, as in a reference.
-    """
-
-    def __init__(self, found: FoundCredential, host: str) -> None:
-        self._found = replace(found, is_given=True)
-        self._target = Target(host.lower())
-
-    def fingerprint(self, key: bytes) -> str:
-        """Tells two of these apart without revealing them; see Credential.fingerprint()."""
-        return f"{self._target.host} {self._found.credential.fingerprint(key)}"
-
-    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
-        """The credential, if the target is on its registry."""
-        place = self._found.provenance
-        if not set(target.names) & set(self._target.names):
-            reason = f"given for {self._target.host}, not for {target.host}"
-            return Findings(None, (Step(place, "", Outcome.NO_ENTRY, reason),))
-        if is_shadowed:
-            return Findings(None, (Step(place, "", Outcome.SHADOWED, "an earlier place has credentials"),))
-        return Findings(self._found, (Step(place, "", Outcome.USED, "given explicitly"),))

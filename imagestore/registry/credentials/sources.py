@@ -1,4 +1,4 @@
-"""Credential files as sources: Docker's ``config.json``, and the containers tools' ``auth.json``.
+"""The places that may hold credentials: those given for a call, and credential files.
 
 - Docker (cli/config): for one host ``credHelpers`` (exact host) beats ``credsStore``, which beats ``auths``. The
   variable DOCKER_AUTH_CONFIG holds the same JSON, with entries only. Members are read in any case, as Go does.
@@ -13,23 +13,93 @@ the user chose (CVE-2021-41092).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import enum
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.helper import servers
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Findings, FoundCredential, Outcome, Step
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, FoundCredential, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from imagestore.errors import InvalidInputError
     from imagestore.registry.credentials.files import AuthFile
     from imagestore.registry.credentials.helper import HelperPool
-    from imagestore.registry.credentials.model import Target
     from imagestore.util.cancel import CancelToken
 
 _SHADOWED: Final = "an earlier place has credentials"
+
+
+class Outcome(enum.Enum):
+    """What a lookup found in one place."""
+
+    USED = "used"
+    SHADOWED = "shadowed"
+    NO_FILE = "no file"
+    NO_ENTRY = "no entry"
+    NOT_ASKED = "not asked"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class LookupStep:
+    """One place that was looked at, and why it was used or not; never holds a secret.
+
+    ``location`` is a file or another name of the place; ``member`` is inside it, or a helper program, or empty.
+    """
+
+    location: str
+    member: str
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceResult:
+    """What one source has for a target: a credential or none, the places, and a failure that ends the search."""
+
+    found: FoundCredential | None
+    steps: tuple[LookupStep, ...]
+    failure: ConfigError | InvalidInputError | None = None
+
+
+class Source(Protocol):
+    """One place that may hold credentials."""
+
+    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> SourceResult:
+        """Look for the target. If an earlier source has answered already (``is_shadowed``), no program is run."""
+
+
+class ExplicitSource:
+    """Credentials given for one registry by hand; they come first, and no other host ever gets them.
+
+    With a ``failure`` they can't be used: as in containerd, that is an error only when the registry asks for them.
+    """
+
+    def __init__(self, found: FoundCredential, host: str, *, failure: InvalidInputError | None = None) -> None:
+        self._found = replace(found, is_given=True)
+        self._target = Target(host.lower())
+        self._failure = failure
+
+    def fingerprint(self, key: bytes) -> str:
+        """See Credential.fingerprint(); it differs between registries too."""
+        return f"{self._target.host} {self._found.credential.fingerprint(key)}"
+
+    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> SourceResult:
+        """The credential, if the target is on its registry."""
+        found, failure = None, None
+        if not set(target.names) & set(self._target.names):
+            outcome, reason = Outcome.NO_ENTRY, f"given for {self._target.host}, not for {target.host}"
+        elif is_shadowed:
+            outcome, reason = Outcome.SHADOWED, _SHADOWED
+        elif self._failure is not None:
+            outcome, reason, failure = Outcome.FAILED, str(self._failure), self._failure
+        else:
+            outcome, reason, found = Outcome.USED, "given explicitly", self._found
+        return SourceResult(found, (LookupStep(self._found.provenance, "", outcome, reason),), failure)
 
 
 def host_of(key: str) -> str:
@@ -54,7 +124,6 @@ def containers_keys(keys: Iterable[str], target: Target) -> list[str]:
 
     A key with a path but without a scheme is a namespace and never stands for its whole host.
 
-    >>> from imagestore.registry.credentials.model import Target
     >>> containers_keys(["h.example", "h.example/a", "h.example/b"], Target("h.example", "a/c"))
     ['h.example/a', 'h.example']
     """
@@ -97,33 +166,33 @@ class AuthFileSource:
     is_legacy: bool = False
     is_required: bool = False
 
-    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
+    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> SourceResult:
         """See Source."""
         try:
             file = self._load()
         except ConfigError as error:
-            return Findings(None, (Step(self.path, "", Outcome.FAILED, str(error)),), error)
+            return SourceResult(None, (LookupStep(self.path, "", Outcome.FAILED, str(error)),), error)
         if file is None:
-            return Findings(None, (Step(self.path, "", Outcome.NO_FILE, "there is no such file"),))
-        steps: list[Step] = []
+            return SourceResult(None, (LookupStep(self.path, "", Outcome.NO_FILE, "there is no such file"),))
+        steps: list[LookupStep] = []
         helper = helper_for(file, target, is_docker=self.is_docker)
         if helper is not None:
             suffix, member = helper
             program = f"docker-credential-{suffix} ({member})"
             if is_shadowed:
-                steps.append(Step(self.path, program, Outcome.NOT_ASKED, _SHADOWED))
+                steps.append(LookupStep(self.path, program, Outcome.NOT_ASKED, _SHADOWED))
             else:
                 try:
                     credential = self.helpers.get(suffix, servers(target), cancel=cancel)
                 except ConfigError as error:
-                    return Findings(None, (Step(self.path, program, Outcome.FAILED, str(error)),), error)
+                    return SourceResult(None, (LookupStep(self.path, program, Outcome.FAILED, str(error)),), error)
                 if credential is not None:
-                    step = Step(self.path, program, Outcome.USED, _noted("the helper has an entry", file))
+                    step = LookupStep(self.path, program, Outcome.USED, _noted("the helper has an entry", file))
                     found = FoundCredential(credential, f"docker-credential-{suffix}, named by {member} of {self.path}")
-                    return Findings(found, (step,))
+                    return SourceResult(found, (step,))
                 reason = f"the helper has no entry for {target.host}"
-                steps.append(Step(self.path, program, Outcome.NO_ENTRY, reason))
-        return self._find_entry(file, target, steps, is_shadowed=is_shadowed)
+                steps.append(LookupStep(self.path, program, Outcome.NO_ENTRY, reason))
+        return self._entry(file, target, steps, is_shadowed=is_shadowed)
 
     def _load(self) -> AuthFile | None:
         if self.content is not None:
@@ -141,27 +210,27 @@ class AuthFileSource:
         value, note = found
         return files.interpret({"auths": value} if self.is_legacy else value, self.path, note)
 
-    def _find_entry(self, file: AuthFile, target: Target, steps: list[Step], *, is_shadowed: bool) -> Findings:
+    def _entry(self, file: AuthFile, target: Target, steps: list[LookupStep], *, is_shadowed: bool) -> SourceResult:
         for key in (docker_keys if self.is_docker else containers_keys)(file.entries, target):
             member = f"auths[{key!r}]"
             try:
                 credential = files.decode_entry(file.entries[key], f"{self.path}: {member}")
             except ConfigError as error:
-                steps.append(Step(self.path, member, Outcome.FAILED, str(error)))
-                return Findings(None, tuple(steps), None if is_shadowed else error)
+                steps.append(LookupStep(self.path, member, Outcome.FAILED, str(error)))
+                return SourceResult(None, tuple(steps), None if is_shadowed else error)
             if not credential:
-                steps.append(Step(self.path, member, Outcome.NO_ENTRY, "a placeholder without a secret"))
+                steps.append(LookupStep(self.path, member, Outcome.NO_ENTRY, "a placeholder without a secret"))
                 continue
             if is_shadowed:
-                steps.append(Step(self.path, member, Outcome.SHADOWED, _noted(_SHADOWED, file)))
+                steps.append(LookupStep(self.path, member, Outcome.SHADOWED, _noted(_SHADOWED, file)))
                 continue
             after = " (the helper had none)" if any(step.outcome is Outcome.NO_ENTRY for step in steps) else ""
             reason = _noted(f"the entry fits {target.shown}{after}", file)
-            steps.append(Step(self.path, member, Outcome.USED, reason))
-            return Findings(FoundCredential(credential, f"{self.path}, member {member}{after}"), tuple(steps))
+            steps.append(LookupStep(self.path, member, Outcome.USED, reason))
+            return SourceResult(FoundCredential(credential, f"{self.path}, member {member}{after}"), tuple(steps))
         if not steps:
-            steps.append(Step(self.path, "", Outcome.NO_ENTRY, _noted(f"no entry fits {target.shown}", file)))
-        return Findings(None, tuple(steps))
+            steps.append(LookupStep(self.path, "", Outcome.NO_ENTRY, _noted(f"no entry fits {target.shown}", file)))
+        return SourceResult(None, tuple(steps))
 
 
 def _noted(reason: str, file: AuthFile) -> str:

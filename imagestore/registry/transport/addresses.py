@@ -1,9 +1,9 @@
-"""Origins, and which network addresses a server may send us to.
+"""Origins, and which network addresses a server may name.
 
-A registry names further addresses in redirects, token realms, ``Link`` headers and layer URLs. If the client followed
-all of them, a hostile registry could reach hosts that only this machine can reach (SSRF: CVE-2026-33540,
-GHSA-28r5-37g7-p6mp). So an address named by a *public* registry must itself be public. The address that is connected to
-is checked, after name resolution: a name may resolve to any address, and to another one a moment later.
+A registry names addresses in redirects, token realms, ``Link`` headers and layer URLs. If the client followed all of
+them, a hostile registry could reach hosts that only this machine can reach (SSRF: CVE-2026-33540, GHSA-28r5-37g7-p6mp).
+So an address named by a *public* registry must itself be public. It is checked after name resolution: a name may
+resolve to any address, and to another one a moment later.
 """
 
 from __future__ import annotations

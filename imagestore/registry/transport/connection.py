@@ -32,17 +32,17 @@ _PATIENCE_SECONDS: Final = 0.1
 
 
 class Connection:
-    """A connected socket whose every wait is bounded by an exchange."""
+    """A connected socket; every wait on it is bounded by an exchange."""
 
     def __init__(self, connected: socket.socket, origin: tuple[str, str, int]) -> None:
         self._socket = connected
         self.origin = origin
-        #: Since when it is idle, in seconds of the monotonic clock.
+        #: When it became idle, in seconds of the monotonic clock.
         self.idle_since = 0.0
 
     @property
     def is_readable(self) -> bool:
-        """Whether something can be read: bytes that were not asked for, or the end of the connection."""
+        """Whether something can be read now: bytes, or the end of the connection."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         waiting = select.poll()
@@ -50,7 +50,7 @@ class Connection:
         return bool(waiting.poll(0))
 
     def secure(self, context: ssl.SSLContext, seconds: float, exchange: Exchange) -> None:
-        """Shake hands for TLS, in so many seconds at most."""
+        """Do the TLS handshake, in so many seconds at most."""
         try:
             wrapped = context.wrap_socket(self._socket, server_hostname=self.origin[1], do_handshake_on_connect=False)
             self._socket = wrapped
@@ -84,7 +84,7 @@ class Connection:
         self._begin(seconds, exchange)
         with _reading():
             filled = self._socket.recv_into(buffer)
-        # What else is there already: over TLS a record comes at a time, 16 KiB.
+        # More may be there already: over TLS one record arrives at a time, 16 KiB.
         self._socket.settimeout(0)
         until = time.monotonic() + _PATIENCE_SECONDS
         while 0 < filled < len(buffer) and time.monotonic() < until:
@@ -103,15 +103,15 @@ class Connection:
         self._socket.close()
 
     def _begin(self, seconds: float | None, exchange: Exchange) -> None:
-        """Before each wait: whose it is, and how long it may last."""
+        """Before each wait: note the socket for cancellation, and set how long the wait may last."""
         exchange.use(self._socket)
         self._socket.settimeout(exchange.allowed_seconds(seconds))
 
 
-class Transfer:
-    """One request over a connection, which carries nothing else until the answer's body is closed.
+class RoundTrip:
+    """One request and its answer over a connection, which carries nothing else until the answer's body is closed.
 
-    Then ``on_end`` is called with the connection, and whether it may carry another exchange.
+    Then ``on_end`` is called with the connection, and whether it may carry another round trip.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Transfer:
         self._beginning = b""
 
     def answer(self) -> httpx.Response:
-        """Send the request and read the head of the answer; informational answers are overlooked.
+        """Send the request and read the head of the answer; informational answers are skipped.
 
         Raises:
             httpx.TransportError: the connection failed, and is closed.
@@ -160,7 +160,7 @@ class Transfer:
         """The next part of the body, or its end."""
         started = time.monotonic()
         while (event := self._parsed()) is None:
-            # The framing of chunks may drip without a byte of the body.
+            # A peer may send the framing of chunks slowly, without a byte of the body.
             if self._read_seconds is not None and time.monotonic() - started > self._read_seconds:
                 raise httpx.ReadTimeout("nothing of the body came")
             data = self._receive()
@@ -171,12 +171,12 @@ class Transfer:
         return event
 
     def fill(self, buffer: memoryview) -> int:
-        """Bytes of the body that h11 doesn't see; 0 only at the connection's end."""
+        """Read bytes of the body past h11; 0 only at the connection's end."""
         return self._connection.fill(buffer, self._read_seconds, self._exchange)
 
     def end(self, *, is_whole: bool) -> None:
-        """Give the connection back, or drop it."""
-        # Whether the peer keeps it open is known by the head: our side isn't done if it doesn't.
+        """Give the connection back for the next request, or close it."""
+        # If the head says that the peer closes the connection, h11's state for our side isn't DONE.
         may_stay = self._is_sent and self._machine.our_state is h11.DONE and not self._machine.trailing_data[0]
         self._on_end(self._connection, is_whole and may_stay)
 
@@ -185,7 +185,7 @@ class Transfer:
             for part in _written(self._machine, self._request):
                 self._connection.send(part, self._write_seconds, self._exchange)
         except (httpx.WriteError, httpx.WriteTimeout) as error:
-            # A peer may refuse, and close or read no further, before it has read everything; its answer may be there.
+            # A peer may refuse before it has read everything, and then close or stop reading; its answer may be there.
             self._exchange.check()
             if isinstance(error, httpx.WriteTimeout) and not self._connection.is_readable:
                 raise
@@ -199,7 +199,7 @@ class Transfer:
             data = self._receive()
             if not data:
                 raise httpx.ReadError("peer closed connection without sending a whole answer")
-            # h11 waits for a whole head, and a peer of another protocol may wait for us.
+            # h11 waits for a whole head; a peer of another protocol may never send one.
             self._beginning += data[: len(_BEGINNING) - len(self._beginning)]
             if not _BEGINNING.startswith(self._beginning):
                 raise httpx.RemoteProtocolError("expected a status line, found something else")
@@ -222,7 +222,7 @@ class Transfer:
         names = dict(head.headers)
         length = names.get(b"content-length")
         if b"transfer-encoding" in names:
-            # With a length too, a peer between may see another end than we do (RFC 9112, section 6.3).
+            # With a length too, a proxy in between may see another end than we do (RFC 9112, section 6.3).
             return EventBody(self, may_stay=length is None)
         first = self._parsed()
         if isinstance(first, h11.EndOfMessage):
@@ -234,8 +234,8 @@ class Transfer:
 class SizedBody(httpx.SyncByteStream):
     """A body of known length: its bytes go from the socket into the caller's buffer."""
 
-    def __init__(self, transfer: Transfer, received: bytes, length: int) -> None:
-        self._transfer: Transfer | None = transfer
+    def __init__(self, round_trip: RoundTrip, received: bytes, length: int) -> None:
+        self._round_trip: RoundTrip | None = round_trip
         self._received = memoryview(received)
         self._remaining = length
 
@@ -247,9 +247,9 @@ class SizedBody(httpx.SyncByteStream):
             buffer[:filled] = self._received[:filled]
             self._received = self._received[filled:]
         elif wanted:
-            if self._transfer is None:
+            if self._round_trip is None:
                 raise httpx.StreamClosed
-            filled = self._transfer.fill(buffer[:wanted])
+            filled = self._round_trip.fill(buffer[:wanted])
             if not filled:
                 raise httpx.ReadError(f"peer closed connection with {self._remaining} bytes of the body to come")
         self._remaining -= filled
@@ -262,20 +262,20 @@ class SizedBody(httpx.SyncByteStream):
 
     def close(self) -> None:
         """See httpx.SyncByteStream."""
-        transfer, self._transfer = self._transfer, None
-        if transfer is not None:
-            # What came with the head and wasn't read is not on the connection any more.
-            transfer.end(is_whole=self._remaining == len(self._received))
+        round_trip, self._round_trip = self._round_trip, None
+        if round_trip is not None:
+            # Bytes that arrived with the head are no longer on the connection, read or not.
+            round_trip.end(is_whole=self._remaining == len(self._received))
 
 
 class EventBody(httpx.SyncByteStream):
     """A body in chunks, or until the connection ends: h11 finds its end.
 
-    The connection ``may_stay`` open if the body's end is certainly that of the answer.
+    The connection is reused (``may_stay``) only if the body's end is certainly that of the answer.
     """
 
-    def __init__(self, transfer: Transfer, received: bytes = b"", *, may_stay: bool = True) -> None:
-        self._transfer: Transfer | None = transfer
+    def __init__(self, round_trip: RoundTrip, received: bytes = b"", *, may_stay: bool = True) -> None:
+        self._round_trip: RoundTrip | None = round_trip
         self._received = received
         self._may_stay = may_stay
         self._is_over = False
@@ -284,9 +284,9 @@ class EventBody(httpx.SyncByteStream):
         if self._received:
             yield self._received
         while not self._is_over:
-            if self._transfer is None:
+            if self._round_trip is None:
                 raise httpx.StreamClosed
-            event = self._transfer.next_event()
+            event = self._round_trip.next_event()
             if isinstance(event, h11.Data):
                 yield bytes(event.data)
             else:
@@ -294,9 +294,9 @@ class EventBody(httpx.SyncByteStream):
 
     def close(self) -> None:
         """See httpx.SyncByteStream."""
-        transfer, self._transfer = self._transfer, None
-        if transfer is not None:
-            transfer.end(is_whole=self._is_over and self._may_stay)
+        round_trip, self._round_trip = self._round_trip, None
+        if round_trip is not None:
+            round_trip.end(is_whole=self._is_over and self._may_stay)
 
 
 def _written(machine: h11.Connection, request: httpx.Request) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
-"""Connections to the hosts themselves, as a transport of httpx.
+"""Direct connections to hosts, as a transport of httpx.
 
 A connection is kept for the next request if the answer allows it and its body was read exactly to its end. It is not
-used again if the peer closed it while idle, or if anything arrived on it that was not asked for.
+used again if the peer closed it while idle, or if anything arrived on it without a request.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from imagestore.registry.transport import network
-from imagestore.registry.transport.connection import Connection, Transfer
-from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
+from imagestore.registry.transport.connection import Connection, RoundTrip
+from imagestore.registry.transport.network import EXCHANGE, Exchange
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
@@ -63,19 +63,19 @@ class DirectTransport(httpx.BaseTransport):
             httpx.TransportError: no connection, or it broke.
             ProtocolError: the host has no allowed address.
         """
-        exchange = request.extensions.get(EXCHANGE) or Exchange(CancelToken(), Pace())
+        exchange = request.extensions.get(EXCHANGE) or Exchange(CancelToken())
         url = request.url
         origin = (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
         kept = self._take(origin)
         if kept is not None:
             try:
-                return Transfer(kept, request, exchange, self._end).answer()
+                return RoundTrip(kept, request, exchange, self._end).answer()
             except (httpx.ReadError, httpx.RemoteProtocolError):
-                # It was closed, or what came belongs to an earlier answer.
+                # The peer closed it, or sent something that belongs to an earlier answer.
                 exchange.check()
                 if request.method not in _IDEMPOTENT:
                     raise
-        return Transfer(self._connected(origin, request, exchange), request, exchange, self._end).answer()
+        return RoundTrip(self._connected(origin, request, exchange), request, exchange, self._end).answer()
 
     def close(self) -> None:
         """Close the idle connections; those in use are closed when their answers are."""
@@ -111,7 +111,7 @@ class DirectTransport(httpx.BaseTransport):
                 if found is not None:
                     self._idle.remove(found)
             _close_all(expired)
-            # Readable before a request: the peer closed it, or sent what wasn't asked for.
+            # Readable before a request: the peer closed it, or sent something without a request.
             if found is None or not found.is_readable:
                 return found
             found.close()

@@ -1,4 +1,4 @@
-"""What transports raise, which are httpx's exceptions, as errors of this package."""
+"""Translates the exceptions of transports, which are httpx's, into errors of this package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_SHOWN: Final = 200
 def translated(
     error: Exception, exchange: Exchange, *, host: str, when: str, proxy: str
 ) -> RegistryUnavailableError | ProtocolError:
-    """One of FAULTS as this package's error; to be raised from what it is about (``tls.failure_in``, or itself)."""
+    """One of FAULTS as this package's error; raise it from the TLS failure (``tls.failure_in``) or from the fault."""
     failure = tls.failure_in(error)
     if exchange.is_reaching_proxy:
         what = "no connection" if failure is None else "no TLS connection"

@@ -18,28 +18,24 @@ import time
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from http.cookiejar import CookieJar
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Final
 
 import httpx
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
-from imagestore.registry.transport import addresses, network, tls, urls
+from imagestore.registry.transport import addresses, tls, urls
 from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.transport.connection import BODY, SizedBody
 from imagestore.registry.transport.direct import DirectTransport
 from imagestore.registry.transport.errors import FAULTS, translated
-from imagestore.registry.transport.messages import Response, Sender, check_head, parse_length
-from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
+from imagestore.registry.transport.messages import Response, Sender, body_reader, check_head, parse_length
+from imagestore.registry.transport.network import EXCHANGE, Exchange, Timeouts
 from imagestore.registry.transport.proxy import ProxiedTransport, ProxyRules
-from imagestore.util.files import StreamReader
 
 if TYPE_CHECKING:
     import ssl
-    import urllib.request
-    from collections.abc import Callable, Iterator
-    from http.client import HTTPResponse
+    from collections.abc import Iterator
 
     from imagestore.util.cancel import CancelToken
 
@@ -47,26 +43,11 @@ _log = logging.getLogger(__name__)
 
 # Placeholder; no request goes there, so every host counts as named by a server.
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
-_DEFAULT_PACE: Final = Pace()
+_NO_SETTINGS: Final = ConnectionSettings()
 _PART_BYTES: Final = 64 * 1024
 # Key of the chosen transport in a request's extensions.
 _TRANSPORT: Final = "imagestore.transport"
 _is_ours: ContextVar[bool] = ContextVar("imagestore_request", default=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Time limits of one exchange, in seconds.
-
-    ``connect`` includes TLS. ``idle`` is the longest time without a byte; after a PUT it is ``commit``, since a
-    registry may have to assemble a large upload. An idle connection is kept for ``keep_alive``.
-    """
-
-    connect: float = network.CONNECT_SECONDS
-    idle: float = 30.0
-    commit: float = 600.0
-    keep_alive: float = 30.0
-    pace: Pace = _DEFAULT_PACE
 
 
 class HttpSender:
@@ -75,7 +56,7 @@ class HttpSender:
     Args:
         transport: answers instead of the network (replay, tests); closed by the caller.
         proxies: by default those of the environment.
-        timeouts: time limits.
+        timeouts: by default those of Timeouts.
         unix_socket: connect to this socket whatever the host, for servers under test.
 
     Raises:
@@ -94,17 +75,13 @@ class HttpSender:
         self._proxies = ProxyRules.from_environment() if proxies is None else proxies
         self._timeouts = timeouts or Timeouts()
         self._unix_socket = unix_socket
-        self._client = httpx.Client(transport=_Chosen(), cookies=_NoCookies(), trust_env=False)
+        # A registry's cookies are never stored, so never sent back.
+        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        self._client = httpx.Client(transport=_ChosenTransport(), cookies=cookies, trust_env=False)
         self._lock = threading.Lock()
         self._contexts: dict[ConnectionSettings, tuple[tls.Stamp, ssl.SSLContext]] = {}
         self._transports: dict[object, tuple[ssl.SSLContext | None, httpx.BaseTransport]] = {}
         self._peers = addresses.PeerMemory()
-
-    def send(self, request: httpx.Request, *, cancel: CancelToken) -> Response:
-        """See Sender; every host counts as named by the user."""
-        return self.exchange(
-            request, cancel=cancel, home=None, settings=ConnectionSettings(), trusted_hosts=frozenset()
-        )
 
     def bound(
         self, home: Origin, settings: ConnectionSettings, *, trusted_hosts: frozenset[str] = frozenset()
@@ -118,18 +95,18 @@ class HttpSender:
 
     def public_only(self) -> Sender:
         """A sender for hosts that only a document names: no settings, public addresses only."""
-        return _BoundSender(self, _NOWHERE, ConnectionSettings(), frozenset())
+        return _BoundSender(self, _NOWHERE, _NO_SETTINGS, frozenset())
 
-    def exchange(
+    def send(
         self,
         request: httpx.Request,
         *,
         cancel: CancelToken,
-        home: Origin | None,
-        settings: ConnectionSettings,
-        trusted_hosts: frozenset[str],
+        home: Origin | None = None,
+        settings: ConnectionSettings = _NO_SETTINGS,
+        trusted_hosts: frozenset[str] = frozenset(),
     ) -> Response:
-        """Send one request on behalf of an endpoint; see Sender for the errors."""
+        """See Sender. Without the endpoint that the request is for (``home``), every host counts as the user's."""
         cancel.check()
         url = str(request.url)
         origin = urls.origin_of(url)
@@ -137,14 +114,14 @@ class HttpSender:
         is_elsewhere = home is not None and origin != home
         is_trusted = origin.host in trusted_hosts
         public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
-        proxy = self._proxy_for(origin)
+        proxy = "" if self._given is not None or self._unix_socket else self._proxies.proxy_for(origin)
         transport = self._transport(origin, towards, proxy, public_only=public_only)
-        pace = self._timeouts.pace
+        timeouts = self._timeouts
         if request.method == "PUT":
-            pace = replace(pace, head_seconds=max(pace.head_seconds, self._timeouts.commit))
-        exchange = Exchange(cancel, pace)
+            timeouts = replace(timeouts, head=max(timeouts.head, timeouts.commit))
+        exchange = Exchange(cancel, timeouts)
         if not isinstance(request.stream, httpx.ByteStream):
-            request.stream = _NotedBody(request.stream, exchange)
+            request.stream = _PartedBody(request.stream, exchange)
         started = time.monotonic()
         try:
             answer = self._exchange(transport, request, exchange, towards, urls.host_port(origin), proxy)
@@ -192,8 +169,8 @@ class HttpSender:
             # Callbacks run in reverse order: first detach the cancel token, then give the connection back.
             stack.callback(exchange.finish)
             check_head(answer, host)
-            exchange.head_is_read(parse_length(answer.headers.get("Content-Length", "")))
-            read = _reader(answer)
+            exchange.note_head(parse_length(answer.headers.get("Content-Length", "")))
+            read = body_reader(answer)
 
             def _readinto(buffer: memoryview) -> int:
                 with _own_errors(exchange, host, "while reading a response", proxy):
@@ -220,9 +197,6 @@ class HttpSender:
             raise
         finally:
             _is_ours.reset(before)
-
-    def _proxy_for(self, origin: Origin) -> str:
-        return "" if self._given is not None or self._unix_socket else self._proxies.proxy_for(origin)
 
     def _transport(
         self, origin: Origin, settings: ConnectionSettings, proxy: str, *, public_only: bool
@@ -274,12 +248,12 @@ class _BoundSender:
 
     def send(self, request: httpx.Request, *, cancel: CancelToken) -> Response:
         """See Sender; the endpoint decides the settings and which private addresses are allowed."""
-        return self.sender.exchange(
+        return self.sender.send(
             request, cancel=cancel, home=self.home, settings=self.settings, trusted_hosts=self.trusted_hosts
         )
 
 
-class _Chosen(httpx.BaseTransport):
+class _ChosenTransport(httpx.BaseTransport):
     """The client's transport: passes each request to the transport chosen for it, which the sender closes."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -291,8 +265,8 @@ class _Chosen(httpx.BaseTransport):
         return answer
 
 
-class _NotedBody(httpx.SyncByteStream):
-    """A request's body in parts; its exchange is notified before each part."""
+class _PartedBody(httpx.SyncByteStream):
+    """A request's body in parts, so that each part has the time limit of a write, and not the whole body."""
 
     def __init__(self, inner: httpx.SyncByteStream | httpx.AsyncByteStream, exchange: Exchange) -> None:
         assert isinstance(inner, httpx.SyncByteStream)
@@ -301,35 +275,13 @@ class _NotedBody(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         for piece in self._inner:
-            # Each part has the time limit of a write, so a slow connection doesn't time out on a large body.
             for start in range(0, len(piece), _PART_BYTES):
-                self._exchange.body_goes_on()
+                self._exchange.note_sending()
                 yield piece[start : start + _PART_BYTES]
 
 
-class _NoCookies(CookieJar):
-    def extract_cookies(self, response: HTTPResponse, request: urllib.request.Request) -> None:
-        """See http.cookiejar.CookieJar. Stores nothing: a registry's cookies are never sent back."""
-
-
-class _NotOurs(logging.Filter):
-    """Drops what httpx logs of our requests: URLs with their queries, which may be signatures."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """See logging.Filter. False, so that the record is dropped, while the current context sends a request."""
-        return not _is_ours.get()
-
-
-logging.getLogger("httpx").addFilter(_NotOurs())
-
-
-def _reader(answer: httpx.Response) -> Callable[[memoryview], int]:
-    """A function that reads a response body into buffers: the transport's own, or one over the stream's pieces."""
-    body = answer.extensions.get(BODY)
-    if isinstance(body, SizedBody):
-        return body.readinto
-    assert isinstance(answer.stream, httpx.SyncByteStream)
-    return StreamReader(answer.stream).readinto
+# httpx logs URLs with their queries, which may be signatures. Its records of other requests in the process stay.
+logging.getLogger("httpx").addFilter(lambda _: not _is_ours.get())
 
 
 def _close(answer: httpx.Response) -> None:

@@ -1,4 +1,4 @@
-"""Requests and responses: httpx's own requests; httpx's responses with bodies that are read within limits."""
+"""Requests (httpx's own), redirects, and responses: httpx's, with bodies that are read within limits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import httpx
 from imagestore._version import __version__
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import urls
+from imagestore.registry.transport.connection import BODY, SizedBody
 from imagestore.util.files import StreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import Self
 
+    from imagestore.registry.transport.addresses import Origin
     from imagestore.util.cancel import CancelToken
 
 _MAX_HEADER_COUNT: Final = 256
@@ -23,6 +25,9 @@ _MAX_HEADER_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+# The header fields that another host gets.
+_KEPT_ELSEWHERE: Final = frozenset({"accept", "range"})
 # What httpx makes for each request.
 _MADE: Final = frozenset({"host", "content-length"})
 # Digests are over bytes as stored; a transfer coding would only allow decompression bombs.
@@ -61,7 +66,7 @@ def make_request(
 
 
 def redirected(request: httpx.Request, url: str, *, only: Collection[str] | None = None) -> httpx.Request:
-    """A request as it goes to another address; with ``only``, only these fields (in lower case) go along."""
+    """The same request to another address; with ``only``, with these header fields (in lower case) and no others."""
     fields = request.headers.multi_items()
     kept = [(name, value) for name, value in fields if name not in _MADE and (only is None or name in only)]
     return make_request(request.method, url, kept, request.content or None)
@@ -85,14 +90,23 @@ def check_head(answer: httpx.Response, host: str) -> None:
         )
 
 
+def body_reader(answer: httpx.Response) -> Callable[[memoryview], int]:
+    """A function that reads a response body into buffers: the transport's own, or one over the stream's pieces."""
+    body = answer.extensions.get(BODY)
+    if isinstance(body, SizedBody):
+        return body.readinto
+    assert isinstance(answer.stream, httpx.SyncByteStream)
+    return StreamReader(answer.stream).readinto
+
+
 class Response:
     """An answer whose body has not been read. Close it, or use it as a context manager.
 
     Args:
-        answer: httpx's; its request has the address that answered.
-        readinto: reads the body instead of the answer's stream; 0 only at its end.
-        on_close: closes it.
-        proxy: address of the proxy that may have answered instead, without its login; empty where none can have.
+        answer: httpx's; its request has the URL that answered.
+        readinto: reads the body; by default body_reader().
+        on_close: called by close(), instead of the answer's own.
+        proxy: address, without its login, of the proxy that may have answered instead; or empty.
     """
 
     def __init__(
@@ -109,11 +123,8 @@ class Response:
         self.url = str(answer.url)
         self.proxy = proxy
         self._on_close = on_close or answer.close
-        if readinto is None:
-            assert isinstance(answer.stream, httpx.SyncByteStream)
-            readinto = StreamReader(answer.stream).readinto
         #: Puts the next bytes of the body into a buffer; 0 only at its end. Not to be mixed with chunks().
-        self.readinto = readinto
+        self.readinto = readinto or body_reader(answer)
 
     @property
     def length(self) -> int | None:
@@ -147,7 +158,7 @@ class Response:
         return bytes(whole)
 
     def close(self) -> None:
-        """Give the connection back, or drop it when the body wasn't read to its end; may be called again."""
+        """Give the connection back, or close it if the body wasn't read to its end; may be called again."""
         self._on_close()
 
     def __enter__(self) -> Self:
@@ -174,3 +185,48 @@ class Sender(Protocol):
             RegistryUnavailableError: no connection, TLS failure, timeout, or the peer hung up.
             ProtocolError: the answer is no HTTP, or the request can't be sent as it is.
         """
+
+
+def follow_redirects(
+    request: httpx.Request, send: Callable[[httpx.Request], Response], *, home: Origin, most: int
+) -> Response:
+    """Send a GET or HEAD and follow at most so many redirects; ``home`` is the origin whose secrets it may carry.
+
+    Blobs are usually served by a storage host under a signed URL. ``Authorization`` and every configured header are
+    dropped as soon as scheme, host or port differ from the registry's, and are not restored when a later hop returns
+    (CVE-2026-50151, GHSA-vh4v-2xq2-g5cg; storage services also refuse a signed request with a second authorization).
+
+    Raises:
+        ProtocolError: a redirect can't be followed, or there are too many.
+    """
+    seen = {str(request.url)}
+    while True:
+        response = send(request)
+        if response.status not in _REDIRECTS:
+            return response
+        with response:
+            request = _next_request(request, response, home)
+        if str(request.url) in seen or len(seen) > most:
+            host = urls.host_port(home)
+            message = f"{host}: redirects in a circle or more than {most} times"
+            raise ProtocolError(message, host=host, status=response.status)
+        seen.add(str(request.url))
+
+
+def _next_request(request: httpx.Request, response: Response, home: Origin) -> httpx.Request:
+    here = urls.origin_of(str(request.url))
+    host, status = urls.host_port(here), response.status
+    location = response.headers.get("Location", "").strip()
+    if request.method not in {"GET", "HEAD"}:
+        raise ProtocolError(f"{host}: a {request.method} is not redirected", host=host, status=status)
+    if not location:
+        raise ProtocolError(f"{host}: answered {status} without a Location to go to", host=host, status=status)
+    try:
+        target = urls.join(str(request.url), location)
+        there = urls.origin_of(target)
+    except ProtocolError as error:
+        raise ProtocolError(f"{host}: redirects to an unusable address: {error}", host=host, status=status) from error
+    if here.scheme == "https" and there.scheme != "https":
+        message = f"{host}: redirects from https to {urls.shown(target)}, which is not encrypted"
+        raise ProtocolError(message, host=host, status=status)
+    return redirected(request, target, only=None if there == home == here else _KEPT_ELSEWHERE)

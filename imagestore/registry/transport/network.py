@@ -1,12 +1,12 @@
 """The network below HTTP: connects only where allowed, never blocks past a deadline, and stops when cancelled.
 
-A time limit for a single read doesn't stop a peer that drips bytes, and a blocked read can't be ended from another
-thread. So ``connection.py`` asks here before each wait how long it may last:
+A time limit for a single read doesn't stop a peer that sends a byte now and then, and a blocked read can't be ended
+from another thread. So ``connection.py`` asks an Exchange before each wait how long it may last:
 
 - A wait ends at the operation's deadline, and for a response head at a limit for the whole head.
-- A body that comes slower than a least rate fails.
+- A body that arrives slower than a least rate fails.
 - Cancelling shuts the socket down, which ends a wait at once.
-- The address that is connected to is the one that was checked: no second look-up, so no DNS rebinding.
+- The address that was checked is connected to: no second look-up, so no DNS rebinding.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import select
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,34 +43,45 @@ Resolved = tuple[int, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How slow a peer may be.
+class Timeouts:
+    """Time limits of one exchange, in seconds, and how slow a peer may be.
 
     Attributes:
-        head_seconds: for the whole head of a response.
+        connect: for a connection, TLS included.
+        idle: longest time without a byte.
+        commit: instead of ``idle`` and ``head`` after a PUT: a registry may have to assemble a large upload.
+        keep_alive: how long an idle connection is kept.
+        head: for the whole head of a response.
+        body: a long body must be fast enough to arrive whole in this time.
+        window: time of waiting for bytes over which the rate of a body is judged.
         least_bytes_per_second: of any body.
-        longest_body_seconds: a long body must be fast enough to come whole in this time.
-        window_seconds: time of waiting for bytes over which that rate is judged.
     """
 
-    head_seconds: float = 60.0
+    connect: float = CONNECT_SECONDS
+    idle: float = 30.0
+    commit: float = 600.0
+    keep_alive: float = 30.0
+    head: float = 60.0
+    body: float = 12 * 3600.0
+    window: float = 60.0
     least_bytes_per_second: int = 1024
-    longest_body_seconds: float = 12 * 3600.0
-    window_seconds: float = 60.0
+
+
+_DEFAULT_TIMEOUTS: Final = Timeouts()
 
 
 class Exchange:
-    """One request and its response on the network: whose it is, until when, how fast, and over which connection."""
+    """One request and its response on the network: cancel token, time limits, rate, and the connection in use."""
 
-    def __init__(self, cancel: CancelToken, pace: Pace) -> None:
+    def __init__(self, cancel: CancelToken, timeouts: Timeouts = _DEFAULT_TIMEOUTS) -> None:
         self._cancel = cancel
-        self._pace = pace
+        self._timeouts = timeouts
         self._waited_seconds = 0.0
         self._received = 0
-        self._least_rate: float = pace.least_bytes_per_second
+        self._least_rate: float = timeouts.least_bytes_per_second
         # Re-entrant: a signal handler that cancels may run while this thread holds it.
         self._lock = threading.RLock()
-        self._head_deadline: float | None = time.monotonic() + pace.head_seconds
+        self._head_deadline: float | None = time.monotonic() + timeouts.head
         self._socket: socket.socket | None = None
         self._is_over = False
         #: Whether the transport returned a response.
@@ -81,7 +93,7 @@ class Exchange:
 
     @property
     def peer(self) -> str | None:
-        """Address at the other end, without a zone; None before a connection, and for a unix socket."""
+        """The peer's address, without a zone; None before a connection, and for a unix socket."""
         if self._socket is None:
             return None
         try:
@@ -92,24 +104,24 @@ class Exchange:
 
     @property
     def is_reading_head(self) -> bool:
-        """Whether a connection is there and the head of the response isn't complete."""
+        """Whether there is a connection, and the head of the response isn't complete."""
         return self._socket is not None and self._head_deadline is not None
 
     def check(self) -> None:
-        """Raise when the operation was cancelled or is past its deadline."""
+        """Raise OperationCancelledError if the operation was cancelled or is past its deadline."""
         self._cancel.check()
 
     def cancellable(self) -> AbstractContextManager[None]:
-        """A cancellation ends blocked reads and writes while the block runs."""
+        """While the block runs, a cancellation ends blocked reads and writes."""
         return self._cancel.on_cancel(self.shut_down)
 
     def use(self, connection: socket.socket) -> None:
-        """Note the connection about to be read or written."""
+        """Note the connection that is about to be read or written."""
         self._socket = connection
         self._cancel.check()
 
     def wait_for(self, event: threading.Event, what: str) -> None:
-        """Wait for something that isn't a socket.
+        """Wait for an event of another thread.
 
         Raises:
             httpx.ConnectTimeout: it lasts longer than a response's head may.
@@ -126,11 +138,11 @@ class Exchange:
         if self._head_deadline is not None:
             limits.append(self._head_deadline - time.monotonic())
         given = [limit for limit in limits if limit is not None]
-        # A timeout of zero would switch the socket to non-blocking.
+        # A timeout of zero would make the socket non-blocking.
         return max(0.001, min(given)) if given else None
 
     def note_read(self, byte_count: int, seconds: float) -> None:
-        """Judge the rate of a body by the time spent waiting for it; a slow reader on our side doesn't count.
+        """Judge the rate of a body by the time spent waiting for the peer; a slow reader on our side doesn't count.
 
         Raises:
             httpx.ReadTimeout: too slow over a whole window.
@@ -139,21 +151,21 @@ class Exchange:
             return
         self._received += byte_count
         self._waited_seconds += seconds
-        if self._waited_seconds < self._pace.window_seconds:
+        if self._waited_seconds < self._timeouts.window:
             return
         if self._received < self._least_rate * self._waited_seconds:
             raise httpx.ReadTimeout(f"slower than {self._least_rate:.0f} bytes per second")
         self._waited_seconds, self._received = 0.0, 0
 
-    def body_goes_on(self) -> None:
-        """A piece of the request's body is about to be sent: the time for the answer's head begins anew."""
-        self._head_deadline = time.monotonic() + self._pace.head_seconds
+    def note_sending(self) -> None:
+        """A part of the request's body is about to be sent: the time for the response's head starts again."""
+        self._head_deadline = time.monotonic() + self._timeouts.head
 
-    def head_is_read(self, body_bytes: int | None = None) -> None:
-        """From now on the body is read, which has its own limits."""
+    def note_head(self, body_bytes: int | None = None) -> None:
+        """The head of the response is complete; from now on the limits for a body of this length count."""
         self._head_deadline = None
-        pace = self._pace
-        self._least_rate = max(pace.least_bytes_per_second, (body_bytes or 0) / pace.longest_body_seconds)
+        timeouts = self._timeouts
+        self._least_rate = max(timeouts.least_bytes_per_second, (body_bytes or 0) / timeouts.body)
 
     def shut_down(self) -> None:
         """End a blocked read or write from another thread."""
@@ -202,7 +214,7 @@ def resolve(host: str, port: int, exchange: Exchange, *, public_only: bool) -> l
         ProtocolError: none is allowed.
         httpx.ConnectError: there are none.
     """
-    resolved = _Resolution(host, port).result(exchange)
+    resolved = _looked_up(host, port, exchange)
     if not public_only:
         return resolved
     public = [each for each in resolved if _is_public_text(str(each[1][0]))]
@@ -220,7 +232,7 @@ def _connect(to: tuple[int, Any], seconds: float, exchange: Exchange) -> socket.
     family, address = to
     try:
         connection = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:  # a family that this machine hasn't, or too many open files
+    except OSError as error:  # no such address family here, or too many open files
         raise httpx.ConnectError(str(error)) from error
     try:
         connection.setblocking(False)
@@ -248,44 +260,33 @@ def _connect(to: tuple[int, Any], seconds: float, exchange: Exchange) -> socket.
     return connection
 
 
-class _Resolution:
-    """A name resolution that can be abandoned: the system's own can't be ended, and may take a minute."""
+def _looked_up(host: str, port: int, exchange: Exchange) -> list[Resolved]:
+    """A host's addresses in the system's order; the wait can be cancelled, which the system's look-up can't."""
+    found: Future[list[Resolved]] = Future()
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host = host
-        self._port = port
-        self._is_done = threading.Event()
-        self._addresses: list[Resolved] = []
-        self._error: Exception | None = None
-
-    def result(self, exchange: Exchange) -> list[Resolved]:
-        """Addresses in the system's order.
-
-        Raises:
-            httpx.ConnectError: there are none.
-        """
-        if addresses.parse(self._host) is not None:
-            self._run()
-        else:
-            try:
-                # Not an executor's thread: Python waits for those at its end, and the resolver may take a minute.
-                threading.Thread(target=self._run, name=f"resolve {self._host}", daemon=True).start()
-            except RuntimeError:
-                # No more threads for this process: without one, the resolution can't be abandoned.
-                self._run()
-            exchange.wait_for(self._is_done, "name resolution")
-        if self._error is not None:
-            raise httpx.ConnectError(str(self._error)) from self._error
-        return self._addresses
-
-    def _run(self) -> None:
+    def _look_up() -> None:
         try:
-            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-            self._addresses = list(dict.fromkeys((int(entry[0]), entry[4]) for entry in found))
-        except (OSError, UnicodeError) as error:
-            self._error = error
-        finally:
-            self._is_done.set()
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found.set_result(list(dict.fromkeys((int(entry[0]), entry[4]) for entry in entries)))
+        except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
+            found.set_exception(error)
+
+    if addresses.parse(host) is not None:
+        _look_up()
+    else:
+        is_done = threading.Event()
+        found.add_done_callback(lambda _: is_done.set())
+        try:
+            # Not an executor's thread: Python waits for those at its end, and a look-up may take a minute.
+            threading.Thread(target=_look_up, name=f"resolve {host}", daemon=True).start()
+        except RuntimeError:
+            # No more threads for this process: without one, the look-up can't be cancelled.
+            _look_up()
+        exchange.wait_for(is_done, "name resolution")
+    try:
+        return found.result()
+    except (OSError, UnicodeError) as error:
+        raise httpx.ConnectError(str(error)) from error
 
 
 def _is_public_text(text: str) -> bool:

@@ -1,13 +1,11 @@
 """Proxies: which one a request goes through, and httpx's own transport through it (forwarding, tunnels, SOCKS).
 
 The variables ``HTTP_PROXY``, ``HTTPS_PROXY``, ``NO_PROXY`` and their lower-case forms are read as Go's tools read them.
-``NO_PROXY`` takes names (``example`` covers its subdomains, ``.example`` only those), addresses, CIDR networks, a port
-after any of them, and ``*``. This machine itself is never reached through a proxy. (Python's HTTP libraries don't know
-CIDR here; users of container tools rely on it.)
+``NO_PROXY`` takes names (``example`` covers its subdomains, ``.example`` only those), addresses, CIDR networks (which
+Python's HTTP libraries don't know), a port after any of them, and ``*``. Loopback is never reached through a proxy.
 
-Unlike with direct connections, a name resolution can't be ended (of the proxy's name here, of registries' names at the
-proxy); time limits hold for each read; and on a kept connection, the wait for a response head ends at that limit also
-after a cancellation. From the head on a cancellation ends every wait.
+Unlike with direct connections, a name resolution can't be cancelled, time limits hold for each read, and on a kept
+connection a cancelled wait for a response head lasts until that limit. From the head on a cancellation ends every wait.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ _PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 class ProxiedTransport(httpx.BaseTransport):
-    """httpx's transport through a proxy; thread-safe. It is closed when its last answer is.
+    """httpx's transport through a proxy; thread-safe. After close(), its connections close with its last answer.
 
     Raises:
         ConfigError: the proxy needs a package that isn't installed.
@@ -95,10 +93,10 @@ class ProxiedTransport(httpx.BaseTransport):
         try:
             answer = self._inner.handle_request(request)
         except BaseException:
-            self._leave()
+            self._answer_ended()
             raise
         assert isinstance(answer.stream, httpx.SyncByteStream)
-        body = _Body(answer.stream, self._leave)
+        body = _Body(answer.stream, self._answer_ended)
         try:
             _use(exchange, answer.extensions.get("network_stream"))
         except BaseException:
@@ -107,14 +105,14 @@ class ProxiedTransport(httpx.BaseTransport):
         return httpx.Response(answer.status_code, headers=answer.headers, stream=body, extensions=answer.extensions)
 
     def close(self) -> None:
-        """Close the connections, at once or when the last answer is closed."""
+        """Close the connections, now or when the last answer is closed."""
         with self._lock:
             self._is_closed = True
             is_unused = not self._users
         if is_unused:
             self._inner.close()
 
-    def _leave(self) -> None:
+    def _answer_ended(self) -> None:
         with self._lock:
             self._users -= 1
             is_over = self._is_closed and not self._users
@@ -237,7 +235,7 @@ class ProxyRules:
 
 
 def _proxy_url(name: str, value: str) -> str:
-    """The variable's URL in standard form, its login percent-encoded.
+    """A variable's proxy URL in standard form, its login percent-encoded.
 
     Users write passwords unencoded. No proxy's host has an ``@``, so everything before the last one is the login, even
     if it has characters that would end a URL's authority (RFC 3986 section 3.2).

@@ -1,8 +1,8 @@
 """TLS contexts from connection settings.
 
-The system's authorities are trusted, plus those the operator named for a host. A client certificate is presented to the
-host it was configured for and to no other (GHSA-whvf-jp7m-59f3). A private authority is also trusted for the hosts that
-the registry names, because its token server and its storage usually share it. Certificates are judged as Go judges them
+The system's authorities are trusted, plus those configured for a host. A client certificate is presented to the host
+it was configured for and to no other (GHSA-whvf-jp7m-59f3). A private authority is also trusted for the hosts that the
+registry names, because its token server and its storage usually share it. Certificates are verified as Go verifies them
 for containerd: a file that works as ``ca`` there works here.
 """
 
@@ -49,7 +49,7 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 def settings_for(origin: Origin, *, home: Origin | None, settings: ConnectionSettings) -> ConnectionSettings:
-    """The part of a host's settings that holds for a destination."""
+    """The part of the home endpoint's settings that counts for another origin."""
     if home is None or origin == home:
         return settings
     # The same host on another port (a token server, for example) is trusted as the host itself; another host isn't.
@@ -78,8 +78,8 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
         ConfigError: a certificate or key file can't be read or used; names the file and line that name it.
     """
     context = ssl.create_default_context()
-    # What other clients of registries accept, on every Python: an authority's certificate that leaves out what RFC 5280
-    # asks for (3.13 refuses those by default), and one that another authority signed, without that one.
+    # As other registry clients, on every Python: accept an authority's certificate that lacks what RFC 5280 requires
+    # (3.13 refuses those by default), and one that another authority signed, without that one.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["http/1.1"])
@@ -104,12 +104,12 @@ def failure_in(error: BaseException) -> ssl.SSLError | None:
 
 
 def is_hang_up(error: BaseException) -> bool:
-    """Whether a peer closed the connection during a handshake, which OpenSSL's text doesn't say."""
+    """Whether a peer closed the connection during a handshake; OpenSSL's text doesn't say that."""
     return any(isinstance(cause, _HUNG_UP) for cause in causes(error))
 
 
 def causes(error: BaseException) -> Iterator[object]:
-    """An error and its causes: libraries wrap the original as an argument or as the cause, some twice."""
+    """An error, its arguments and its causes: libraries wrap the original as one or the other, some twice."""
     link: BaseException | None = error
     while link is not None:
         yield from (link, *link.args)

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
 from imagestore.registry.transport.addresses import Origin
-from imagestore.util.text import cut
+from imagestore.util.text import cut, printable
 
 _MAX_ESCAPED: Final = 2048
 
@@ -20,10 +20,7 @@ def escape(text: str) -> str:
     >>> escape("denied\x1b[2J")
     'denied\\x1b[2J'
     """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in cut(text, _MAX_ESCAPED)
-    )
+    return printable(cut(text, _MAX_ESCAPED))
 
 
 #: By scheme; there are no others.
@@ -86,14 +83,12 @@ def join(base: str, target: str) -> str:
     """
     try:
         joined = urljoin(base, target).partition("#")[0]
+        if _LEGAL.fullmatch(joined):
+            return joined
         # As other clients, encode what the server should have encoded. A header's characters are its bytes.
-        return joined if _LEGAL.fullmatch(joined) else quote(joined, safe=_SAFE, encoding=_coding(joined))
+        return quote(joined, safe=_SAFE, encoding="latin-1" if max(joined) <= "\xff" else "utf-8")
     except ValueError as error:
         raise ProtocolError(f"URL {shown(target)}, named by {shown(base)}: can't be read: {error}") from error
-
-
-def _coding(text: str) -> str:
-    return "latin-1" if all(character <= "\xff" for character in text) else "utf-8"
 
 
 def shown(url: str) -> str:

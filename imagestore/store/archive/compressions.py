@@ -1,4 +1,4 @@
-"""Compressed streams of archives and layers: told by their first bytes, decompressed in pieces.
+"""Compressed streams of archives and layers: recognized by their first bytes, decompressed in pieces.
 
 Formats are those that skopeo and podman read: gzip (RFC 1952), bzip2, xz, zstd (RFC 8878). Several members or frames
 in a row are one stream. Each output piece is bounded, so that a few bytes can't become gigabytes in memory.
@@ -32,6 +32,22 @@ _HEADS: Final = {
     "bzip2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
     "xz": re.compile(rb"\xfd7zXZ\x00"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+}
+#: Formats that are not read, by their first bytes.
+_OTHER_HEADS: Final = {
+    "a zip file": re.compile(rb"PK(?:\x03\x04|\x05\x06)"),
+    "a 7z file": re.compile(rb"7z\xbc\xaf\x27\x1c"),
+    "compressed with lz4, which isn't read": re.compile(rb"\x04\x22\x4d\x18"),
+    "compressed with lzip, which isn't read": re.compile(rb"LZIP"),
+    "compressed with compress, which isn't read": re.compile(rb"\x1f[\x9d\xa0]"),
+    "compressed with lzma, which isn't read": re.compile(rb"\x5d\x00\x00[\x00-\xff]{2}"),
+    "a squashfs file system": re.compile(rb"hsqs"),
+    "a Singularity image": re.compile(rb"#!/usr/bin/env "),
+    "a disk image of QEMU": re.compile(rb"QFI\xfb"),
+    "a cpio archive": re.compile(rb"07070[0127]"),
+    "an rpm package": re.compile(rb"\xed\xab\xee\xdb"),
+    "an ar archive": re.compile(rb"!<arch>\n"),
+    "JSON and no archive; 'imagestore match --index' reads an index": re.compile(rb"\s*[\[{]\s*[\]}\"{\[]"),
 }
 _PIECE: Final = 1024 * 1024
 #: Compressed bytes per call of a decoder. It copies the input after a member's end, and there may be an end every 20
@@ -73,7 +89,6 @@ class _Gzip:
 
     @property
     def eof(self) -> bool:
-        """See _Decoder."""
         return self._decoder.eof
 
     @property
@@ -83,7 +98,6 @@ class _Gzip:
 
     @property
     def unused_data(self) -> bytes:
-        """See _Decoder."""
         return self._decoder.unused_data
 
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:
@@ -112,6 +126,15 @@ def compression_of(head: bytes) -> str:
     return next((name for name, pattern in _HEADS.items() if pattern.match(head)), "")
 
 
+def unreadable_format(head: bytes) -> str:
+    """The name of a format that is not read, by the first bytes of the file; empty for any other.
+
+    >>> unreadable_format(b"PK\\x03\\x04")
+    'a zip file'
+    """
+    return next((name for name, pattern in _OTHER_HEADS.items() if pattern.match(head)), "")
+
+
 def plain(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
     """The bytes, decompressed if they are compressed.
 
@@ -135,9 +158,7 @@ def decompressed(pieces: Iterator[bytes], kind: str, *, what: str) -> Iterator[b
     """Decompress, in pieces of at most 1 MiB.
 
     Args:
-        pieces: the compressed bytes.
         kind: see compression_of().
-        what: names the stream in errors.
 
     Raises:
         DocumentError: the data is damaged, cut off, or followed by something else.

@@ -14,13 +14,12 @@ from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
 from imagestore.store.archive import layout
 from imagestore.store.archive.compressions import decompressed
-from imagestore.store.archive.source import link_above, other_above, read, size_of
+from imagestore.store.archive.source import first_in, read, size_of
 from imagestore.util.files import StreamReader
 from imagestore.util.text import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
+    from collections.abc import Iterable, Mapping
     from typing import Self
 
     from imagestore.oci.descriptor import Descriptor
@@ -63,10 +62,9 @@ class ArchiveImage:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOrigin:
-    """Documents and blobs of an archive, asked for as a pull asks a registry.
+    """Documents and blobs of an archive: the Origin of an import, as a registry is of a pull.
 
     Attributes:
-        source: the files.
         places: file name by digest.
         made: documents that the archive's format implies, by digest.
         packed: compression of files whose content is the blob without it, by digest; their sizes were judged before.
@@ -85,8 +83,6 @@ class ArchiveOrigin:
         """An index, a manifest or a config whole, verified against size and digest.
 
         Raises:
-            ContentNotFoundError: the archive doesn't have it.
-            IntegrityError: it isn't what the descriptor says.
             DocumentError: it is too long for a document.
         """
         cancel.check()
@@ -105,12 +101,7 @@ class ArchiveOrigin:
         avoid: Collection[str],
         cancel: CancelToken,
     ) -> ArchiveTransfer:
-        """A blob from ``offset`` on.
-
-        Raises:
-            ContentNotFoundError: the archive doesn't have it.
-            SizeMismatchError: it has another size than the descriptor says.
-        """
+        """A blob from ``offset`` on."""
         self.check(descriptor)
         place, kind = self._place(descriptor), self.packed.get(descriptor.digest)
         if kind is None:
@@ -134,7 +125,7 @@ class ArchiveOrigin:
         place = self.places.get(descriptor.digest)
         if place is None:
             name = layout.blob_name(descriptor.digest)
-            if link_above(self.source, name) or other_above(self.source, name):
+            if first_in(self.source.links, name) or first_in(self.source.others, name):
                 size_of(self.source, name)
             raise ContentNotFoundError(f"{self._what(descriptor)}: is needed, but missing", hint=_INCOMPLETE)
         return place
@@ -156,9 +147,7 @@ class ArchiveTransfer(StreamReader):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if hasattr(self._source, "close"):
             self._source.close()
 
@@ -168,8 +157,6 @@ class ArchiveContents:
     """An archive that was looked into.
 
     Attributes:
-        images: in the order of the archive.
-        origin: gives the bytes.
         notes: what was left out, for people.
         listed: the entries of a layout's ``index.json``, referrers included; None for a docker-archive.
     """
@@ -178,3 +165,11 @@ class ArchiveContents:
     origin: ArchiveOrigin
     notes: tuple[str, ...] = ()
     listed: tuple[Descriptor, ...] | None = None
+
+
+def grouped(entries: Iterable[tuple[Reference | None, str, Descriptor]]) -> tuple[ArchiveImage, ...]:
+    """One image for each name, with every entry that the name has; each digest once."""
+    found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
+    for name, label, entry in entries:
+        found.setdefault((name, label), {}).setdefault(entry.digest, entry)
+    return tuple(ArchiveImage(name, label, tuple(each.values())) for (name, label), each in found.items())

@@ -14,10 +14,17 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from imagestore.errors import DigestMismatchError, DocumentError, InvalidReferenceError
+from imagestore.errors import (
+    DigestMismatchError,
+    DocumentError,
+    IntegrityError,
+    InvalidDigestError,
+    InvalidReferenceError,
+    NotFoundError,
+)
 from imagestore.oci import media_types
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
 from imagestore.oci.descriptor import Descriptor
@@ -26,13 +33,18 @@ from imagestore.oci.image_config import ImageConfig
 from imagestore.oci.reference import Reference
 from imagestore.store.archive import layout, tar
 from imagestore.store.archive.compressions import compression_of, decompressed
-from imagestore.store.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
+from imagestore.store.archive.contents import ArchiveContents, ArchiveOrigin, grouped
+from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.source import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from imagestore.store.archive.contents import ArchiveImage
+    from imagestore.store.archive.index_survey import Look
     from imagestore.store.archive.source import Source
+    from imagestore.store.pull.choice import Choice
+    from imagestore.store.pull.sources import Documents
     from imagestore.util.cancel import CancelToken
 
 #: How Docker shows that an image has no name, and others.
@@ -57,54 +69,25 @@ class SavedImage:
     layers: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What was read for the images before: layers by file and diff id, configs with their diff ids by file."""
-
-    layers: dict[tuple[str, Digest], Descriptor] = field(default_factory=dict)
-    configs: dict[str, tuple[Descriptor, tuple[Digest, ...]]] = field(default_factory=dict)
-
-
-def look_into(source: Source, cancel: CancelToken) -> ArchiveContents:
+def find_images(source: Source, cancel: CancelToken) -> ArchiveContents:
     """Find the images of a docker-archive; reads layers that are compressed.
 
     Raises:
         DocumentError: ``manifest.json`` or a config breaks the rules, or names files that aren't there.
         IntegrityError: a config isn't what its name says, or a compressed layer not what its diff id says.
     """
-    what = f"{source.what}: {layout.DOCKER_MANIFEST}"
-    places: dict[Digest, str] = {}
-    made: dict[Digest, bytes] = {}
-    packed: dict[Digest, str] = {}
-    found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
-    # Images share layers and configs, and each is read once.
-    known = _Known()
-    for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
+    reader = _ImageReader(source, cancel)
+    entries: list[tuple[Reference | None, str, Descriptor]] = []
+    for saved in _listed(source):
         cancel.check()
-        manifest = _manifest(source, saved, places, packed, known, cancel)
-        target = Descriptor(media_types.DOCKER_MANIFEST, Digest.of(manifest), len(manifest))
-        made[target.digest] = manifest
-        for name in _names(saved.tags):
-            found.setdefault(name, {})[target.digest] = target
-    images = tuple(ArchiveImage(*name, tuple(entries.values())) for name, entries in found.items())
-    return ArchiveContents(images, ArchiveOrigin(source, places, made, packed))
+        target = reader.target(saved)
+        entries += [(*name, target) for name in _names(saved.tags)]
+    return ArchiveContents(grouped(entries), ArchiveOrigin(source, reader.places, reader.made, reader.packed))
 
 
-def configs_by_name(source: Source) -> dict[Reference, list[str]]:
-    """The files of configs that ``manifest.json`` gives each name; what it lacks is left out.
-
-    Raises:
-        DocumentError: ``manifest.json`` breaks the rules.
-    """
-    found: dict[Reference, list[str]] = {}
-    what = f"{source.what}: {layout.DOCKER_MANIFEST}"
-    for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
-        with contextlib.suppress(DocumentError):
-            place = _resolve(source, saved.config)
-            for name, _ in _names(saved.tags):
-                if name is not None:
-                    found.setdefault(name, []).append(place)
-    return found
+def _listed(source: Source) -> list[SavedImage]:
+    raw = read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES)
+    return parse(raw, f"{source.what}: {layout.DOCKER_MANIFEST}")
 
 
 def parse(raw: bytes, what: str) -> list[SavedImage]:
@@ -167,79 +150,87 @@ def _names(tags: tuple[str, ...]) -> Iterator[tuple[Reference | None, str]]:
             yield None, tag
 
 
-def _manifest(
-    source: Source,
-    saved: SavedImage,
-    places: dict[Digest, str],
-    packed: dict[Digest, str],
-    known: _Known,
-    cancel: CancelToken,
-) -> bytes:
-    """The manifest of an image; in ``places`` where its contents are, in ``packed`` how those that aren't kept so."""
-    config, diff_ids = _config(source, saved, known)
-    places[config.digest] = _resolve(source, saved.config)
-    layers = []
-    for name, diff_id in zip(saved.layers, diff_ids, strict=True):
-        place = _resolve(source, name)
-        layer = known.layers.get((place, diff_id)) or _layer(source, place, diff_id, cancel)
-        known.layers[place, diff_id] = layer
-        places[layer.digest] = place
-        if layer.digest == diff_id and (kind := _compression(source, place)):
-            packed[diff_id] = kind
-        layers.append(layout.render_descriptor(layer))
-    # Members in the order in which Go's encoder writes containerd's structure.
-    return layout.render(
-        {
-            "schemaVersion": 2,
-            "mediaType": media_types.DOCKER_MANIFEST,
-            "config": layout.render_descriptor(config),
-            "layers": layers,
-        }
-    )
+class _ImageReader:
+    """Makes the manifests of an archive's images; layers and configs that several images share are read once."""
 
+    def __init__(self, source: Source, cancel: CancelToken) -> None:
+        self._source = source
+        self._cancel = cancel
+        self._layers: dict[tuple[str, Digest], Descriptor] = {}
+        self._configs: dict[str, tuple[Descriptor, tuple[Digest, ...]]] = {}
+        #: See ArchiveOrigin.
+        self.places: dict[Digest, str] = {}
+        self.made: dict[Digest, bytes] = {}
+        self.packed: dict[Digest, str] = {}
 
-def _config(source: Source, saved: SavedImage, known: _Known) -> tuple[Descriptor, tuple[Digest, ...]]:
-    """The config of an image, and its diff ids, which are as many as the image's layers."""
-    place = _resolve(source, saved.config)
-    found = known.configs.get(place)
-    raw = b"" if found is not None else read(source, place, limit_bytes=MAX_DOCUMENT_BYTES)
-    digest = Digest.of(raw) if found is None else found[0].digest
-    stated = _HEX.fullmatch(saved.config)
-    if stated is not None and stated.group(1) != digest.encoded:
-        what = f"{source.what}: {saved.config}"
-        raise DigestMismatchError(what, expected=f"sha256:{stated.group(1)}", actual=str(digest))
-    what = f"{source.what}: image config {digest}"
-    if found is None:
-        # Of all that it says no more is kept: there may be a thousand large ones.
-        diff_ids = ImageConfig.parse(raw, what=what).diff_ids
-        found = known.configs[place] = Descriptor(media_types.DOCKER_CONFIG, digest, len(raw)), diff_ids
-    if len(found[1]) != len(saved.layers):
-        _refuse(what, f"$.rootfs.diff_ids: {len(found[1])} diff ids for {len(saved.layers)} layers")
-    return found
+    def target(self, saved: SavedImage) -> Descriptor:
+        """The descriptor of an image's manifest, which is made."""
+        source = self._source
+        config, diff_ids = self._config(saved)
+        self.places[config.digest] = _resolve(source, saved.config)
+        layers = []
+        for name, diff_id in zip(saved.layers, diff_ids, strict=True):
+            place = _resolve(source, name)
+            layer = self._layers.get((place, diff_id)) or self._layer(place, diff_id)
+            self._layers[place, diff_id] = layer
+            self.places[layer.digest] = place
+            if layer.digest == diff_id and (kind := _compression(source, place)):
+                self.packed[diff_id] = kind
+            layers.append(layout.render_descriptor(layer))
+        # Members in the order in which Go's encoder writes containerd's structure.
+        manifest = layout.render(
+            {
+                "schemaVersion": 2,
+                "mediaType": media_types.DOCKER_MANIFEST,
+                "config": layout.render_descriptor(config),
+                "layers": layers,
+            }
+        )
+        digest = Digest.of(manifest)
+        self.made[digest] = manifest
+        return Descriptor(media_types.DOCKER_MANIFEST, digest, len(manifest))
 
+    def _config(self, saved: SavedImage) -> tuple[Descriptor, tuple[Digest, ...]]:
+        """The config of an image, and its diff ids, which are as many as the image's layers."""
+        place = _resolve(self._source, saved.config)
+        found = self._configs.get(place)
+        raw = b"" if found is not None else read(self._source, place, limit_bytes=MAX_DOCUMENT_BYTES)
+        digest = Digest.of(raw) if found is None else found[0].digest
+        stated = _HEX.fullmatch(saved.config)
+        if stated is not None and stated.group(1) != digest.encoded:
+            what = f"{self._source.what}: {saved.config}"
+            raise DigestMismatchError(what, expected=f"sha256:{stated.group(1)}", actual=str(digest))
+        what = f"{self._source.what}: image config {digest}"
+        if found is None:
+            # Of all that it says no more is kept: there may be a thousand large ones.
+            diff_ids = ImageConfig.parse(raw, what=what).diff_ids
+            found = self._configs[place] = Descriptor(media_types.DOCKER_CONFIG, digest, len(raw)), diff_ids
+        if len(found[1]) != len(saved.layers):
+            _refuse(what, f"$.rootfs.diff_ids: {len(found[1])} diff ids for {len(saved.layers)} layers")
+        return found
 
-def _layer(source: Source, place: str, diff_id: Digest, cancel: CancelToken) -> Descriptor:
-    size = source.sizes()[place]
-    kind = _compression(source, place)
-    if not kind:
-        return Descriptor(media_types.DOCKER_LAYER, diff_id, size)
-    what = f"{source.what}: {place}"
-    packed = new_hash("sha256")
+    def _layer(self, place: str, diff_id: Digest) -> Descriptor:
+        size = self._source.sizes()[place]
+        kind = _compression(self._source, place)
+        if not kind:
+            return Descriptor(media_types.DOCKER_LAYER, diff_id, size)
+        what = f"{self._source.what}: {place}"
+        packed = new_hash("sha256")
 
-    def _hashed() -> Iterator[bytes]:
-        for piece in source.chunks(place):
-            cancel.check()  # of what is empty nothing comes out
-            packed.update(piece)
-            yield piece
+        def _hashed() -> Iterator[bytes]:
+            for piece in self._source.chunks(place):
+                self._cancel.check()  # of what is empty nothing comes out
+                packed.update(piece)
+                yield piece
 
-    verifier = Verifier(diff_id, what=f"{what} uncompressed")
-    for piece in decompressed(_hashed(), kind, what=what):
-        verifier.update(piece)
-    verifier.finish()
-    media_type = _KEPT.get(kind)
-    if media_type is None:
-        return Descriptor(media_types.DOCKER_LAYER, diff_id, verifier.received)
-    return Descriptor(media_type, Digest("sha256", packed.hexdigest()), size)
+        verifier = Verifier(diff_id, what=f"{what} uncompressed")
+        for piece in decompressed(_hashed(), kind, what=what):
+            verifier.update(piece)
+        verifier.finish()
+        media_type = _KEPT.get(kind)
+        if media_type is None:
+            return Descriptor(media_types.DOCKER_LAYER, diff_id, verifier.received)
+        return Descriptor(media_type, Digest("sha256", packed.hexdigest()), size)
 
 
 def _compression(source: Source, place: str) -> str:
@@ -262,3 +253,48 @@ def _resolve(source: Source, name: str) -> str:
 
 def _refuse(what: str, fault: str, *, hint: str = "") -> NoReturn:
     raise DocumentError(what, [fault], hint=hint)
+
+
+class DockerManifestComparison:
+    """Finds out whether ``manifest.json`` describes other images than the layout next to it.
+
+    The layout counts, as in containerd; but ``docker load`` goes by ``manifest.json``, and would have the other image.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        #: The files of configs by name.
+        self._configs: dict[Reference, list[str]] = {}
+        with contextlib.suppress(DocumentError):  # docker can't load it either
+            for saved in _listed(source):
+                with contextlib.suppress(DocumentError):
+                    place = _resolve(source, saved.config)
+                    for name, _ in _names(saved.tags):
+                        if name is not None:
+                            self._configs.setdefault(name, []).append(place)
+
+    def differences(self, image: ArchiveImage, choice: Choice, documents: Documents, look: Look) -> Iterator[str]:
+        """A note if none of the layout's manifests of a name has the config that ``manifest.json`` gives it."""
+        ours = choice.manifest.config.digest
+        for place in self._configs.get(image.name, ()) if image.name is not None else ():
+            try:
+                raw = read(self._source, place, limit_bytes=MAX_DOCUMENT_BYTES)
+                # It describes one platform of those that an index has.
+                is_same = _is_any(raw, [ours]) or _is_any(raw, _configs(image, documents, look))
+            except (DocumentError, IntegrityError, NotFoundError, InvalidDigestError):
+                continue
+            if not is_same:
+                yield (
+                    f"{self._source.what}: {layout.INDEX} and {layout.DOCKER_MANIFEST} describe different images as "
+                    f"{image.name}: the one with config {ours} is imported, by {layout.INDEX}; the other's config is "
+                    f"{Digest.of(raw)}"
+                )
+
+
+def _configs(image: ArchiveImage, documents: Documents, look: Look) -> list[Digest]:
+    found = [each.manifest for entry in image.entries for each in survey(entry, documents, look)]
+    return [manifest.config.digest for manifest in found if manifest is not None]
+
+
+def _is_any(raw: bytes, configs: list[Digest]) -> bool:
+    return any(each.is_verifiable and Digest.of(raw, each.algorithm) == each for each in configs)

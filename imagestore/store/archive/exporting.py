@@ -10,6 +10,7 @@ Content is leased before the export checks whether it exists, and hashed again w
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,15 +18,14 @@ from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidI
 from imagestore.oci.reference import Reference
 from imagestore.platforms import format_all
 from imagestore.store import leases, record_lookup
-from imagestore.store.archive import docker_export, oci_export
+from imagestore.store.archive.archive_members import docker_members, layout_members, verified
 from imagestore.store.archive.contents import ArchiveFormat
 from imagestore.store.archive.index_survey import ExportedImage, survey
-from imagestore.store.archive.oci_export import verified
 from imagestore.store.archive.writing import write_folder, write_tar
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from imagestore.content.api import ContentStore
     from imagestore.metadata.api import MetadataStore
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from imagestore.oci.digest import Digest
     from imagestore.platforms import Matcher, Platform
     from imagestore.registry.events import Observer
+    from imagestore.store.archive.archive_members import Read
     from imagestore.store.archive.index_survey import SurveyedManifest
-    from imagestore.store.archive.oci_export import Read
     from imagestore.store.leases import HeldLease
     from imagestore.util.cancel import CancelToken
 
@@ -82,7 +82,6 @@ def find_records(
     """The records to export, by reference.
 
     Args:
-        metadata: the records.
         names: references, image ids, beginnings of ids.
         options: says whose.
         default_handler: used if the options name none; with all handlers, its record comes first.
@@ -129,23 +128,14 @@ def write_archive(
 
     Args:
         path: the destination; ``-`` for standard output.
-        form: of the archive.
-        images: what is in it.
-        read: gives the bytes of blobs and documents.
-        observer: hears of progress.
-        cancel: ends the writing.
-
-    Returns:
-        Bytes written.
 
     Raises:
         InvalidInputError, PreconditionError, AlreadyExistsError: the place can't be written; nothing stays.
-        ImageStoreError: from read().
     """
     if form is ArchiveFormat.DOCKER_ARCHIVE:
-        members = docker_export.members(images, read, cancel=cancel)
+        members = docker_members(images, read, cancel=cancel)
     else:
-        members = oci_export.members(images, read)
+        members = layout_members(images, read)
     write = write_folder if form is ArchiveFormat.OCI_FOLDER else write_tar
     return write(path, members, observer=observer, cancel=cancel)
 
@@ -156,13 +146,7 @@ class ExportWork:
 
     Attributes:
         records: the images' records by reference, the preferred handler's first.
-        path: where the archive goes.
-        options: what to export, and in which form.
         platform: the one wanted and its matcher, or None.
-        content: where blobs are.
-        metadata: where the lease is.
-        observer: hears of progress.
-        cancel: ends the work.
     """
 
     records: dict[str, list[ImageRecord]]
@@ -181,25 +165,17 @@ class ExportWork:
             InvalidInputError: one name has different content under several handlers.
             NoMatchingManifestError: the store has nothing for the wanted platform.
             ContentNotFoundError, IntegrityError: the store was damaged from outside.
-            StoreError, OperationCancelledError.
         """
         with leases.held_to_read(self.metadata, purpose="export") as held:
             images = self.images(held)
-
-            def _read(descriptor: Descriptor) -> Generator[bytes]:
-                return verified(descriptor, self.content)
-
+            read = functools.partial(verified, content=self.content)
             size = write_archive(
-                self.path, self.options.format, images, _read, observer=self.observer, cancel=self.cancel
+                self.path, self.options.format, images, read, observer=self.observer, cancel=self.cancel
             )
         return ExportReport(images, size)
 
     def images(self, held: HeldLease) -> tuple[ExportedImage, ...]:
-        """What is exported, put under a lease.
-
-        Raises:
-            ImageStoreError: as run().
-        """
+        """What is exported, put under a lease."""
         return tuple(self._image(Reference.parse(name), found, held) for name, found in self.records.items())
 
     def _image(self, reference: Reference, records: Sequence[ImageRecord], held: HeldLease) -> ExportedImage:

@@ -31,12 +31,11 @@ _LEASED_AT_ONCE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NeededContent:
     """Content that must be in the store.
 
     Attributes:
         reference: names the image in messages.
-        descriptor: of the content.
         raw: its verified bytes, when it is a document that was read already.
     """
 
@@ -82,12 +81,12 @@ class ImportPlan:
         return self.record.reference, self.record.handler
 
     @property
-    def wanted(self) -> Iterator[Wanted]:
+    def wanted(self) -> Iterator[NeededContent]:
         """Documents first, then the other blobs."""
         for each in self.documents:
-            yield Wanted(self.reference, each, self.reader.raw(each))
+            yield NeededContent(self.reference, each, self.reader.raw(each))
         for each in self.blobs:
-            yield Wanted(self.reference, each, self.reader.remembered(each))
+            yield NeededContent(self.reference, each, self.reader.remembered(each))
 
     @property
     def edges(self) -> dict[Digest, list[Digest]]:
@@ -98,16 +97,8 @@ class ImportPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Storing:
-    """Stores what an archive has and the store lacks.
-
-    Attributes:
-        content: where it goes.
-        origin: the archive.
-        observer: hears of blobs.
-        held: the lease that keeps it.
-        cancel: ends the work.
-    """
+class ContentImporter:
+    """Stores what an archive has and the store lacks."""
 
     content: ContentStore
     origin: ArchiveOrigin
@@ -116,20 +107,19 @@ class Storing:
     cancel: CancelToken
 
     def lease(self, digests: Collection[Digest]) -> None:
-        """Put everything under the lease, before anybody looks what is there."""
+        """Put everything under the lease, before checking what is there."""
         waiting = list(digests)
         for start in range(0, len(waiting), _LEASED_AT_ONCE):
             self.held.hold(waiting[start : start + _LEASED_AT_ONCE])
 
-    def store(self, wanted: Iterable[Wanted]) -> None:
+    def store(self, wanted: Iterable[NeededContent]) -> None:
         """Bring what is missing; each digest once.
 
         Raises:
             IntegrityError: the archive's bytes aren't what they should be.
-            StoreError, OperationCancelledError.
         """
         once = list({each.descriptor.digest: each for each in wanted}.values())
-        small: list[Wanted] = []
+        small: list[NeededContent] = []
         large: dict[Reference, list[Descriptor]] = {}
         missing: list[Descriptor] = []
         for each in once:
@@ -156,7 +146,7 @@ class Storing:
                 fetchers[reference].fetch_all(descriptors, cancel=self.cancel)
         self.cancel.check()
 
-    def _store_small(self, wanted: list[Wanted], small_blobs: SmallBlobs) -> None:
+    def _store_small(self, wanted: list[NeededContent], small_blobs: SmallBlobs) -> None:
         for start in range(0, len(wanted), BATCH):
             self.held.renew()
             batch = wanted[start : start + BATCH]
@@ -164,7 +154,7 @@ class Storing:
             for each in batch:
                 self._say(each, each.descriptor.size)
 
-    def _small(self, wanted: Wanted) -> SmallBlob:
+    def _small(self, wanted: NeededContent) -> SmallBlob:
         descriptor, raw = wanted.descriptor, wanted.raw
         what = f"{wanted.reference}: {descriptor.kind.value} {descriptor.digest.short}"
         if raw is not None:
@@ -177,13 +167,13 @@ class Storing:
             what,
         )
 
-    def _is_small(self, wanted: Wanted) -> bool:
+    def _is_small(self, wanted: NeededContent) -> bool:
         if wanted.raw is not None:
             return True
         descriptor, origin = wanted.descriptor, self.origin
         is_kept = descriptor.digest in origin.places and descriptor.digest not in origin.packed
         return is_kept and descriptor.size <= BATCHED_BYTES
 
-    def _say(self, wanted: Wanted, received: int) -> None:
+    def _say(self, wanted: NeededContent, received: int) -> None:
         if wanted.raw is None:
             self.observer(BlobDone(wanted.descriptor, received))

@@ -1,7 +1,7 @@
 """What imported images are called, by an explicit policy.
 
 An archive's own full references are taken and reported; a bare tag or no name at all needs one from the user. A record
-that leads to other content already is never moved without being told to: the author of an archive could otherwise
+that leads to other content already is moved only with ``--replace``: the author of an archive could otherwise
 put their content behind a name that is trusted here.
 """
 
@@ -41,10 +41,8 @@ def assign(
     """Give every image that is wanted its reference.
 
     Args:
-        images: those of the archive.
         only: names in the archive, full or as it labels them; empty means all.
         name: instead of the archive's, when there is one image; empty means the archive's.
-        what: names the archive in errors.
         left_out: what the archive lists that is no image, for people.
 
     Returns:
@@ -112,9 +110,7 @@ def check_free(
 
     Args:
         here: records of these names that there are, by (reference, handler).
-        records: that are to be.
         has: whether the archive has a document; what it leads to may be in the store alone.
-        may_replace: whether it may.
 
     Raises:
         AlreadyExistsError: one would.
@@ -144,9 +140,7 @@ def picked(images: Sequence[ArchiveImage], only: list[str], what: str) -> list[A
     """The images of an archive that are wanted.
 
     Args:
-        images: those of the archive.
         only: names in it, full or as it labels them; empty means all.
-        what: names the archive in errors.
 
     Raises:
         InvalidReferenceError: a name can't be read.

@@ -32,15 +32,15 @@ from imagestore.platforms import format_all
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
 from imagestore.store.archive import import_names
-from imagestore.store.archive.docker_manifest import Rival
-from imagestore.store.archive.import_content import ImportPlan, Storing
+from imagestore.store.archive.docker_archive import DockerManifestComparison
+from imagestore.store.archive.import_content import ContentImporter, ImportPlan
 from imagestore.store.archive.index_survey import survey
 from imagestore.store.archive.layout import DOCKER_MANIFEST as _MANIFEST
 from imagestore.store.archive.layout import INDEX as _INDEX
-from imagestore.store.archive.oci_layout import descriptions
+from imagestore.store.archive.oci_layout import image_finders
 from imagestore.store.image import Image
-from imagestore.store.pull.decision import Decider
-from imagestore.store.pull.present import confirm, holding, settle
+from imagestore.store.pull.choice import ManifestChooser, for_each_handler
+from imagestore.store.pull.present import check_present, holding, make_names_durable
 from imagestore.store.pull.sources import Documents, remove_damaged
 from imagestore.store.pull.undo import undone_on_failure
 from imagestore.util.failpoint import reach
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from imagestore.store.pull.verify import ImageVerifier
     from imagestore.util.cancel import CancelToken
 
-    LookInto = Callable[[Source, CancelToken], ArchiveContents]
+    FindImages = Callable[[Source, CancelToken], ArchiveContents]
 
 #: Documents of one import, which are in memory together; those of ten thousand usual images fit.
 MAX_DOCUMENTS_BYTES: Final = 640 * 1024 * 1024
@@ -114,16 +114,13 @@ def handlers_for(
     """The handlers whose matchers choose, with their platforms.
 
     Args:
-        config: where handlers come from.
-        options: says which.
-        host: the node's platform.
         platform: instead of the handlers' own, or None.
 
     Raises:
         UnknownRuntimeHandlerError: one of them isn't configured.
     """
-    asked = config.handlers if options.has_all_handlers else options.runtime_handlers or ("",)
-    names = dict.fromkeys(config.handler(name).name for name in asked)
+    chosen = config.handlers if options.has_all_handlers else options.runtime_handlers or ("",)
+    names = dict.fromkeys(config.handler(name).name for name in chosen)
     return {name: config.handler_platform(name, host=host, explicit=platform) for name in names}
 
 
@@ -132,14 +129,7 @@ class ImportWork:
     """One import.
 
     Attributes:
-        source: the archive's files.
         handlers: platforms by resolved handler name.
-        options: what to import, and how it is called.
-        content: where blobs go.
-        metadata: where records go.
-        observer: hears of progress.
-        cancel: ends the work.
-        verifier: asked about every image, as in a pull.
         is_strict: whether an image of another platform than wanted is never taken.
     """
 
@@ -164,15 +154,14 @@ class ImportWork:
             NoMatchingManifestError: an image has nothing for a handler's platform; carries the explanation.
             AlreadyExistsError: a name leads to other content, and may not be moved.
             DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
-            InvalidInputError, StoreError, OperationCancelledError.
         """
-        first, *others = descriptions(self.source)
+        first, *others = image_finders(self.source)
         if not others:
             return self._import(first(self.source, self.cancel))
         try:
             contents = first(self.source, self.cancel)
             if contents.images and (self.options.name or any(image.name for image in contents.images)):
-                return self._import(contents, Rival(self.source))
+                return self._import(contents, DockerManifestComparison(self.source))
             self.observer(Noticed(f"{self.source.what}: {_MANIFEST} counts, since {_INDEX} names no image"))
         except (DocumentError, IntegrityError, NotFoundError, NoMatchingManifestError) as error:
             if isinstance(error, NoMatchingManifestError) and error.offered:
@@ -180,10 +169,10 @@ class ImportWork:
             return self._import_by_other(others[0], error)
         return self._import(others[0](self.source, self.cancel))
 
-    def _import_by_other(self, look_into: LookInto, fault: ImageStoreError) -> ImportReport:
+    def _import_by_other(self, find_images: FindImages, fault: ImageStoreError) -> ImportReport:
         """Import by the second description; where that is broken too, the fault of the first one counts."""
         try:
-            report = replace(self, is_strict=True)._import(look_into(self.source, self.cancel))
+            report = replace(self, is_strict=True)._import(find_images(self.source, self.cancel))
         except (DocumentError, IntegrityError, NotFoundError, NoMatchingManifestError) as error:
             said = f"{_MANIFEST}, which describes its images too, is of no use either: {error}"
             fault.hint = f"{fault.hint}; {said}" if fault.hint else said
@@ -191,7 +180,7 @@ class ImportWork:
         self.observer(Noticed(f"imported by {_MANIFEST}, since its layout is broken: {fault}"))
         return report
 
-    def _import(self, contents: ArchiveContents, rival: Rival | None = None) -> ImportReport:
+    def _import(self, contents: ArchiveContents, docker: DockerManifestComparison | None = None) -> ImportReport:
         named, notes = import_names.assign(
             contents.images,
             only=self.options.images,
@@ -206,9 +195,9 @@ class ImportWork:
         held_bytes = 0
         for reference, image in named:
             plans += self._plans(reference, image, contents.origin)
-            if rival is not None:
+            if docker is not None:
                 look = functools.partial(self._at_hand, origin=contents.origin)
-                for note in rival.contradictions(image, plans[-1].choice, plans[-1].reader, look):
+                for note in docker.differences(image, plans[-1].choice, plans[-1].reader, look):
                     self.observer(Noticed(note))
             held_bytes += plans[-1].reader.held_bytes
             if held_bytes > MAX_DOCUMENTS_BYTES:
@@ -222,35 +211,29 @@ class ImportWork:
     def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[ImportPlan]:
         """What each handler gets; of all handlers, those for which there is nothing are only noted."""
         documents = Documents(self.content, origin, reference, self.cancel)
-        plans: list[ImportPlan] = []
-        refusals: list[NoMatchingManifestError | ContentNotFoundError] = []
-        for handler, wanted in self.handlers.items():
-            decider = Decider(str(reference), handler, wanted, self.observer)
-            try:
-                plans.append(self._plan(reference, image, decider, documents, origin))
-            except (NoMatchingManifestError, ContentNotFoundError) as error:
-                if not self.options.has_all_handlers:
-                    raise
-                refusals.append(error)
-                self.observer(Noticed(f"left out for {handler}: {error}"))
-        if not plans:
-            raise refusals[0]
-        return plans
 
-    def _target(self, reference: Reference, image: ArchiveImage, decider: Decider, documents: Documents) -> Descriptor:
+        def _plan(handler: str) -> ImportPlan:
+            chooser = ManifestChooser(str(reference), handler, self.handlers[handler], self.observer)
+            return self._plan(reference, image, chooser, documents, origin)
+
+        return for_each_handler(
+            self.handlers,
+            _plan,
+            is_lenient=self.options.has_all_handlers,
+            observer=self.observer,
+            nothing_for_it=(NoMatchingManifestError, ContentNotFoundError),
+        )
+
+    def _target(
+        self, reference: Reference, image: ArchiveImage, chooser: ManifestChooser, documents: Documents
+    ) -> Descriptor:
         """The index or manifest that the name leads to; of several the one that has something for the handler."""
         entry = image.entries[0]
         if len(image.entries) > 1:
             whole = Index(b"", OCI_INDEX, image.entries)
-            selection = select(whole, decider.wanted.matcher, documents, wanted=decider.wanted_text)
+            selection = select(whole, chooser.wanted.matcher, documents, wanted=chooser.wanted_text)
             if selection.chosen is None:
-                raise NoMatchingManifestError(
-                    str(reference),
-                    decider.wanted_text,
-                    selection.offered,
-                    explanation=selection,
-                    hint=decider.wanted.advise(selection),
-                )
+                raise chooser.refusal(selection)
             entry = image.entries[selection.chosen.position[0]]
         # As a registry would answer: what index.json says of an entry is not part of the image.
         target = Descriptor(entry.media_type, entry.digest, entry.size)
@@ -262,17 +245,17 @@ class ImportWork:
         self,
         reference: Reference,
         image: ArchiveImage,
-        decider: Decider,
+        chooser: ManifestChooser,
         documents: Documents,
         origin: ArchiveOrigin,
     ) -> ImportPlan:
-        target = self._target(reference, image, decider, documents)
-        choice = decider.complete(decider.choose(target, documents), documents)
-        record = choice.record(str(reference), decider.handler, decider.wanted_text)
+        target = self._target(reference, image, chooser, documents)
+        choice = chooser.complete(chooser.choose(target, documents), documents)
+        record = choice.record(str(reference), chooser.handler, chooser.wanted_text)
         is_strict = self.is_strict or self.options.has_all_handlers
-        if is_strict and not decider.wanted.matcher.match(record.platform):
-            # A single manifest, taken with a warning by a handler that was asked for; this one was not.
-            raise NoMatchingManifestError(str(reference), decider.wanted_text, [format_all(record.platform)])
+        if is_strict and not chooser.wanted.matcher.match(record.platform):
+            # A single manifest, taken with a warning by a handler that the caller named; this one was not named.
+            raise NoMatchingManifestError(str(reference), chooser.wanted_text, [format_all(record.platform)])
         others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
         plan = ImportPlan.of(reference, choice, record, others, documents)
         self._check_content(plan, origin)
@@ -303,24 +286,24 @@ class ImportWork:
             leases.held(self.metadata, purpose="import") as held,
             undone_on_failure(self.metadata, self.content, held, tuple(everything.values())),
         ):
-            storing = Storing(self.content, origin, self.observer, held, self.cancel)
-            storing.lease(everything)
+            importer = ContentImporter(self.content, origin, self.observer, held, self.cancel)
+            importer.lease(everything)
             for plan in plans:
                 remove_damaged(self.content, plan.reader.take_damaged())
-            storing.store(each for plan in plans for each in plan.wanted)
-            settle(self.content, everything.values())
+            importer.store(each for plan in plans for each in plan.wanted)
+            make_names_durable(self.content, everything.values())
             reach("import-record")
             with self.metadata.recording([plan.key for plan in plans]):
-                confirm(self.content, everything.values(), what=self.source.what)
+                check_present(self.content, everything.values(), what=self.source.what)
                 # A pull may have taken the name since.
                 here = self._check_free(plans, origin)
-                return self.metadata.put_images(
+                return self.metadata.images.put_many(
                     [(self._joined(plan, here.get(plan.key)), plan.edges) for plan in plans]
                 )
 
     def _check_free(self, plans: Iterable[ImportPlan], origin: ArchiveOrigin) -> Mapping[tuple[str, str], ImageRecord]:
         """Check that no name would be moved that may not be, and return the records of these names that are here."""
-        here = self.metadata.get_images([plan.key for plan in plans])
+        here = self.metadata.images.get_many([plan.key for plan in plans])
         records = (plan.record for plan in plans)
         import_names.check_free(here, records, origin.has, may_replace=self.options.may_replace)
         return here

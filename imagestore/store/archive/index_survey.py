@@ -50,7 +50,6 @@ class SurveyedManifest:
     """An entry of an index (or the single manifest).
 
     Attributes:
-        descriptor: the entry.
         chain: the indexes from the target down to it.
         manifest: its manifest; None when that is missing.
         platform: the entry's, else its config's; None when neither is known.
@@ -84,7 +83,6 @@ def survey(target: Descriptor, documents: Documents, look: Look) -> tuple[Survey
 
     Args:
         target: an index or a manifest; it must be at hand.
-        documents: reads what is at hand.
         look: returns which descriptors are.
 
     Raises:

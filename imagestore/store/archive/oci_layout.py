@@ -6,6 +6,7 @@ found by the digest in their names and believed only when their bytes have it. S
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError, InvalidReferenceError
@@ -17,13 +18,12 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.oci.referrers import fallback_tag, subject_of
 from imagestore.store.archive import docker_archive, layout
-from imagestore.store.archive.contents import NAMELESS, ArchiveContents, ArchiveImage, ArchiveOrigin
-from imagestore.store.archive.other_formats import of_names
+from imagestore.store.archive.contents import NAMELESS, ArchiveContents, ArchiveOrigin, grouped
 from imagestore.store.archive.source import read, size_of
 from imagestore.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from imagestore.store.archive.source import Source
     from imagestore.util.cancel import CancelToken
@@ -31,14 +31,19 @@ if TYPE_CHECKING:
 _MAX_MARK_BYTES: Final = 4096
 # The list of a layout's images is no image's index, and no registry has to take it: ten thousand with long names fit.
 _MAX_INDEX_BYTES: Final = 4 * MAX_DOCUMENT_BYTES
+_SYSTEM_FOLDERS: Final = frozenset({"bin", "dev", "etc", "lib", "proc", "root", "sbin", "sys", "usr", "var"})
+#: Folders at the top that make a file system of it.
+_ENOUGH: Final = 2
+_OLD_DOCKER_LAYER: Final = re.compile(r"[a-f0-9]{64}/layer\.tar")
+_SHOWN: Final = 100
 _IMAGES: Final = (Kind.INDEX, Kind.MANIFEST)
 
 
-def descriptions(source: Source) -> list[Callable[[Source, CancelToken], ArchiveContents]]:
-    """What finds the images of an archive: a function for each description that it has of them, the better one first.
+def image_finders(source: Source) -> list[Callable[[Source, CancelToken], ArchiveContents]]:
+    """The functions that find the images of an archive, one for each description that it has, the preferred one first.
 
-    Each may raise DocumentError (the archive breaks the rules of its format) and IntegrityError (a file of a
-    docker-archive isn't what its name or config says).
+    Each may raise DocumentError if the archive breaks the rules of its format, and IntegrityError if a file of a
+    docker-archive isn't what its name or config says.
 
     Raises:
         DocumentError: the archive is neither a layout nor a docker-archive.
@@ -46,20 +51,49 @@ def descriptions(source: Source) -> list[Callable[[Source, CancelToken], Archive
     names = source.sizes()
     found: list[Callable[[Source, CancelToken], ArchiveContents]] = []
     if layout.MARK in names:
-        found.append(_layout)
+        found.append(_find_layout_images)
     if layout.DOCKER_MANIFEST in names:
-        found.append(docker_archive.look_into)
+        found.append(docker_archive.find_images)
     if found:
         return found
     for name in (layout.MARK, layout.DOCKER_MANIFEST):
         if name in source.links or name in source.others:
             size_of(source, name)  # says what stands there instead
     fault = f"is no image archive: it has neither {layout.MARK!r} nor {layout.DOCKER_MANIFEST!r}"
-    known = of_names(names)
+    known = _recognized_by_names(names)
     raise DocumentError(source.what, [f"{fault}; {known}" if known else fault])
 
 
-def _layout(source: Source, cancel: CancelToken) -> ArchiveContents:
+def _recognized_by_names(names: Collection[str]) -> str:
+    """What an archive with these files is, that is no image archive; empty when that isn't known.
+
+    >>> _recognized_by_names(["image/oci-layout", "image/index.json"])
+    "it has an OCI layout in its folder 'image': import that one"
+    """
+    if not names:
+        return "it has no files"
+    for name in names:
+        above, _, last = name.rpartition("/")
+        if above and last in (layout.MARK, layout.DOCKER_MANIFEST):
+            form = "an OCI layout" if last == layout.MARK else "a docker-archive"
+            return f"it has {form} in its folder {above[:_SHOWN]!r}: import that one"
+    if any(_OLD_DOCKER_LAYER.fullmatch(name) for name in names):
+        return "it is what Docker before 1.10 saved, a form without digests: save the image again with today's tools"
+    if layout.INDEX in names:
+        return f"it is like an OCI layout, but for the missing {layout.MARK!r}"
+    if any(name.startswith(f"{layout.BLOBS}/") for name in names):
+        return f"it has blobs, and no {layout.INDEX!r} that says which images they are"
+    tops = {name.partition("/")[0] for name in names}
+    if "config.json" in names and "rootfs" in tops:
+        return "it is a runtime's bundle, with a file system and no image"
+    if any(name == "Chart.yaml" or name.endswith("/Chart.yaml") for name in names):
+        return "it is a Helm chart"
+    if len(tops & _SYSTEM_FOLDERS) >= _ENOUGH:
+        return "it is a file system, as 'docker export' and layers are, and no image: use 'docker save'"
+    return ""
+
+
+def _find_layout_images(source: Source, cancel: CancelToken) -> ArchiveContents:
     mark = decode(read(source, layout.MARK, limit_bytes=_MAX_MARK_BYTES), f"{source.what}: {layout.MARK}")
     if mark.get("imageLayoutVersion") != layout.VERSION:
         found = str(mark.get("imageLayoutVersion"))[:40]
@@ -114,14 +148,6 @@ def _subject(entry: Descriptor, origin: ArchiveOrigin, cancel: CancelToken) -> D
 
 def _called(entry: Descriptor) -> str:
     return f" (a {Kind.SCHEMA1.value})" if entry.kind is Kind.SCHEMA1 else ""
-
-
-def grouped(entries: Iterable[tuple[Reference | None, str, Descriptor]]) -> tuple[ArchiveImage, ...]:
-    """One image for each name, with every entry that the name has; each digest once."""
-    found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
-    for name, label, entry in entries:
-        found.setdefault((name, label), {}).setdefault(entry.digest, entry)
-    return tuple(ArchiveImage(name, label, tuple(each.values())) for (name, label), each in found.items())
 
 
 def _name(entry: Descriptor) -> tuple[Reference | None, str]:

@@ -13,8 +13,7 @@ from imagestore.store import leases
 from imagestore.store.archive import exporting, importing, source
 from imagestore.store.copy import into_store
 from imagestore.store.copy.copying import CopyWork, find_stored
-from imagestore.store.copy.locations import ImageLocation, LocationKind
-from imagestore.store.copy.options import CopyOptions, CopyReport
+from imagestore.store.copy.options import CopyOptions, CopyReport, ImageLocation, LocationKind
 from imagestore.store.images_by_name import further_reference
 from imagestore.store.pull.service import pull_work
 from imagestore.store.unpack.apply import UnpackLimits

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
 from imagestore.store.archive import tar
-from imagestore.store.archive.compressions import HEAD_BYTES, compression_of
-from imagestore.store.archive.other_formats import of_head
+from imagestore.store.archive.compressions import HEAD_BYTES, compression_of, unreadable_format
 from imagestore.store.archive.spool import spool
 
 if TYPE_CHECKING:
@@ -75,18 +74,9 @@ def read(source: Source, name: str, *, limit_bytes: int) -> bytes:
     return b"".join(source.chunks(name))
 
 
-def link_above(source: Source, name: str) -> str:
-    """The symbolic link that stands in the place of a file or of a folder above it; empty when there is none."""
-    return _above(name, source.links)
-
-
-def other_above(source: Source, name: str) -> str:
-    """The same of what can't be read."""
-    return _above(name, source.others)
-
-
-def _above(name: str, names: Collection[str]) -> str:
-    parts = name.split("/")
+def first_in(names: Collection[str], path: str) -> str:
+    """The first of a path and the folders above it that is among some names; empty when none is."""
+    parts = path.split("/")
     above = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
     return next((each for each in above if each in names), "")
 
@@ -100,9 +90,9 @@ def size_of(source: Source, name: str) -> int:
     size = source.sizes().get(name)
     if size is not None:
         return size
-    if linked := link_above(source, name):
+    if linked := first_in(source.links, name):
         fault = f"{linked!r} is a symbolic link, and links are not followed here"
-    elif other := other_above(source, name):
+    elif other := first_in(source.others, name):
         fault = f"{other!r} is {source.others[other]}, expected {'a file' if other == name else 'a folder'}"
     else:
         fault = f"has no file {name!r}"
@@ -117,7 +107,6 @@ def opened(path: str, *, scratch: Path, limit_bytes: int, cancel: CancelToken) -
         path: a folder, a file or a pipe; ``-`` is standard input.
         scratch: folder of the nameless temporary file for what can't be read at any place.
         limit_bytes: the most that file may take.
-        cancel: ends the reading.
 
     Raises:
         InvalidInputError: the path can't be opened.
@@ -163,8 +152,6 @@ class TarSource:
 
     Args:
         read: gives so many bytes (second argument) at an offset (first), fewer at the end.
-        what: names the archive in errors.
-        cancel: ends the reading of the headers.
 
     Raises:
         DocumentError: as tar.scan().
@@ -176,23 +163,15 @@ class TarSource:
         if not read(0, 1):
             raise DocumentError(what, ["is empty"])
         try:
-            self._table = tar.scan(read, what, cancel)
+            table = tar.scan(read, what, cancel)
         except DocumentError as error:
-            known = of_head(read(0, HEAD_BYTES))
+            known = unreadable_format(read(0, HEAD_BYTES))
             if known:
                 raise DocumentError(what, [f"is {known}"]) from error
             raise
-        self._sizes = {name: span.size for name, span in self._table.files.items()}
-
-    @property
-    def links(self) -> Mapping[str, str]:
-        """Targets of symbolic links by name."""
-        return self._table.links
-
-    @property
-    def others(self) -> Mapping[str, str]:
-        """What is neither a file, a folder nor a symbolic link."""
-        return self._table.others
+        self._files = table.files
+        self._sizes = {name: span.size for name, span in table.files.items()}
+        self.links, self.others = table.links, table.others
 
     def sizes(self) -> Mapping[str, int]:
         """Every file with its size in bytes."""
@@ -201,7 +180,7 @@ class TarSource:
     def chunks(self, name: str, offset: int = 0) -> Iterator[bytes]:
         """A file's bytes from an offset on."""
         size_of(self, name)
-        span = self._table.files[name]
+        span = self._files[name]
         for place, size in span.parts(offset, _PIECE):
             piece = bytes(size) if place is None else self._read(place, size)
             offset += len(piece)
@@ -216,7 +195,6 @@ class FolderSource:
 
     Args:
         descriptor: the open folder; stays the caller's.
-        what: names the archive in errors.
         stack: ends what is opened for the whole time.
 
     Raises:
@@ -229,20 +207,10 @@ class FolderSource:
         # By name: a layout of many blobs has them in one folder. Only read after the listing.
         self._folders = {"": descriptor}
         self._sizes: dict[str, int] = {}
-        self._links: dict[str, str] = {}
-        self._others: dict[str, str] = {}
+        self.links: dict[str, str] = {}
+        self.others: dict[str, str] = {}
         with _readable(what):
             self._list("", descriptor, levels=3)
-
-    @property
-    def links(self) -> Mapping[str, str]:
-        """Targets of symbolic links by name."""
-        return self._links
-
-    @property
-    def others(self) -> Mapping[str, str]:
-        """What is neither a file, a folder nor a symbolic link."""
-        return self._others
 
     def sizes(self) -> Mapping[str, int]:
         """Every file with its size in bytes."""
@@ -285,19 +253,19 @@ class FolderSource:
                 if stat.S_ISDIR(status.st_mode) and levels > 1:
                     self._list_inner(name, entry.name, descriptor, levels=levels - 1)
                 elif stat.S_ISLNK(status.st_mode):
-                    self._links[name] = os.readlink(entry.name, dir_fd=descriptor)
+                    self.links[name] = os.readlink(entry.name, dir_fd=descriptor)
                 elif stat.S_ISREG(status.st_mode) and name:
                     self._sizes[name] = status.st_size
                 elif not stat.S_ISDIR(status.st_mode) and name:
-                    self._others[name] = "no plain file"
-                if len(self._sizes) + len(self._links) + len(self._others) > tar.MAX_MEMBERS:
+                    self.others[name] = "no plain file"
+                if len(self._sizes) + len(self.links) + len(self.others) > tar.MAX_MEMBERS:
                     raise DocumentError(self.what, [f"has more than {tar.MAX_MEMBERS} files"])
 
     def _list_inner(self, name: str, last: str, above: int, *, levels: int) -> None:
         try:
             descriptor = os.open(last, _FOLDER_FLAGS, dir_fd=above)
         except PermissionError:
-            self._others[name] = "a folder that can't be read"
+            self.others[name] = "a folder that can't be read"
             return
         is_kept = len(self._folders) < _MOST_OPEN
         with contextlib.ExitStack() as briefly:

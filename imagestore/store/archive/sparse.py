@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Read = Callable[[int, int], bytes]
 
 #: What keywords of extended headers that describe a sparse file begin with.
-PAX_PREFIX: Final = b"GNU.sparse."
+PAX_PREFIX: Final = "GNU.sparse."
 #: Pieces of all sparse files of an archive.
 MAX_PIECES: Final = 250_000
 _BLOCK: Final = 512
@@ -73,7 +73,6 @@ def read_gnu(header: bytes, read: Read, start: int, stored: int, *, is_aligned: 
     """A member of type ``S``; None when its map can't be read.
 
     Args:
-        header: its block.
         read: gives so many bytes (second argument) at an offset (first).
         start: where the first block after the header is.
         stored: the size that the header states: of what is stored.

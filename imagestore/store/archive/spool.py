@@ -1,6 +1,6 @@
 """A pipe, or a compressed file, made readable at any place: its plain bytes in a nameless file inside the store.
 
-The file grows only as far as the reader of the archive's headers asks: what is no archive ends at its first block, and
+The file grows only as far as the reader of the archive's headers needs: what is no archive ends at its first block, and
 what follows the archive's end is read, but not kept. Its size is bounded, and zeros become holes, so that a few
 compressed bytes can't fill the disk.
 """
@@ -35,12 +35,8 @@ class Spool:
     """Bytes that come one after the other, readable at any place.
 
     Args:
-        pieces: the plain bytes.
-        file: keeps them.
         folder: where the file is, for errors.
         limit_bytes: the most that the file may hold.
-        what: names the archive in errors.
-        cancel: ends the reading.
     """
 
     def __init__(
@@ -116,14 +112,8 @@ def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel:
     """What a descriptor gives, without compression, for a block of work.
 
     Args:
-        descriptor: where to read.
         folder: on whose disk the nameless temporary file is.
         limit_bytes: the most it may hold.
-        what: names the archive in errors.
-        cancel: ends the reading.
-
-    Raises:
-        StoreFullError, StoreError: the file can't be made.
     """
     with contextlib.ExitStack() as stack:
         with translated("write a temporary file", folder):

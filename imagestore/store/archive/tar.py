@@ -33,7 +33,7 @@ MAX_EXTENSION_BYTES: Final = 64 * 1024
 #: Names and targets of links together; those of that many blobs take half of it.
 MAX_NAMES_BYTES: Final = 32 * 1024 * 1024
 _OCTAL: Final = re.compile(rb"[ \0]*([0-7]*)[ \0]*")
-_RECORD: Final = re.compile(rb"([1-9][0-9]{0,5}) ")
+_RECORD: Final = re.compile(rb"([1-9][0-9]{0,7}) ")
 _DECIMAL: Final = re.compile(rb"[0-9]{1,19}")
 _ZEROS: Final = bytes(BLOCK)
 _FILES: Final = frozenset(b"0\x007")
@@ -72,12 +72,9 @@ def scan(read: Callable[[int, int], bytes], what: str, cancel: CancelToken) -> T
 
     Args:
         read: gives so many bytes (second argument) at an offset (first), fewer at the end of the archive.
-        what: names the archive in errors.
-        cancel: ends the scan.
 
     Raises:
         DocumentError: it is no tar archive, is cut off, or has a member that is refused.
-        OperationCancelledError: cancelled.
     """
     return _Scan(read, what, cancel).run()
 
@@ -99,6 +96,30 @@ def clean(name: str) -> str:
         elif part not in ("", "."):
             parts.append(part)
     return "/".join(parts) or "."
+
+
+def pax_records(data: bytes) -> list[tuple[str, bytes]]:
+    r"""The keywords and values of a PAX extended header: ``<length> <keyword>=<value>`` and a line feed each.
+
+    Raises:
+        ValueError: something else is there.
+
+    >>> pax_records(b"12 path=a/b\n9 uid=12\n")
+    [('path', b'a/b'), ('uid', b'12')]
+    """
+    found = []
+    start = 0
+    while start < len(data):
+        head = _RECORD.match(data, start)
+        end = start + int(head.group(1)) if head else 0
+        if head is None or not head.end() < end <= len(data) or data[end - 1] != ord("\n"):
+            raise ValueError(f"{data[start : start + 40]!r} is no record of an extended header")
+        keyword, equals, value = data[head.end() : end - 1].partition(b"=")
+        if not keyword or not equals:
+            raise ValueError(f"{data[start : start + 40]!r} is no record of an extended header")
+        found.append((keyword.decode("utf-8", "surrogateescape"), value))
+        start = end
+    return found
 
 
 class _Scan:
@@ -188,18 +209,18 @@ class _Scan:
             self._add(name, other=_DEVICES[header.kind])
             return start
         if header.kind == ord("S"):
-            return self._take_sparse_of_gnu(name, header, size, start)
+            return self._take_gnu_sparse(name, header, size, start)
         self._check_inside(size, start)
         if header.kind not in _FILES:
             self._add(name, other=f"of the unknown type {chr(header.kind)!r}")
         elif sparse:
             found = self._counted(read_pax(sparse, self._read, start, size))
             self._add(name, file=found, other="" if found else "a sparse file whose map can't be read")
-        elif not self._is_folder_of_old(name, size):
+        elif not self._is_pre_ustar_folder(name, size):
             self._add(name, file=Span(start, size))
         return _after(start, size)
 
-    def _take_sparse_of_gnu(self, name: str, header: _Header, size: int, start: int) -> int:
+    def _take_gnu_sparse(self, name: str, header: _Header, size: int, start: int) -> int:
         """A sparse file as GNU's own format has it: with its map in the header, and in blocks behind it."""
         found = read_gnu(header.block, self._read, start, size)
         if found is None:
@@ -215,7 +236,7 @@ class _Scan:
             self._refuse(f"has sparse files of more than {MAX_PIECES} pieces")
         return span
 
-    def _is_folder_of_old(self, name: str, size: int) -> bool:
+    def _is_pre_ustar_folder(self, name: str, size: int) -> bool:
         """Before USTAR a folder was a file with a slash behind its name."""
         if name.endswith("/") and size:
             self._refuse(f"member {name!r} is a folder with contents")
@@ -272,22 +293,17 @@ class _Scan:
             self._extra[key] = value
 
     def _records(self, data: bytes) -> dict[str, bytes]:
-        """The keywords of an extended header that matter here: ``<length> <keyword>=<value>`` and a line feed each."""
+        """The records of an extended header that matter here; those of sparse files are kept apart."""
         found: dict[str, bytes] = {}
-        while data:
-            head = _RECORD.match(data)
-            length = int(head.group(1)) if head else 0
-            record = data[:length]
-            if head is None or len(record) < length or not record.endswith(b"\n") or length <= head.end():
-                self._refuse("has an extended header that can't be read")
-            keyword, equals, value = record[head.end() : -1].partition(b"=")
-            if not equals:
-                self._refuse("has an extended header that can't be read")
+        try:
+            records = pax_records(data)
+        except ValueError:
+            self._refuse("has an extended header that can't be read")
+        for keyword, value in records:
             if keyword.startswith(PAX_PREFIX):
-                self._sparse.append((keyword.removeprefix(PAX_PREFIX).decode("latin-1"), value))
-            elif value and keyword in (b"path", b"linkpath", b"size"):
-                found[keyword.decode()] = value
-            data = data[length:]
+                self._sparse.append((keyword.removeprefix(PAX_PREFIX), value))
+            elif value and keyword in ("path", "linkpath", "size"):
+                found[keyword] = value
         return found
 
     def _size(self, override: bytes | None, own: int) -> int:

@@ -72,15 +72,9 @@ def write_tar(path: str, members: Iterable[Member], *, observer: Observer, cance
     Args:
         path: a file, replaced when it is there; a pipe or device; ``-`` for standard output.
         members: in any order.
-        observer: hears of progress.
-        cancel: ends the writing.
-
-    Returns:
-        Bytes written.
 
     Raises:
         InvalidInputError, PreconditionError: the file can't be written; an older one stays as it was.
-        IntegrityError, ContentNotFoundError: from the members.
     """
     ordered = sorted(members, key=lambda member: member.name)
     with _whole_file(path, cancel) as write:
@@ -93,16 +87,10 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
     Args:
         path: the folder; it must be empty or not there yet.
         members: in any order.
-        observer: hears of progress.
-        cancel: ends the writing.
-
-    Returns:
-        Bytes written.
 
     Raises:
         AlreadyExistsError: there is something at that path.
         InvalidInputError, PreconditionError: the folder can't be written; nothing stays.
-        IntegrityError, ContentNotFoundError: from the members.
     """
     # A link stays a link, as for files: what it points at is filled.
     with _translated(path):
@@ -140,11 +128,7 @@ class _Tar:
         self._written = 0
 
     def run(self, members: list[Member]) -> int:
-        """Write the members in the given order, each folder before its first member, and the end of the archive.
-
-        Returns:
-            Bytes written.
-        """
+        """Write the members in the given order, each folder before its first member, and the end of the archive."""
         folders: set[str] = set()
         for member in members:
             for at, character in enumerate(member.name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,16 @@ from imagestore.store import leases
 from imagestore.store.archive import exporting, importing, source
 from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.import_names import picked
-from imagestore.store.archive.oci_layout import descriptions
-from imagestore.store.copy.locations import ImageLocation, LocationKind
-from imagestore.store.copy.options import CopiedBlob, CopyReport
+from imagestore.store.archive.oci_layout import image_finders
+from imagestore.store.copy.options import CopiedBlob, CopyReport, ImageLocation, LocationKind
 from imagestore.store.copy.referrers import no_referrers, referrers_of
 from imagestore.store.copy.registry_target import RegistryTarget
-from imagestore.store.copy.sources import Chooser, CopySource, StoreOrigin
+from imagestore.store.copy.sources import CopySource, ImageChooser, StoreOrigin
 from imagestore.store.copy.stored_referrers import StoredReferrers
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -45,10 +45,7 @@ def find_stored(
     """The reference and the records of the store's image that a copy means.
 
     Args:
-        metadata: of the store.
         name: reference, image id, or the beginning of one.
-        options: says whose.
-        default_handler: meant when nothing is said.
 
     Raises:
         ImageNotFoundError: the store has no such image, or a handler has none of it.
@@ -77,16 +74,9 @@ class CopyWork:
     """One copy; its destination is a registry, a layout or an archive.
 
     Attributes:
-        options: what to copy.
         config: whose handlers' platforms count.
-        host: the node's platform.
         platform: instead of the handlers' own, or None.
-        content: of the store.
-        metadata: of the store.
-        client: of registries.
         scratch: folder of a temporary file for archives that can't be read at any place.
-        observer: hears of progress.
-        cancel: ends the work.
     """
 
     options: CopyOptions
@@ -122,10 +112,10 @@ class CopyWork:
             return self._of_archive(origin)
         return contextlib.nullcontext(self._chooser().from_registry(self.client, Reference.parse(origin.name)))
 
-    def _chooser(self) -> Chooser:
+    def _chooser(self) -> ImageChooser:
         wanted = importing.ImportOptions(self.options.runtime_handlers, self.options.has_all_handlers)
         handlers = importing.handlers_for(self.config, wanted, host=self.host, platform=self.platform)
-        return Chooser(handlers, self.options, self.observer, self.cancel)
+        return ImageChooser(handlers, self.options, self.observer, self.cancel)
 
     @contextlib.contextmanager
     def _of_store(self, name: str) -> Iterator[CopySource]:
@@ -148,7 +138,7 @@ class CopyWork:
     def _of_archive(self, origin: ImageLocation) -> Iterator[CopySource]:
         room = self.content.free_bytes() // 2
         with source.opened(origin.name, scratch=self.scratch, limit_bytes=room, cancel=self.cancel) as files:
-            contents = descriptions(files)[0](files, self.cancel)
+            contents = image_finders(files)[0](files, self.cancel)
             found = picked(contents.images, [self.options.image] if self.options.image else [], files.what)
             # As in an import, what has no name is left out where something has one.
             named = [each for each in found if each.name is not None or each.label]
@@ -183,12 +173,9 @@ class CopyWork:
         written = (*image.manifests, *image.referrers)
         wanted = {child.digest: child for each in written for child in each.descriptors[1:]}
         if not self.options.is_dry_run:
-
-            def _read(descriptor: Descriptor) -> Generator[bytes]:
-                return opened.pieces(descriptor, cancel=self.cancel)
-
+            read = functools.partial(opened.pieces, cancel=self.cancel)
             form = destination.archive_format
-            exporting.write_archive(destination.name, form, (image,), _read, observer=self.observer, cancel=self.cancel)
+            exporting.write_archive(destination.name, form, (image,), read, observer=self.observer, cancel=self.cancel)
         return CopyReport(
             str(destination),
             image.target,

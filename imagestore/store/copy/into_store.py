@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.errors import InvalidInputError, NoMatchingManifestError
-from imagestore.registry.events import Noticed
+from imagestore.errors import InvalidInputError
 from imagestore.store.archive.contents import NAMELESS
 from imagestore.store.archive.importing import ImportOptions
-from imagestore.store.archive.oci_layout import descriptions
-from imagestore.store.copy.layout_referrers import LayoutReferrers
-from imagestore.store.copy.locations import LocationKind
+from imagestore.store.archive.oci_layout import image_finders
+from imagestore.store.copy.options import LocationKind
 from imagestore.store.copy.referrers import find_referrers, no_referrers
+from imagestore.store.copy.sources import LayoutReferrers
 from imagestore.store.copy.stored_referrers import keep_referrers
+from imagestore.store.pull.choice import for_each_handler
 from imagestore.store.pull.sources import Documents, remove_damaged
 
 if TYPE_CHECKING:
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.events import Observer
     from imagestore.store.archive.source import Source
-    from imagestore.store.copy.locations import ImageLocation
-    from imagestore.store.copy.options import CopyOptions
+    from imagestore.store.copy.options import CopyOptions, ImageLocation
     from imagestore.store.copy.sources import ReferrerList
-    from imagestore.store.pull.origin import Origin
     from imagestore.store.pull.pull_work import PullWork
+    from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 
 
@@ -72,30 +71,11 @@ def import_options(options: CopyOptions, name: str) -> ImportOptions:
 
 
 def pull_each(works: Iterable[PullWork], *, is_lenient: bool, observer: Observer) -> list[ImageRecord]:
-    """Pull for several handlers, one after the other.
-
-    Args:
-        works: one for each handler.
-        is_lenient: report handlers for which the image has nothing, instead of failing, unless it has nothing for any.
-        observer: receives these reports.
-
-    Raises:
-        NoMatchingManifestError: it has nothing for a handler; if lenient, for any.
-        ImageStoreError: as PullWork.run(); what came for the handlers before stays.
-    """
-    records: list[ImageRecord] = []
-    refusals: list[NoMatchingManifestError] = []
-    for work in works:
-        try:
-            records.append(work.run())
-        except NoMatchingManifestError as error:
-            if not is_lenient:
-                raise
-            refusals.append(error)
-            observer(Noticed(f"left out for {work.handler}: {error}"))
-    if not records:
-        raise refusals[0]
-    return records
+    """Pull for several handlers, one after the other; see for_each_handler(). After an error the earlier ones stay."""
+    by_handler = {work.handler: work for work in works}
+    return for_each_handler(
+        by_handler, lambda handler: by_handler[handler].run(), is_lenient=is_lenient, observer=observer
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +84,6 @@ class ReferrerSource:
 
     Attributes:
         listed: lists what refers to a document.
-        origin: gives manifests and blobs.
-        reference: names the image there.
     """
 
     listed: ReferrerList
@@ -129,7 +107,7 @@ class ReferrerSource:
             InvalidInputError: it is a docker-archive.
             DocumentError: it breaks its format.
         """
-        contents = descriptions(files)[0](files, cancel)
+        contents = image_finders(files)[0](files, cancel)
         if contents.listed is None:
             raise no_referrers(files.what)
         origin = contents.origin
@@ -144,13 +122,6 @@ class ReferrerSource:
         cancel: CancelToken,
     ) -> int:
         """Bring what refers to images into the store.
-
-        Args:
-            records: of the images.
-            content: where it goes.
-            metadata: where its labels go.
-            observer: hears of progress, and what is left out.
-            cancel: ends the work.
 
         Returns:
             How many referrers there are.

@@ -7,6 +7,7 @@ a layout, ``stored_referrers`` those of the store.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -17,14 +18,14 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.referrers import subject_of
 from imagestore.registry.events import Noticed
 from imagestore.store.archive import layout
+from imagestore.store.archive.archive_members import blob_member
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest
-from imagestore.store.archive.oci_export import blob_member
 from imagestore.store.archive.writing import Member, write_folder
 from imagestore.store.copy.sources import CopySource
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.oci.digest import Digest
     from imagestore.oci.manifest import Manifest
@@ -43,8 +44,6 @@ class Referrer:
 
     Attributes:
         descriptor: of it, with artifact type and annotations, as lists have it.
-        raw: its bytes.
-        manifest: what is in it.
         subject: digest of what it refers to.
     """
 
@@ -67,10 +66,6 @@ class Referrer:
 def referrers_of(source: CopySource, *, observer: Observer) -> tuple[Referrer, ...]:
     """What refers to an image that is about to be copied: to its target, and to each of its manifests.
 
-    Args:
-        source: the image.
-        observer: hears what is left out.
-
     Raises:
         InvalidInputError: it comes from a docker-archive, or from the store, which doesn't have them.
         ImageStoreError: as find_referrers().
@@ -84,11 +79,7 @@ def referrers_of(source: CopySource, *, observer: Observer) -> tuple[Referrer, .
 
 
 def no_referrers(what: str) -> InvalidInputError:
-    """The error for a docker-archive on either side of a copy.
-
-    Args:
-        what: names the image or the archive.
-    """
+    """The error for a docker-archive on either side of a copy."""
     return InvalidInputError(
         f"{what}: a docker-archive can't carry referrers, since it has no manifests that they could refer to",
         hint="use an OCI layout (oci:) or an OCI archive (oci-archive:), or leave out --referrers",
@@ -107,10 +98,7 @@ def find_referrers(
 
     Args:
         listed: lists what refers to one document.
-        what: names the image in errors.
         subjects: digests of the documents.
-        documents: reads manifests.
-        observer: hears what is left out.
 
     Raises:
         InvalidInputError: the store doesn't have them.
@@ -153,11 +141,8 @@ def fetch_referrers(
     """Write referrers as an OCI layout, each an entry of its index, verified.
 
     Args:
-        client: of registries.
-        reference: names the repository.
         entries: the referrers, as a registry lists them.
         folder: new, or empty.
-        observer: hears of progress, and what is left out.
         cancel: ends it; nothing is left then.
 
     Returns:
@@ -173,12 +158,9 @@ def fetch_referrers(
             observer(Noticed(f"referrer {entry.digest} is no manifest and is left out"))
     manifests = [(bare, documents.manifest(bare)) for bare in map(_bare, entries) if bare.kind is Kind.MANIFEST]
     source = CopySource(ExportedImage(reference, entries[0], (), (), ()), documents, client)
-
-    def _read(descriptor: Descriptor) -> Generator[bytes]:
-        return source.pieces(descriptor, cancel=cancel)
-
+    read = functools.partial(source.pieces, cancel=cancel)
     blobs = {each.digest: each for bare, manifest in manifests for each in (bare, *manifest.children)}
-    files = [blob_member(layout.blob_name(each.digest), each, _read) for each in blobs.values()]
+    files = [blob_member(layout.blob_name(each.digest), each, read) for each in blobs.values()]
     index = layout.render_index(_described(bare, manifest) for bare, manifest in manifests)
     files += [Member.of(layout.MARK, layout.render_mark()), Member.of(layout.INDEX, index)]
     return write_folder(folder, files, observer=observer, cancel=cancel)

@@ -41,11 +41,7 @@ class RegistryTarget:
     """A copy into a registry.
 
     Attributes:
-        client: of registries.
         reference: the name that the image gets.
-        options: what to copy.
-        observer: hears of progress.
-        cancel: ends the work.
     """
 
     client: RegistryClient
@@ -60,7 +56,6 @@ class RegistryTarget:
         Raises:
             PreconditionError: no host of the registry may be pushed to.
             InvalidInputError: the registry doesn't take an index without all its manifests.
-            RegistryError, IntegrityError, DocumentError, OperationCancelledError.
         """
         image = source.image
         wanted = self.reference.digest

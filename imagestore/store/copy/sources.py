@@ -1,7 +1,7 @@
 """The image that is copied: which manifests of it, and where its bytes come from.
 
-A registry and an archive are asked as a pull and an import ask them: the handlers' matchers choose. In the store the
-records say what each handler has.
+From a registry or an archive the handlers' matchers choose, as in a pull or an import. In the store the records say
+what each handler has.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import DocumentError, InvalidInputError, NoMatchingManifestError, SizeMismatchError
+from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
 from imagestore.oci.digest import Verifier
+from imagestore.oci.index import Index
 from imagestore.oci.media_types import Kind
+from imagestore.oci.referrers import fallback_tag, subject_of
 from imagestore.platforms import format_all
-from imagestore.registry.events import Noticed, Resolved
+from imagestore.registry.events import Resolved
+from imagestore.store.archive import layout
 from imagestore.store.archive.index_survey import ExportedImage, SurveyedManifest, survey
-from imagestore.store.copy.layout_referrers import LayoutReferrers
-from imagestore.store.pull.decision import Decider
+from imagestore.store.pull.choice import ManifestChooser, for_each_handler
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-    from types import TracebackType
     from typing import BinaryIO, Self
 
     from imagestore.config import HandlerPlatform
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from imagestore.registry.blobs import Transfer
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.events import Observer
-    from imagestore.store.archive.contents import ArchiveContents
+    from imagestore.store.archive.contents import ArchiveContents, ArchiveOrigin
     from imagestore.store.copy.options import CopyOptions
     from imagestore.store.pull.choice import Choice
-    from imagestore.store.pull.origin import Origin
+    from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 
     #: Lists what refers to a document.
@@ -51,8 +52,6 @@ class CopySource:
 
     Attributes:
         image: what was chosen of it.
-        documents: reads its indexes, manifests and configs.
-        origin: gives their bytes.
         registry: where it comes from; None where that is no registry.
         referrers: lists what refers to a document; None for a docker-archive, which can't have any.
     """
@@ -71,7 +70,6 @@ class CopySource:
         """A blob's or a document's bytes in pieces of at most 1 MiB.
 
         Raises:
-            ImageStoreError: they can't be had.
             IntegrityError: at the end, if they aren't what the descriptor says.
         """
         if descriptor.kind in {Kind.INDEX, Kind.MANIFEST}:
@@ -87,11 +85,7 @@ class CopySource:
 
 
 class StoreOrigin:
-    """The store's content, asked as a registry is.
-
-    Args:
-        content: where blobs are.
-    """
+    """The store's content as an Origin, as a registry is."""
 
     def __init__(self, content: ContentStore) -> None:
         self._content = content
@@ -134,21 +128,16 @@ class _StoredBlob:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
-class Chooser:
+class ImageChooser:
     """Chooses what is copied from a registry or an archive.
 
     Attributes:
         handlers: platforms by resolved handler name.
-        options: what to copy.
-        observer: hears what was chosen, and doubts.
-        cancel: ends the work.
     """
 
     handlers: Mapping[str, HandlerPlatform]
@@ -216,23 +205,14 @@ class Chooser:
             target = found[0].descriptor
         return ExportedImage(reference, target, tuple(found), tuple(each.label for each in found), left_out)
 
-    def _choices(self, reference: Reference, target: Descriptor, documents: Documents) -> Iterator[Choice]:
-        refusals: list[NoMatchingManifestError] = []
-        is_served = False
-        for handler, wanted in self.handlers.items():
-            decider = Decider(str(reference), handler, wanted, self.observer)
-            try:
-                choice = decider.complete(decider.choose(target, documents), documents)
-            except NoMatchingManifestError as error:
-                if not self.options.has_all_handlers:
-                    raise
-                refusals.append(error)
-                self.observer(Noticed(f"left out for {handler}: {error}"))
-            else:
-                is_served = True
-                yield choice
-        if not is_served:
-            raise refusals[0]
+    def _choices(self, reference: Reference, target: Descriptor, documents: Documents) -> list[Choice]:
+        def _choose(handler: str) -> Choice:
+            chooser = ManifestChooser(str(reference), handler, self.handlers[handler], self.observer)
+            return chooser.complete(chooser.choose(target, documents), documents)
+
+        return for_each_handler(
+            self.handlers, _choose, is_lenient=self.options.has_all_handlers, observer=self.observer
+        )
 
 
 def _found(choice: Choice) -> SurveyedManifest:
@@ -244,3 +224,54 @@ def _labels(target: Descriptor, documents: Documents, chosen: Collection[object]
     for entry in documents.index(target).manifests:
         if entry.digest not in chosen and not entry.is_attestation:
             yield format_all(entry.platform) if entry.platform is not None else str(entry.digest)
+
+
+class LayoutReferrers:
+    """Lists what refers to a document of a layout; ``index.json`` is searched once, at the first call.
+
+    A layout has no list of referrers. oras writes each as an entry of ``index.json`` without a name, whose ``subject``
+    says what it refers to. regctl keeps an index under the tag of registries without the referrers API
+    (distribution-spec, "Referrers Tag Schema"). Both are read; copies write the first form.
+
+    Args:
+        listed: the entries of ``index.json``.
+    """
+
+    def __init__(
+        self, listed: Sequence[Descriptor], origin: ArchiveOrigin, reference: Reference, cancel: CancelToken
+    ) -> None:
+        self._listed = listed
+        self._origin = origin
+        self._reference = reference
+        self._cancel = cancel
+        self._found: dict[Digest, list[Descriptor]] | None = None
+
+    def __call__(self, subject: Digest) -> Sequence[Descriptor]:
+        """Referrers of a document; a list by tag may name what does not refer to it.
+
+        Raises:
+            ContentNotFoundError, IntegrityError, DocumentError: the layout is damaged or partial.
+        """
+        if self._found is None:
+            self._found = self._by_subject()
+        return [*self._found.get(subject, ()), *self._by_tag(subject)]
+
+    def _by_subject(self) -> dict[Digest, list[Descriptor]]:
+        found: dict[Digest, list[Descriptor]] = {}
+        for entry in self._listed:
+            if entry.kind is Kind.MANIFEST:
+                subject = subject_of(self._raw(entry), f"manifest {entry.digest}")
+                if subject is not None:
+                    found.setdefault(subject, []).append(entry)
+        return found
+
+    def _by_tag(self, subject: Digest) -> Sequence[Descriptor]:
+        tag = fallback_tag(subject)
+        for entry in self._listed:
+            if entry.kind is Kind.INDEX and entry.annotations.get(layout.REF_KEY) == tag:
+                what = f"referrers of {subject}"
+                return Index.parse(self._raw(entry), media_type=entry.media_type, what=what).manifests
+        return ()
+
+    def _raw(self, entry: Descriptor) -> bytes:
+        return self._origin.document(self._reference, entry, cancel=self._cancel)

@@ -19,8 +19,8 @@ from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.oci.referrers import fallback_tag
 from imagestore.store import leases
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_order import fetch_order
-from imagestore.store.pull.present import confirm, settle
+from imagestore.store.pull.fetch_pipeline import fetch_order
+from imagestore.store.pull.present import check_present, make_names_durable
 from imagestore.store.pull.undo import undone_on_failure
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from imagestore.oci.reference import Reference
     from imagestore.registry.events import Observer
     from imagestore.store.copy.referrers import Referrer
-    from imagestore.store.pull.origin import Origin
+    from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
 
 _REFERRER: Final = f"{REFERENCE}.referrer."
@@ -40,13 +40,7 @@ _LOOKED_FOR: Final = "imagestore/referrers"
 
 
 class StoredReferrers:
-    """Lists what refers to a document of the store.
-
-    Args:
-        metadata: has the labels.
-        content: has the documents.
-        reference: names the image in messages.
-    """
+    """Lists what refers to a document of the store."""
 
     def __init__(self, metadata: MetadataStore, content: ContentStore, reference: Reference) -> None:
         self._metadata = metadata
@@ -56,15 +50,11 @@ class StoredReferrers:
     def __call__(self, subject: Digest) -> Sequence[Descriptor]:
         """Referrers of a document.
 
-        Args:
-            subject: digest of the document.
-
         Raises:
             InvalidInputError: they were never copied into the store.
             ContentNotFoundError, IntegrityError: one was damaged from outside.
-            StoreError: the labels can't be read.
         """
-        labels = self._metadata.content_labels(subject)
+        labels = self._metadata.graph.content_labels(subject)
         if _LOOKED_FOR not in labels:
             name = self._reference
             raise InvalidInputError(
@@ -99,13 +89,7 @@ def keep_referrers(
 
     Args:
         subjects: digests of the image's documents, for all of which referrers were looked for.
-        found: the referrers; those that the store has besides stay.
-        origin: gives their blobs.
-        reference: names the image's repository.
-        content: where they go.
-        metadata: where the labels go.
-        observer: hears of progress.
-        cancel: ends the work.
+        found: the referrers; others that the store has stay.
 
     Raises:
         RegistryError, IntegrityError, NotFoundError, StoreError, OperationCancelledError: the image stays as it is,
@@ -121,15 +105,15 @@ def keep_referrers(
     ):
         fetcher = Fetcher(content, origin, reference, observer, held.renew, small_blobs)
         fetcher.check(everything)
-        with fetcher.flow(cancel) as flow:
+        with fetcher.pipeline(cancel) as pipeline:
             for each in found:
-                fetcher.keep(each.bare, each.raw, cancel=flow.cancel, flow=flow)
-            flow.bring(fetch_order(blobs.values()))
-        settle(content, everything)
+                fetcher.keep(each.bare, each.raw, cancel=pipeline.cancel, pipeline=pipeline)
+            pipeline.receive(fetch_order(blobs.values()))
+        make_names_durable(content, everything)
         with metadata.exclusive():
-            confirm(content, everything, what=str(reference))
+            check_present(content, everything, what=str(reference))
             for digest, labels in _labels(subjects, found).items():
-                metadata.label_content(digest, {**metadata.content_labels(digest), **labels})
+                metadata.graph.label_content(digest, {**metadata.graph.content_labels(digest), **labels})
 
 
 def _labels(subjects: Collection[Digest], found: Sequence[Referrer]) -> dict[Digest, dict[str, str]]:

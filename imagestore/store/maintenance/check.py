@@ -103,7 +103,7 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
     faults += [_damage(digest) for digest in sorted(hashing.damaged)]
     faults += [_unreadable(digest, reason) for digest, reason in sorted(hashing.unreadable.items())]
     try:
-        records = metadata.find_images()
+        records = metadata.images.find()
     except StoreCorruptError as error:
         # Report what was found so far: it took long.
         records = []
@@ -133,7 +133,7 @@ def record_faults(metadata: MetadataStore, content: ContentStore, record: ImageR
     faults = list(_record_faults(metadata, content, record))
     if not faults:
         return []
-    current = metadata.get_image(record.reference, record.handler)
+    current = metadata.images.get(record.reference, record.handler)
     # A new time of use or a pin is no repair.
     is_same = current is not None and record == replace(current, used_at=record.used_at, is_pinned=record.is_pinned)
     return faults if is_same else []
@@ -171,7 +171,7 @@ def _manifest_faults(
     """What is wrong with a manifest's edges and with what they lead to."""
     digest, manifest = parent
     children = {child.digest: child for child in manifest.children}
-    if set(metadata.own_children(digest)) != children.keys():
+    if set(metadata.graph.own_children(digest)) != children.keys():
         yield Fault(FaultKind.EDGE_WRONG, subject, f"differ from what manifest {digest} says", digest)
     for child in children.values():
         try:

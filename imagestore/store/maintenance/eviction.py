@@ -108,21 +108,21 @@ def evict(parts: StoreParts, used: StoreUsage, policy: EvictionPolicy, *, dry_ru
     chosen = choose(_with_pins(parts, used.images), disk, policy, now=parts.clock())
     if dry_run:
         return _planned(used.images, chosen)
-    metadata.refuse_damaged_indexes()
+    metadata.graph.refuse_damaged_indexes()
     evicted: list[Eviction] = []
     roots: set[str] = set()
     for start in range(0, len(chosen), _AT_ONCE):
         metadata.give_way()
         with metadata.exclusive():
-            leased = metadata.leased_records()
+            leased = metadata.leases.leased_records()
             # What was pinned, pulled, used or leased since the choice stays.
             going = [
                 each
                 for each in chosen[start : start + _AT_ONCE]
-                if metadata.get_image(*_key(each.record)) == each.record and _leased_name(each.record) not in leased
+                if metadata.images.get(*_key(each.record)) == each.record and _leased_name(each.record) not in leased
             ]
             keys = [_key(each.record) for each in going]
-            metadata.remove_images(keys)
+            metadata.images.remove(keys)
             roots.update(record_lookup.drop_hidden(metadata, keys, parts.config.default_handler))
         evicted += going
     roots.update(str(digest) for each in evicted for digest in each.record.held)
@@ -134,7 +134,7 @@ def evict(parts: StoreParts, used: StoreUsage, policy: EvictionPolicy, *, dry_ru
 
 def _with_pins(parts: StoreParts, images: Iterable[ImageUsage]) -> list[ImageUsage]:
     """Images, marked as pinned also if the configuration pins them (the pause image) or a lease names them."""
-    pinned, leased = record_lookup.pinned_by(parts.config), parts.metadata.leased_records()
+    pinned, leased = record_lookup.pinned_by(parts.config), parts.metadata.leases.leased_records()
     return [
         replace(each, record=replace(each.record, is_pinned=True))
         if each.record.reference in pinned or _leased_name(each.record) in leased

@@ -18,11 +18,11 @@ from imagestore.content.disk import make_directories, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
 from imagestore.errors import InvalidInputError, StoreBusyError, StoreCorruptError, StoreError
-from imagestore.metadata import location
-from imagestore.metadata.backup import refuse_unrestorable
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import location
+from imagestore.metadata.sqlite.backup import refuse_unrestorable
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.schema import ForeignDatabaseError, SchemaTooNewError
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.maintenance.restoring import Restorer
 from imagestore.util import files
 from imagestore.util.failpoint import reach
@@ -133,9 +133,9 @@ def _is_whole(path: Path, *, is_reindexing: bool = False) -> bool:
             if is_reindexing and not metadata.reindex():
                 return False
             # Reading them finds texts that are no digests.
-            for record in metadata.find_images():
+            for record in metadata.images.find():
                 for digest in record.roots:
-                    metadata.own_children(digest)
+                    metadata.graph.own_children(digest)
             return not metadata.damage()
         except StoreCorruptError:
             return False
@@ -172,7 +172,7 @@ def _name_twice(path: str, target: str) -> None:
     try:
         os.link(path, target)
     except OSError as error:
-        from imagestore.metadata.backup import NO_LINKS
+        from imagestore.metadata.sqlite.backup import NO_LINKS
 
         if error.errno not in NO_LINKS:
             raise

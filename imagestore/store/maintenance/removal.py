@@ -89,13 +89,13 @@ class Remover:
 
     def _remove_all(self, names: Collection[str]) -> tuple[Keys, set[str]] | None:
         """As remove(), if the names are plain references and mean every record; else None, and nothing is done."""
-        known = self.metadata.everything(min(_MOST_TOGETHER, len(names) * _RECORDS_FOR_A_NAME))
+        known = self.metadata.images.everything(min(_MOST_TOGETHER, len(names) * _RECORDS_FOR_A_NAME))
         removed = None if known is None else keys_of_all(known.ids, names, self.rule)
         if known is None or removed is None:
             return None
         if known.ids:
             self.metadata.give_way()
-            if not self.metadata.drop_everything(known):
+            if not self.metadata.images.drop_everything(known):
                 return None
         return removed, set(known.roots)
 
@@ -109,14 +109,14 @@ class Remover:
             for name in names:
                 keys = plain.get(name)
                 if keys is None or not gone.isdisjoint(keys):
-                    roots.update(self.metadata.drop_images(going))
+                    roots.update(self.metadata.images.drop(going))
                     going = []
                     records = record_lookup.to_remove(self.metadata, name, self.rule)
                     keys = tuple((record.reference, record.handler) for record in records)
                 self.removed[name] = keys
                 going += keys
                 gone.update(keys)
-            roots.update(self.metadata.drop_images(going))
+            roots.update(self.metadata.images.drop(going))
         except InvalidInputError:
             # What the removed records hid belongs to no client any more.
             record_lookup.drop_hidden(self.metadata, gone, self.rule.default_handler)
@@ -134,7 +134,7 @@ def keys_to_remove(metadata: MetadataStore, texts: Iterable[str], rule: RemovalR
     named: dict[str, set[tuple[str, str]]] = {}
 
     def _look_up(references: Iterable[str]) -> None:
-        for reference, handler, image_id in metadata.find_ids(set(references)):
+        for reference, handler, image_id in metadata.images.find_ids(set(references)):
             named.setdefault(reference, set()).add((handler, image_id))
 
     references = {text: text for text in texts if "@" not in text}
@@ -152,7 +152,7 @@ def keys_to_remove(metadata: MetadataStore, texts: Iterable[str], rule: RemovalR
         return {text: tuple((references[text], handler) for handler, _ in images) for text, images in meant.items()}
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
     ids = {(image_id, handler) for images in meant.values() for handler, image_id in images}
-    for reference, handler, image_id in metadata.find_keys(ids):
+    for reference, handler, image_id in metadata.images.find_keys(ids):
         keys.setdefault((handler, image_id), []).append((reference, handler))
     for text, images in meant.items():
         for handler, image_id in images:

@@ -87,7 +87,7 @@ class Repairer:
         """
         self._bad = {*report.damaged, *report.unreadable}
         if report.faults:
-            for record in self.metadata.find_images():
+            for record in self.metadata.images.find():
                 self._repair(record)
         reported = {subject for subject, _ in self._failures}
         # Fetching can't repair these; the report must say that they stay.
@@ -102,11 +102,11 @@ class Repairer:
     def _has_deleted(self, digest: Digest, report: CheckReport) -> bool:
         """Delete a bad blob that nothing holds, and return whether it was; a failure goes into the report."""
         try:
-            is_doubtful = digest in report.unreadable and not self.metadata.is_held(digest)
+            is_doubtful = digest in report.unreadable and not self.metadata.graph.is_held(digest)
             if is_doubtful and is_whole(self.content, digest):
                 return False
             with self.metadata.exclusive():
-                if not self.metadata.is_held(digest):
+                if not self.metadata.graph.is_held(digest):
                     self.content.delete(digest)
                     return True
         except StoreError as error:
@@ -184,6 +184,6 @@ class Repairer:
     def _repair_edges(self, parent: Digest, children: Iterable[Digest]) -> None:
         wanted = set(children)
         with self.metadata.exclusive():
-            if set(self.metadata.own_children(parent)) != wanted:
-                self.metadata.put_edges({parent: sorted(wanted)})
+            if set(self.metadata.graph.own_children(parent)) != wanted:
+                self.metadata.graph.put_edges({parent: sorted(wanted)})
                 self._edges.append(parent)

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.content.api import ContentStore
-    from imagestore.metadata.journal_reading import Journaled
     from imagestore.metadata.records import ImageRecord
-    from imagestore.metadata.sqlite import SqliteMetadataStore
+    from imagestore.metadata.sqlite.journal_reading import Journaled
+    from imagestore.metadata.sqlite.store import SqliteMetadataStore
     from imagestore.oci.digest import Digest
 
 #: Errors that say nothing about content: the disk can't read it, or this user may not.
@@ -134,12 +134,14 @@ class Restorer:
 
     def _lacking(self, journaled: Journaled) -> Journaled:
         """What the journal says about records, labels and leases that the database lacks."""
-        records = {(record.reference, record.handler) for record in self.metadata.find_images()}
-        leases = {lease.id for lease in self.metadata.leases()}
+        records = {(record.reference, record.handler) for record in self.metadata.images.find()}
+        leases = {lease.id for lease in self.metadata.leases.find()}
         return replace(
             journaled,
             candidates=[each for each in journaled.candidates if (each[0].reference, each[0].handler) not in records],
-            labels={each: text for each, text in journaled.labels.items() if not self.metadata.content_labels(each)},
+            labels={
+                each: text for each, text in journaled.labels.items() if not self.metadata.graph.content_labels(each)
+            },
             leases=[(lease, listed) for lease, listed in journaled.leases if lease.id not in leases],
         )
 
@@ -154,9 +156,9 @@ class Restorer:
                     if record is newest_first[0]:
                         self._skipped.append((record, str(error)))
                     continue
-                self._restored.append(self.metadata.put_image(record, edges))
+                self._restored.append(self.metadata.images.put(record, edges))
                 for digest in record.labelled:
-                    self.metadata.put_edges(self._own_edges(digest))
+                    self.metadata.graph.put_edges(self._own_edges(digest))
                 break
 
     def _check_forced(self, error: Exception) -> None:
@@ -168,8 +170,8 @@ class Restorer:
         """Restore the labels of content that is there."""
         here = {digest: labels for digest, labels in journaled.labels.items() if self._exists(digest)}
         for digest, labels in here.items():
-            self.metadata.label_content(digest, labels)
-            self.metadata.put_edges(self._own_edges(digest))
+            self.metadata.graph.label_content(digest, labels)
+            self.metadata.graph.put_edges(self._own_edges(digest))
         return len(here)
 
     def _restore_leases(self, journaled: Journaled) -> tuple[str, ...]:
@@ -178,7 +180,7 @@ class Restorer:
         alive = [(lease, listed) for lease, listed in journaled.leases if lease.expires_at > now]
         for lease, listed in alive:
             # Whole in one step: if the process dies after it, the journal's last line about it is true.
-            self.metadata.create_lease(
+            self.metadata.leases.create(
                 lease.id,
                 lifetime_seconds=lease.expires_at - now,
                 labels=lease.labels,
@@ -186,7 +188,7 @@ class Restorer:
                 content=listed,
             )
             for digest in listed:
-                self.metadata.put_edges(self._own_edges(digest))
+                self.metadata.graph.put_edges(self._own_edges(digest))
         return tuple(lease.id for lease, _ in alive)
 
     def _still_there(self, journaled: Journaled) -> tuple[Digest, ...]:
@@ -199,9 +201,9 @@ class Restorer:
         if not digests:
             return ""
         lease_id = f"rebuild-replaced-{uuid.uuid4().hex}"
-        self.metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
+        self.metadata.leases.create(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
         for digest in digests:
-            self.metadata.put_edges(self._own_edges(digest))
+            self.metadata.graph.put_edges(self._own_edges(digest))
         return lease_id
 
     def _keep_all(self, *, is_needed: bool, report: RebuildReport) -> tuple[tuple[Digest, ...], str]:
@@ -214,9 +216,9 @@ class Restorer:
 
     def _end_earlier(self) -> None:
         """Delete the leases of earlier, incomplete rebuilds."""
-        for lease in self.metadata.leases():
+        for lease in self.metadata.leases.find():
             if KEEP_ALL in lease.labels:
-                self.metadata.delete_lease(lease.id)
+                self.metadata.leases.delete(lease.id)
 
     def _exists(self, digest: Digest) -> bool:
         try:

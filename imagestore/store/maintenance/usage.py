@@ -81,10 +81,10 @@ def measure(metadata: MetadataStore, content: ContentStore, root: Path | None) -
     """
     # In text form: nodes are looked up several times for each image, and a text caches its hash.
     here = {str(info.digest): info for info in content.walk()}
-    edges = metadata.edges_as_written()
+    edges = metadata.graph.edges_as_written()
     reached = [
         (record, sorted(mark(map(str, record.held), lambda text: edges.get(text, ())) & here.keys()))
-        for record in metadata.find_images()
+        for record in metadata.images.find()
     ]
     owners = Counter(text for _, texts in reached for text in texts)
     images = []

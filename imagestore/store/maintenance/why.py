@@ -38,10 +38,10 @@ def explain(metadata: MetadataStore, digest: Digest) -> tuple[Chain, ...]:
             # A flat holder keeps what it lists and nothing below.
             chains += [
                 Chain(holder, paths[each])
-                for holder in metadata.holders(each)
+                for holder in metadata.graph.holders(each)
                 if each == digest or not holder.kind.is_flat
             ]
-            for parent in metadata.parents(each):
+            for parent in metadata.graph.parents(each):
                 if parent not in paths:
                     paths[parent] = (parent, *paths[each])
                     above.append(parent)

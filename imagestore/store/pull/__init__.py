@@ -1,5 +1,5 @@
-"""Pulling: ``work`` tells the whole of it in numbered steps and takes the first three, ``resolved`` the others.
+"""Pulling: ``pull_work`` has the steps in order.
 
-``sources`` reads documents, ``choice`` and ``decide`` select a manifest, ``fetch`` brings the bytes, ``undo`` takes
-them back after a failure. ``origin`` is what they ask of a registry; an archive that is imported answers too.
+``sources`` reads documents, ``choice`` selects a manifest, ``fetch`` and ``fetch_pipeline`` bring the bytes, ``undo``
+deletes them after a failure. They work for imported archives too: ``sources.Origin`` is what they need of either.
 """

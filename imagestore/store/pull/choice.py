@@ -1,11 +1,12 @@
-"""From a target to a choice: which manifest, by way of which indexes, with which config."""
+"""Which manifest of a target a handler gets, through which indexes, with which config, and with which warnings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
-from imagestore.errors import DocumentError
+import imagestore.platforms as platforms
+from imagestore.errors import DocumentError, NoMatchingManifestError
 from imagestore.metadata.records import ImageRecord
 from imagestore.oci import media_types
 from imagestore.oci.decode import decode, in_turn
@@ -17,14 +18,19 @@ from imagestore.oci.media_types import Kind
 from imagestore.oci.other_documents import refuse_list
 from imagestore.oci.select import select, select_each, select_single
 from imagestore.platforms import Platform, format_all, normalize
+from imagestore.registry.events import Noticed, Selected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from imagestore.config import Config, HandlerPlatform
+    from imagestore.errors import ImageStoreError
     from imagestore.oci.image_config import ImageConfig
     from imagestore.oci.select import Selection
+    from imagestore.registry.events import Observer
     from imagestore.store.pull.sources import Documents
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,6 @@ class Choice:
         target: what the reference resolved to.
         chain: the indexes from the target down to the one that lists ``chosen``; empty for a single manifest.
         chosen: the manifest's descriptor.
-        manifest: the manifest.
         config: its image config; None for an artifact, and while it hasn't been read.
         warnings: what was accepted although it is doubtful.
     """
@@ -143,9 +148,7 @@ def wanted_platforms(config: Config, names: Iterable[str] | None, *, host: Platf
     """The platforms of several handlers by resolved name.
 
     Args:
-        config: where handlers come from.
         names: which; an empty name is the default handler, None means all of them.
-        host: the node's platform.
 
     Raises:
         UnknownRuntimeHandlerError: one of them isn't configured.
@@ -157,13 +160,123 @@ def wanted_platforms(config: Config, names: Iterable[str] | None, *, host: Platf
 def match_handlers(
     target: Descriptor, documents: Documents, handlers: Mapping[str, HandlerPlatform]
 ) -> dict[str, Selection]:
-    """What each handler would get from a target, by handler name.
-
-    Raises:
-        DocumentError, RegistryError, ContentNotFoundError: as select_target.
-    """
+    """What each handler would get from a target, by handler name."""
     if target.kind is not Kind.INDEX:
         return {name: select_target(target, documents, each) for name, each in handlers.items()}
     wanted = {name: (each.matcher, format_all(each.platform)) for name, each in handlers.items()}
     declared = {name for name, each in handlers.items() if each.is_declared}
     return select_each(documents.index(target), wanted, documents, judging_versions=declared)
+
+
+def for_each_handler(
+    handlers: Iterable[str],
+    work: Callable[[str], T],
+    *,
+    is_lenient: bool,
+    observer: Observer,
+    nothing_for_it: tuple[type[ImageStoreError], ...] = (NoMatchingManifestError,),
+) -> list[T]:
+    """What each handler gets of an image.
+
+    Args:
+        is_lenient: leave out handlers for which the image has nothing, and report them, instead of failing; if it has
+            nothing for any of them, the first error is raised.
+        nothing_for_it: errors that mean that the image has nothing for a handler.
+    """
+    found: list[T] = []
+    refusals: list[ImageStoreError] = []
+    for handler in handlers:
+        try:
+            found.append(work(handler))
+        except nothing_for_it as error:
+            if not is_lenient:
+                raise
+            refusals.append(error)
+            observer(Noticed(f"left out for {handler}: {error}"))
+    if not found:
+        raise refusals[0]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestChooser:
+    """Chooses what one handler gets.
+
+    Attributes:
+        handler: resolved name of the runtime handler.
+        wanted: the platform its matcher works for.
+    """
+
+    reference: str
+    handler: str
+    wanted: HandlerPlatform
+    observer: Observer
+
+    @property
+    def wanted_text(self) -> str:
+        """Text form of the wanted platform."""
+        return platforms.format_all(self.wanted.platform)
+
+    def choose(self, target: Descriptor, documents: Documents) -> Choice:
+        """Let the matcher choose, and read the manifest; complete() adds the config.
+
+        Where only the host's platform applies, a single manifest is taken whatever its config says; complete() warns if
+        it doesn't match.
+
+        Raises:
+            NoMatchingManifestError: nothing fits; carries the explanation.
+            DocumentError, RegistryError, ContentNotFoundError: a document breaks its rules, or can't be had.
+        """
+        if self._is_taken_anyway(target):
+            return Choice(target, (), target, documents.manifest(target), None, ())
+        selection = select_target(target, documents, self.wanted)
+        chosen = selection.chosen
+        if chosen is None:
+            raise self.refusal(selection)
+        chain = indexes_on_the_way(target, chosen.position, documents)
+        manifest = documents.manifest(chosen.descriptor)
+        self._tell(chosen.descriptor, chosen.reason)
+        return Choice(target, chain, chosen.descriptor, manifest, None, ())
+
+    def refusal(self, selection: Selection) -> NoMatchingManifestError:
+        """The error for a selection in which nothing fits."""
+        hint = self.wanted.advise(selection)
+        return NoMatchingManifestError(
+            self.reference, self.wanted_text, selection.offered, explanation=selection, hint=hint
+        )
+
+    def complete(self, choice: Choice, documents: Documents) -> Choice:
+        """The choice with its config, compared with what the index says.
+
+        Raises:
+            DocumentError, RegistryError, ContentNotFoundError: the config breaks its rules, or can't be had.
+        """
+        config = documents.config(choice.manifest)
+        warnings: list[str] = []
+        if choice.chain and config is not None:
+            warnings += self._compared_with_config(choice.chosen, config)
+        elif self._is_taken_anyway(choice.target):
+            warnings += self._judged(choice.target, documents)
+        for warning in warnings:
+            self.observer(Noticed(warning))
+        return replace(choice, config=config, warnings=tuple(warnings))
+
+    def _is_taken_anyway(self, target: Descriptor) -> bool:
+        return target.kind is not Kind.INDEX and not self.wanted.is_declared
+
+    def _judged(self, target: Descriptor, documents: Documents) -> Iterator[str]:
+        """Match a single manifest that is taken in any case."""
+        verdict = select_target(target, documents, self.wanted).verdicts[0]
+        said = f"{self.reference} is a single manifest that does not fit the host's platform: {verdict.reason}"
+        self._tell(target, verdict.reason if verdict.accepted else said)
+        if not verdict.accepted:
+            yield said
+
+    def _tell(self, descriptor: Descriptor, reason: str) -> None:
+        self.observer(Selected(self.reference, self.handler, self.wanted_text, descriptor, reason))
+
+    def _compared_with_config(self, descriptor: Descriptor, config: ImageConfig) -> Iterator[str]:
+        """An index may mislabel an entry, and its config says so."""
+        verdict = self.wanted.matcher.explain(config.platform)
+        if not verdict.matched:
+            yield f"{self.reference}: the config of {descriptor.digest} contradicts its index entry: {verdict.reason}"

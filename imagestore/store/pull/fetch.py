@@ -4,7 +4,7 @@ The pull that holds a blob's ingest downloads it; the others wait for the ingest
 holder's ingest is continued at its offset. Damage is never kept: content that doesn't verify is thrown away, and if old
 bytes were resumed, fetched once more from the start.
 
-Names of blobs are durable only after ``settle()``, which is called once for all fetched blobs.
+Names of blobs are durable only after ``make_names_durable()``, which is called once for all fetched blobs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from imagestore.errors import (
 from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
 from imagestore.registry.events import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
-from imagestore.store.pull.fetch_flow import Flow
-from imagestore.store.pull.fetch_order import PARALLEL_BLOBS, fetch_order, ingest_ref
+from imagestore.store.pull.fetch_pipeline import PARALLEL_BLOBS, FetchPipeline, fetch_order, ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -38,8 +37,11 @@ if TYPE_CHECKING:
     from imagestore.oci.descriptor import Descriptor
     from imagestore.oci.reference import Reference
     from imagestore.registry.events import Observer
-    from imagestore.store.pull.origin import Origin
+    from imagestore.store.pull.sources import Origin
     from imagestore.util.cancel import CancelToken
+
+    #: Gets a document's verified bytes, or None if they are in the store.
+    OnDocument = Callable[[bytes | None], object]
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +49,11 @@ _EVENT_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrival:
+class _ReceivedBlob:
     """A received blob that is not verified yet.
 
     Attributes:
-        descriptor: of the blob.
-        writer: holds its bytes.
         received: number of bytes received over the network.
-        hosts: the hosts that sent them.
         is_at_hand: the caller gave the bytes, so they can't be fetched again.
     """
 
@@ -65,8 +64,8 @@ class _Arrival:
     is_at_hand: bool = False
 
 
-#: Fetches blobs; made by Fetcher.flow().
-BlobFlow = Flow["Descriptor", _Arrival]
+#: Fetches blobs; made by Fetcher.pipeline().
+BlobPipeline = FetchPipeline["Descriptor", _ReceivedBlob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +73,7 @@ class Fetcher:
     """Fetches blobs of one reference into the store; a lease must hold them already.
 
     Attributes:
-        content: the destination.
-        client: the source.
-        reference: names the repository.
-        observer: receives progress events.
         keep_alive: called regularly while bytes arrive; renews the lease.
-        small_blobs: for small blobs.
         parallel: blobs in flight at once.
     """
 
@@ -109,9 +103,6 @@ class Fetcher:
 
         Args:
             missing: descriptors of blobs that aren't in the store, each digest once.
-
-        Raises:
-            StoreFullError: there is less space than they need.
         """
         offsets = {status.ref: status.offset for status in self.content.statuses()}
         needed = sum(
@@ -128,39 +119,36 @@ class Fetcher:
             )
 
     def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> None:
-        """Fetch what is missing, several at once; the first failure stops the others.
-
-        Raises:
-            RegistryError, IntegrityError, StoreError, OperationCancelledError: as each blob.
-        """
-        with self.flow(cancel) as flow:
-            flow.bring(fetch_order(descriptors))
+        """Fetch what is missing, several at once; the first failure stops the others."""
+        with self.pipeline(cancel) as pipeline:
+            pipeline.receive(fetch_order(descriptors))
 
     @contextlib.contextmanager
-    def flow(
+    def pipeline(
         self,
         cancel: CancelToken,
         *,
         document: Descriptor | None = None,
-        hear: Callable[[bytes | None], object] | None = None,
-    ) -> Iterator[BlobFlow]:
-        """A flow that fetches several blobs in parallel, until the end of the block.
+        on_document: OnDocument | None = None,
+    ) -> Iterator[BlobPipeline]:
+        """A pipeline that fetches several blobs in parallel, until the end of the block.
 
         Args:
-            cancel: ends the work.
             document: a blob that is needed as soon as it has arrived, while others are still fetched.
-            hear: called then with its verified bytes, or with None if they are to be read from the store; may raise.
+            on_document: called for it; may raise.
         """
         with (
             cancel.child() as part,
-            Flow(
-                receive=functools.partial(self._arrive_heard, document=document, hear=hear, cancel=part),
-                settle=functools.partial(self._settle, cancel=part),
+            FetchPipeline(
+                receive=functools.partial(
+                    self._receive_and_report, document=document, on_document=on_document, cancel=part
+                ),
+                commit=functools.partial(self._commit_or_refetch, cancel=part),
                 parallel=self.parallel,
                 cancel=part,
-            ) as flow,
+            ) as pipeline,
         ):
-            yield flow
+            yield pipeline
 
     def fetch(self, descriptor: Descriptor, *, cancel: CancelToken) -> int:
         """Fetch one blob, unless the store has it.
@@ -168,11 +156,13 @@ class Fetcher:
         Returns:
             Number of bytes received over the network.
         """
-        arrival = self._arrive(descriptor, cancel=cancel)
-        return 0 if arrival is None else self._settle(arrival, cancel=cancel)
+        blob = self._receive_blob(descriptor, cancel=cancel)
+        return 0 if blob is None else self._commit_or_refetch(blob, cancel=cancel)
 
-    def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken, flow: BlobFlow | None = None) -> None:
-        """Store a document whose bytes the caller has; with a flow, in parallel with its other blobs."""
+    def keep(
+        self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken, pipeline: BlobPipeline | None = None
+    ) -> None:
+        """Store a document whose bytes the caller has; with a pipeline, in parallel with its other blobs."""
         while True:
             try:
                 writer = self._writer(descriptor, len(raw), cancel)
@@ -184,11 +174,11 @@ class Fetcher:
         with self._ended_by_failure(writer, descriptor):
             writer.truncate()
             writer.write(raw)
-        arrival = _Arrival(descriptor, writer, len(raw), (), is_at_hand=True)
-        if flow is None:
-            self._settle(arrival, cancel=cancel)
+        blob = _ReceivedBlob(descriptor, writer, len(raw), (), is_at_hand=True)
+        if pipeline is None:
+            self._commit_or_refetch(blob, cancel=cancel)
         else:
-            flow.settle(arrival)
+            pipeline.commit(blob)
 
     def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> BlobWriter:
         return self.small_blobs.writer(
@@ -199,7 +189,7 @@ class Fetcher:
             on_wait=lambda: self.observer(BlobAwaited(descriptor)),
         )
 
-    def _arrive(self, descriptor: Descriptor, *, cancel: CancelToken) -> _Arrival | None:
+    def _receive_blob(self, descriptor: Descriptor, *, cancel: CancelToken) -> _ReceivedBlob | None:
         """Receive a blob; None if the store has it already."""
         if self._is_present(descriptor) or self._is_adopted(descriptor, cancel):
             self.observer(BlobDone(descriptor, 0))
@@ -211,48 +201,48 @@ class Fetcher:
             return None
         with self._ended_by_failure(writer, descriptor):
             received, hosts = self._receive(writer, descriptor, (), cancel)
-        return _Arrival(descriptor, writer, received, hosts)
+        return _ReceivedBlob(descriptor, writer, received, hosts)
 
-    def _arrive_heard(
+    def _receive_and_report(
         self,
         descriptor: Descriptor,
         *,
         document: Descriptor | None,
-        hear: Callable[[bytes | None], object] | None,
+        on_document: OnDocument | None,
         cancel: CancelToken,
-    ) -> _Arrival | None:
-        """Receive a blob; None when there is nothing to settle."""
-        arrival = self._arrive(descriptor, cancel=cancel)
-        if hear is None or descriptor is not document:
-            return arrival
-        raw = self._whole(arrival)
-        if arrival is not None and raw is None:
-            self._settle(arrival, cancel=cancel)
-            arrival = None
-        with contextlib.nullcontext() if arrival is None else self._ended_by_failure(arrival.writer, descriptor):
-            hear(raw)
-        return arrival
+    ) -> _ReceivedBlob | None:
+        """Receive a blob; None when there is nothing to commit."""
+        blob = self._receive_blob(descriptor, cancel=cancel)
+        if on_document is None or descriptor is not document:
+            return blob
+        raw = self._whole(blob)
+        if blob is not None and raw is None:
+            self._commit_or_refetch(blob, cancel=cancel)
+            blob = None
+        with contextlib.nullcontext() if blob is None else self._ended_by_failure(blob.writer, descriptor):
+            on_document(raw)
+        return blob
 
-    def _whole(self, arrival: _Arrival | None) -> bytes | None:
+    def _whole(self, blob: _ReceivedBlob | None) -> bytes | None:
         """The received bytes if they are in memory and verified, else None."""
-        raw = None if arrival is None else arrival.writer.held()
-        if arrival is None or raw is None:
+        raw = None if blob is None else blob.writer.held()
+        if blob is None or raw is None:
             return None
-        descriptor = arrival.descriptor
+        descriptor = blob.descriptor
         is_whole = len(raw) == descriptor.size and Digest.of(raw, descriptor.digest.algorithm) == descriptor.digest
         return raw if is_whole else None
 
-    def _settle(self, arrival: _Arrival, *, cancel: CancelToken) -> int:
+    def _commit_or_refetch(self, blob: _ReceivedBlob, *, cancel: CancelToken) -> int:
         """Verify a received blob and make it visible; if it is damaged, receive it once more."""
-        descriptor, writer, received = arrival.descriptor, arrival.writer, arrival.received
+        descriptor, writer, received = blob.descriptor, blob.writer, blob.received
         with self._ended_by_failure(writer, descriptor):
             try:
                 self._commit(writer, descriptor)
             except IntegrityError as error:
-                if arrival.is_at_hand:
+                if blob.is_at_hand:
                     raise
                 self._start_again(writer, descriptor, error)
-                received += self._receive(writer, descriptor, arrival.hosts, cancel)[0]
+                received += self._receive(writer, descriptor, blob.hosts, cancel)[0]
                 self._commit(writer, descriptor)
         self.observer(BlobDone(descriptor, received))
         return received

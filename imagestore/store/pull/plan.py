@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -32,7 +32,6 @@ class PlannedBlob:
     """One blob of a plan.
 
     Attributes:
-        descriptor: of the blob.
         presence: ``PLANNED`` means that another pull of the same plan brings it, ``SOURCE`` that it would be adopted
             from elsewhere on the machine.
         missing_bytes: bytes that would be fetched.
@@ -80,28 +79,14 @@ class PullPlan:
         return sum(blob.added_bytes for blob in self.blobs)
 
 
-def plan(
-    choice: Choice,
-    content: ContentStore,
-    planned: AbstractSet[Digest],
-    damaged: AbstractSet[Digest],
-    *,
-    reference: str,
-    handler: str,
-    wanted: str,
-    is_current: bool,
-) -> PullPlan:
+def planned_blobs(
+    choice: Choice, content: ContentStore, planned: AbstractSet[Digest], damaged: AbstractSet[Digest]
+) -> tuple[PlannedBlob, ...]:
     """Compare a choice with the store.
 
     Args:
-        choice: what would be pulled.
-        content: what is here.
         planned: what other planned pulls bring.
         damaged: what was read and isn't what its digest says.
-        reference: canonical text.
-        handler: runtime handler.
-        wanted: text form of the platform that decides.
-        is_current: whether the record is up to date.
     """
     offsets = {status.ref: status.offset for status in content.statuses()}
 
@@ -119,4 +104,4 @@ def plan(
         presence = Presence.PARTIAL if offset else Presence.NEW
         return PlannedBlob(descriptor, presence, descriptor.size - offset, descriptor.size - there)
 
-    return PullPlan(reference, handler, wanted, choice, tuple(map(_planned_blob, choice.descriptors)), is_current)
+    return tuple(map(_planned_blob, choice.descriptors))

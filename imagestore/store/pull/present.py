@@ -1,4 +1,4 @@
-"""An image whose content is all here already, brought by another client than a pull: it only needs a record."""
+"""Images whose content is here already, brought by another client than a pull: they only need a record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imagestore.errors import (
 from imagestore.oci.media_types import Kind
 from imagestore.platforms import format_all
 from imagestore.registry.events import ignore
-from imagestore.store.pull.decision import Decider
+from imagestore.store.pull.choice import ManifestChooser
 from imagestore.store.pull.sources import Documents
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class PresentImage:
     Attributes:
         choice: what the handler gets; all of it was here a moment ago.
         record: as it would be written.
-        others: what else of its target was asked for, each index before what it lists.
+        others: other wanted parts of its target, each index before what it lists.
     """
 
     choice: Choice
@@ -62,19 +62,16 @@ class PresentImage:
 
         Args:
             content: looked at once more: perhaps nothing kept it in that time.
-            metadata: where the record goes.
-            labels: the record's.
-            is_pinned: whether policies spare it.
             created_at: seconds since 1970, for a reference and handler that had no record.
 
         Raises:
             StoreBusyError: some of the content was collected since then.
         """
         needed = self.choice.descriptors
-        confirm(content, needed, what=self.record.reference)
+        check_present(content, needed, what=self.record.reference)
         record = holding(self.record, self.others, {each.digest for each in needed}, content, metadata)
         edges = {self.choice.chosen.digest: [child.digest for child in self.choice.manifest.children]}
-        return metadata.put_image(
+        return metadata.images.put(
             replace(record, labels=dict(labels), is_pinned=is_pinned), edges, created_at=created_at
         )
 
@@ -89,75 +86,62 @@ def holding(
     """A record that holds more of its target, if all of that is here.
 
     Args:
-        record: as it is without.
         roots: indexes and manifests below its target, each index before what it lists; their edges are known.
         counted: what its size has already.
-        content: the blobs.
-        metadata: the edges.
     """
     more = [digest for digest in roots if digest not in record.roots]
-    needed = {each for digest in more for each in (digest, *metadata.own_children(digest))} - counted
+    needed = {each for digest in more for each in (digest, *metadata.graph.own_children(digest))} - counted
     if content.missing(needed):
         return record
     size = sum(content.info(each).size for each in needed)
     return replace(record, roots=(*record.roots, *more), content_size=record.content_size + size)
 
 
-@dataclass(frozen=True, slots=True)
-class PresentWork:
-    """Finds out whether a target's content is here.
+def find_present(
+    target: Descriptor,
+    also: Collection[Digest],
+    *,
+    reference: Reference,
+    handler: str,
+    wanted: HandlerPlatform,
+    content: ContentStore,
+    verifier: ImageVerifier,
+    cancel: CancelToken,
+) -> PresentImage:
+    """What a handler gets from a target, all of it here and durable.
 
-    Attributes:
-        reference: what the target goes by.
+    A single manifest must fit the platform: it was not pulled for this handler.
+
+    Args:
+        target: an index or a manifest.
+        also: other indexes and manifests, to be held if the target lists them and they are whole.
         handler: resolved name of the runtime handler, never empty.
-        wanted: the platform its matcher works for.
-        content: where everything must be.
-        verifier: asked as before a pull.
-        cancel: ends the work.
+
+    Raises:
+        ContentNotFoundError: something isn't here.
+        NoMatchingManifestError: there is nothing for the wanted platform; carries the explanation.
+        ImageDeniedError: the verifier refuses the image.
+        DocumentError, IntegrityError, InvalidDigestError: the image breaks its format, or is damaged.
     """
-
-    reference: Reference
-    handler: str
-    wanted: HandlerPlatform
-    content: ContentStore
-    verifier: ImageVerifier
-    cancel: CancelToken
-
-    def find(self, target: Descriptor, also: Collection[Digest]) -> PresentImage:
-        """What the handler gets from this target, all of it here and durable.
-
-        A single manifest must fit the platform: it wasn't asked for on the handler's behalf.
-
-        Args:
-            target: an index or a manifest.
-            also: other indexes and manifests, to be held if the target lists them and they are whole.
-
-        Raises:
-            ContentNotFoundError: something isn't here.
-            NoMatchingManifestError: there is nothing for the wanted platform; carries the explanation.
-            ImageDeniedError: the verifier refuses the image.
-            DocumentError, IntegrityError: the image breaks its format, or is damaged.
-            InvalidDigestError, StoreError, OperationCancelledError.
-        """
-        name = str(self.reference)
-        if target.kind not in (Kind.INDEX, Kind.MANIFEST):
-            raise DocumentError(name, [f"leads to {target.media_type!r}, neither an index nor a manifest"])
-        documents = Documents(self.content, None, None, self.cancel)
-        decider = Decider(name, self.handler, self.wanted, ignore)
-        choice = decider.complete(decider.choose(target, documents), documents)
-        record = choice.record(name, self.handler, decider.wanted_text)
-        if not self.wanted.matcher.match(record.platform):
-            raise NoMatchingManifestError(name, decider.wanted_text, [format_all(record.platform)])
-        for each in choice.descriptors:
-            if self.content.info(each.digest).size != each.size:
-                raise DocumentError(name, [f"{each.digest} has another size than the {each.size} bytes it promises"])
-        self.verifier.verify(name, target, cancel=self.cancel)
-        settle(self.content, choice.descriptors)
-        return PresentImage(choice, record, tuple(_listed(choice, also, documents)))
+    name = str(reference)
+    if target.kind not in (Kind.INDEX, Kind.MANIFEST):
+        raise DocumentError(name, [f"leads to {target.media_type!r}, neither an index nor a manifest"])
+    documents = Documents(content, None, None, cancel)
+    chooser = ManifestChooser(name, handler, wanted, ignore)
+    choice = chooser.complete(chooser.choose(target, documents), documents)
+    record = choice.record(name, handler, chooser.wanted_text)
+    if not wanted.matcher.match(record.platform):
+        raise NoMatchingManifestError(name, chooser.wanted_text, [format_all(record.platform)])
+    for each in choice.descriptors:
+        if content.info(each.digest).size != each.size:
+            raise DocumentError(name, [f"{each.digest} has another size than the {each.size} bytes it promises"])
+    verifier.verify(name, target, cancel=cancel)
+    make_names_durable(content, choice.descriptors)
+    return PresentImage(choice, record, tuple(_listed(choice, also, documents)))
 
 
 def _listed(choice: Choice, wanted: Collection[Digest], documents: Documents) -> Iterator[Digest]:
-    """Those of some indexes and manifests that an index of the choice lists, or one of those."""
+    """Those of some indexes and manifests that the choice's indexes list, directly or nested."""
     left = {*wanted} - {each.digest for each in choice.documents}
     waiting = [documents.index(each) for each in choice.chain]
     while waiting:
@@ -175,28 +159,19 @@ def _listed(choice: Choice, wanted: Collection[Digest], documents: Documents) ->
 
 def known_targets(metadata: MetadataStore, content: ContentStore, reference: Reference) -> list[Descriptor]:
     """The targets under every handler whose document the store has."""
-    found = [record.target for record in metadata.find_images(reference=str(reference))]
+    found = [record.target for record in metadata.images.find(reference=str(reference))]
     return [target for target in found if content.exists(target.digest)]
 
 
-def settle(content: ContentStore, descriptors: Collection[Descriptor]) -> None:
-    """Make names durable that another process gave, and perhaps died over; before the database is held.
-
-    Raises:
-        StoreError: the disk refuses.
-    """
+def make_names_durable(content: ContentStore, descriptors: Collection[Descriptor]) -> None:
+    """Make the names of blobs durable, those that other processes gave too; before the write lock is taken."""
     content.make_durable({descriptor.digest.algorithm for descriptor in descriptors})
 
 
-def confirm(content: ContentStore, descriptors: Collection[Descriptor], *, what: str) -> None:
-    """While the database is held: everything is here.
+def check_present(content: ContentStore, descriptors: Collection[Descriptor], *, what: str) -> None:
+    """Check that everything is here, while the write lock is held.
 
     Only a lease that ended early makes that untrue, or a repair that found damage the pull took for good.
-
-    Args:
-        content: the blobs.
-        descriptors: what the record needs.
-        what: names the record in errors.
 
     Raises:
         StoreBusyError: something was collected since then.

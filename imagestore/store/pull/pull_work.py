@@ -1,7 +1,7 @@
 """A pull: resolve, select, fetch, record.
 
 1. The handler's platform was decided before anything is sent (``config``).
-2. *Resolve*: the registry says which target the reference names now; the image verifier is asked about it.
+2. *Resolve*: the registry says which target the reference names now; the image verifier may refuse it.
 3. If the record is up to date and its content whole, that is all.
 4. *Select*: the handler's matcher chooses a manifest from the target.
 5. *Fetch*: config and layers that are missing come in parallel, under a lease.
@@ -25,15 +25,16 @@ from imagestore.errors import (
     ReferenceNotFoundError,
     RegistryError,
 )
+from imagestore.oci.digest import Digest
 from imagestore.oci.media_types import Kind
 from imagestore.oci.reference import Reference
 from imagestore.registry.events import Noticed, Resolved
 from imagestore.store import leases
-from imagestore.store.pull.decision import Decider
+from imagestore.store.pull.choice import ManifestChooser
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_order import fetch_order, order_with, parallel_blobs
-from imagestore.store.pull.plan import PullPlan, plan
-from imagestore.store.pull.present import confirm, known_targets, settle
+from imagestore.store.pull.fetch_pipeline import fetch_order, order_with, parallel_blobs
+from imagestore.store.pull.plan import PullPlan, planned_blobs
+from imagestore.store.pull.present import check_present, known_targets, make_names_durable
 from imagestore.store.pull.sources import Documents, remove_damaged
 from imagestore.store.pull.undo import undone_on_failure
 from imagestore.store.pull.verify import NO_VERIFIER
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
     from imagestore.oci.descriptor import Descriptor
-    from imagestore.oci.digest import Digest
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.events import Observer
     from imagestore.store.pull.choice import Choice
@@ -59,16 +59,10 @@ class PullWork:
     """One pull.
 
     Attributes:
-        reference: what to pull.
         handler: resolved name of the runtime handler, never empty.
         wanted: the platform its matcher works for.
-        content: where blobs go.
-        metadata: where the record goes.
-        client: where everything comes from.
-        observer: hears of progress.
-        cancel: ends the work.
         parallel: blobs in flight at once, as in containerd's max_concurrent_downloads; None for the default.
-        verifier: asked about the target before anything else is fetched, and before anything is stored.
+        verifier: called with the target before anything else is fetched or stored.
         recorded_as: the name that the record gets; by default the reference.
         may_move: whether that name may lead to other content before.
     """
@@ -151,7 +145,7 @@ class PullWork:
         Raises:
             AlreadyExistsError: it does.
         """
-        there = None if self.may_move else self.metadata.get_image(self.name, self.handler)
+        there = None if self.may_move else self.metadata.images.get(self.name, self.handler)
         if there is not None and there.target.digest != target.digest:
             message = f"{self.name} ({self.handler}): is in the store with {there.target.digest}, not {target.digest}"
             raise AlreadyExistsError(message, hint="--replace moves the name")
@@ -172,11 +166,11 @@ class PullWork:
 
     def current(self, target: Descriptor) -> ImageRecord | None:
         """The stored record, if it is what this pull would make and all its content is here."""
-        record = self.metadata.get_image(self.name, self.handler)
+        record = self.metadata.images.get(self.name, self.handler)
         if record is None or record.target.digest != target.digest or record.wanted != self.wanted_text:
             return None
         if record.warnings and self.wanted.is_declared:
-            return None  # it may have been taken when only the host asked, who gets a warning where this is an error
+            return None  # taken with a warning when only the host's platform applied: now that may be an error
         return record if self._is_whole(record) else None
 
     def _is_whole(self, record: ImageRecord) -> bool:
@@ -204,8 +198,6 @@ class ResolvedPull:
     """A pull whose target is known.
 
     Args:
-        work: what to pull, and for whom.
-        target: what the reference leads to.
         raw: the target's bytes, where they came along.
     """
 
@@ -215,12 +207,12 @@ class ResolvedPull:
         self._documents = Documents(work.content, work.client, work.reference, work.cancel)
         if raw is not None:
             self._documents.remember(target, raw)
-        self._decider = Decider(str(work.reference), work.handler, work.wanted, work.observer)
+        self._chooser = ManifestChooser(str(work.reference), work.handler, work.wanted, work.observer)
 
     def run(self) -> ImageRecord:
         """Select, fetch and record; see PullWork.run()."""
         work, documents = self._work, self._documents
-        choice = self._decider.choose(self._target, self._documents)
+        choice = self._chooser.choose(self._target, self._documents)
         needed = [descriptor.digest for descriptor in choice.descriptors]
         work.content.check_room()
         with (
@@ -240,57 +232,50 @@ class ResolvedPull:
             fetcher.check(choice.manifest.children)
             remove_damaged(work.content, documents.take_damaged())
             choice = self._bring(choice, fetcher)
-            settle(work.content, choice.descriptors)
+            make_names_durable(work.content, choice.descriptors)
             with work.metadata.recording([(work.name, work.handler)]):
-                confirm(work.content, choice.descriptors, what=str(work.reference))
+                check_present(work.content, choice.descriptors, what=str(work.reference))
                 # Another process may have taken the name since it was looked at.
                 work.check_free(self._target)
                 record = choice.record(work.name, work.handler, work.wanted_text)
-                former = work.metadata.get_image(record.reference, record.handler)
-                return work.metadata.put_image(
+                former = work.metadata.images.get(record.reference, record.handler)
+                return work.metadata.images.put(
                     # Clients put labels on a name; a tag that moves takes none away.
                     record if former is None else replace(record, labels=former.labels),
                     {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
                 )
 
     def _bring(self, choice: Choice, fetcher: Fetcher) -> Choice:
-        """Bring everything; the config together with the layers, since it seldom says that they aren't wanted."""
+        """Fetch everything, the config in parallel with the layers (docs/decisions/0036)."""
         documents, config, layers = self._documents, choice.manifest.config, choice.manifest.layers
 
         def _complete(raw: bytes | None) -> None:
             nonlocal choice
             if raw is not None:
                 documents.remember(config, raw)
-            choice = self._decider.complete(choice, documents)
+            choice = self._chooser.complete(choice, documents)
             if config.digest in documents.take_damaged():
                 remove_damaged(self._work.content, [config.digest])
-                fetcher.keep(config, documents.raw(config), cancel=flow.cancel, flow=flow)
+                fetcher.keep(config, documents.raw(config), cancel=pipeline.cancel, pipeline=pipeline)
 
-        with fetcher.flow(self._work.cancel, document=config, hear=_complete) as flow:
+        with fetcher.pipeline(self._work.cancel, document=config, on_document=_complete) as pipeline:
             for descriptor in (*choice.documents, config):
                 known = documents.remembered(descriptor)
                 if known is not None:
-                    fetcher.keep(descriptor, known, cancel=flow.cancel, flow=flow)
+                    fetcher.keep(descriptor, known, cancel=pipeline.cancel, pipeline=pipeline)
             if documents.remembered(config) is not None:
                 _complete(None)
-                flow.bring(fetch_order(layers))
+                pipeline.receive(fetch_order(layers))
             else:
-                flow.bring(order_with(config, layers, parallel=fetcher.parallel))
+                pipeline.receive(order_with(config, layers, parallel=fetcher.parallel))
         return choice
 
     def plan(self, planned: AbstractSet[Digest]) -> PullPlan:
         """Say what run() would fetch; see PullWork.plan()."""
         work, documents = self._work, self._documents
-        choice = self._decider.complete(self._decider.choose(self._target, documents), documents)
+        choice = self._chooser.complete(self._chooser.choose(self._target, documents), documents)
         is_current = work.current(self._target) is not None
-        return plan(
-            choice,
-            work.content,
-            planned,
-            # A record that is up to date is taken as it is.
-            frozenset() if is_current else documents.take_damaged(),
-            reference=str(work.reference),
-            handler=work.handler,
-            wanted=work.wanted_text,
-            is_current=is_current,
-        )
+        # A record that is up to date is taken as it is.
+        damaged = frozenset[Digest]() if is_current else documents.take_damaged()
+        blobs = planned_blobs(choice, work.content, planned, damaged)
+        return PullPlan(str(work.reference), work.handler, work.wanted_text, choice, blobs, is_current)

@@ -84,7 +84,7 @@ class Pulls:
                 credentials=credentials,
             )
             record = work.run()
-            parts.metadata.touch_image(record.reference, record.handler)
+            parts.metadata.images.touch(record.reference, record.handler)
         return Image(record, parts.content)
 
     def plan(

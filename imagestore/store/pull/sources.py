@@ -1,9 +1,9 @@
-"""Documents of one reference: from memory, from the store, or from the registry, always verified."""
+"""Where documents and blobs of an image come from: Origin is a registry or an archive, Documents reads and verifies."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
 from imagestore.oci.decode import MAX_DOCUMENT_BYTES
@@ -21,17 +21,43 @@ if TYPE_CHECKING:
     from imagestore.oci.image_config import ImageConfig
     from imagestore.oci.reference import Reference
     from imagestore.platforms import Platform
-    from imagestore.store.pull.origin import Origin
+    from imagestore.registry.blobs import Transfer
     from imagestore.util.cancel import CancelToken
 
 #: Documents of one reference that are in memory together: the most that selecting may open, with something to spare.
 MAX_HELD_BYTES: Final = 384 * 1024 * 1024
-#: What Python takes for a text besides its characters, and for its place in a table.
+#: What Python needs for a text, in addition to its characters, and for its place in a table.
 _TEXT_BYTES: Final = 64
 _Key = tuple["Digest", str]
 D = TypeVar("D")
-
 log = logging.getLogger(__name__)
+
+
+class Origin(Protocol):
+    """Gives documents and blobs of a reference."""
+
+    def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
+        """An index, a manifest or a config whole, verified against size and digest.
+
+        Raises:
+            RegistryError, ContentNotFoundError: it can't be had.
+            IntegrityError: it isn't what the descriptor says.
+        """
+
+    def blob(
+        self,
+        reference: Reference,
+        descriptor: Descriptor,
+        *,
+        offset: int,
+        avoid: Collection[str],
+        cancel: CancelToken,
+    ) -> Transfer:
+        """A blob from ``offset`` on, not from ``avoid`` if there is a choice; the caller verifies the bytes.
+
+        Raises:
+            RegistryError, ContentNotFoundError: it can't be had.
+        """
 
 
 class Documents:
@@ -39,9 +65,8 @@ class Documents:
 
     Args:
         content: looked at first; None when there is no store.
-        client: the registry (or archive) asked for what the store doesn't have; None to stay offline.
+        client: the registry (or archive) that has what the store lacks; None to stay offline.
         reference: names the repository; None to stay offline.
-        cancel: ends the work.
 
     Attributes:
         held_bytes: about what the documents take that were read, with what is known of them.
@@ -61,16 +86,16 @@ class Documents:
         self.held_bytes = 0
         self._raw: dict[Digest, bytes] = {}
         self._damaged: set[Digest] = set()
-        # Parsed once, however many handlers ask.
+        # Parsed once for all handlers.
         self._indexes: dict[_Key, Index] = {}
         self._manifests: dict[_Key, Manifest] = {}
         self._configs: dict[_Key, ImageConfig | None] = {}
 
     def raw(self, descriptor: Descriptor) -> bytes:
-        """A document's bytes, as its descriptor promises them.
+        """A document's bytes, verified against its descriptor.
 
         Raises:
-            InvalidDigestError: its digest can't be verified; nothing is asked.
+            InvalidDigestError: its digest can't be verified; no request is sent.
             ContentNotFoundError: offline, and the store doesn't have it.
             DocumentError: there are so many and large ones that memory would run out.
             RegistryError, IntegrityError: it can't be fetched, or isn't what was promised.
@@ -100,7 +125,7 @@ class Documents:
         return self._raw.get(descriptor.digest)
 
     def take_damaged(self) -> set[Digest]:
-        """What the store had damaged and was had whole from elsewhere, since it was asked last."""
+        """Documents that the store had damaged and another origin had whole, since the last call."""
         found = self._damaged & self._raw.keys()
         self._damaged -= found
         return found
@@ -179,7 +204,7 @@ class Documents:
 
 
 def remove_damaged(content: ContentStore, digests: Collection[Digest]) -> None:
-    """Make room for documents that were found damaged; not for those that were repaired since."""
+    """Remove documents that were found damaged, but not those that were repaired since."""
     for digest in digests:
         content.delete_damaged(digest)
 

@@ -1,4 +1,4 @@
-"""What a failed pull or import leaves behind: nothing, unless trying again could use it (docs/decisions/0006)."""
+"""Deletes what a failed pull or import brought, unless a retry could use it (docs/decisions/0006)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
     StoreError,
 )
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,11 +40,9 @@ _WORTH_KEEPING: Final = (
 def undone_on_failure(
     metadata: MetadataStore, content: ContentStore, held: HeldLease, descriptors: Sequence[Descriptor]
 ) -> Iterator[None]:
-    """After a failure that another try can't help, delete what the block brought and nothing else needs.
+    """After a failure that a retry can't help, delete what the block brought and nothing else needs.
 
     Args:
-        metadata: says what others need.
-        content: where the block puts the bytes.
         held: the block's lease; given up before deleting.
         descriptors: everything the block may bring.
     """
@@ -64,10 +62,10 @@ def undone_on_failure(
 def _undo(metadata: MetadataStore, content: ContentStore, held: HeldLease, new: Sequence[Descriptor]) -> None:
     # First, since it needs no database, which may lack the space that this gives back.
     for descriptor in new:
-        with contextlib.suppress(StoreError):  # the collection that finds it stale tells why it stays
+        with contextlib.suppress(StoreError):  # the collection that finds it stale reports why it stays
             content.abort(ingest_ref(descriptor))
     # Where nothing came, the space that is kept back is for better uses.
-    metadata.delete_lease(held.id, is_of_work=len(content.missing([each.digest for each in new])) == len(new))
+    metadata.leases.delete(held.id, is_of_work=len(content.missing([each.digest for each in new])) == len(new))
     # The system may have no descriptor left to read the module.
     with translated("delete from", content.name):
         from imagestore.store.garbage import sweep

@@ -1,4 +1,4 @@
-"""Image verifiers: asked between resolving a reference and fetching what it names.
+"""Image verifiers: run between resolving a reference and fetching what it names.
 
 The external form is containerd's plugin ``io.containerd.image-verifier.v1.bindir``: every executable in a folder is
 run with ``-name REFERENCE -digest DIGEST -stdin-media-type application/vnd.oci.descriptor.v1+json`` and the target's
@@ -32,7 +32,7 @@ class ImageVerifier(Protocol):
     """Judges a resolved reference before anything below it is fetched."""
 
     def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-        """Return to allow.
+        """Judge an image; returning allows it.
 
         Raises:
             ImageDeniedError: not this image.
@@ -41,7 +41,7 @@ class ImageVerifier(Protocol):
 
 class _AllowAll:
     def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-        """Everything is allowed where no verifier is configured."""
+        """Allow everything: no verifier is configured."""
 
 
 NO_VERIFIER: Final[ImageVerifier] = _AllowAll()
@@ -52,17 +52,13 @@ class ProgramVerifiers:
     """Runs the programs of a folder, in the order of their names.
 
     A folder that doesn't exist has no verifiers, as in containerd, whose default configuration names one.
-
-    Attributes:
-        settings: folder and limits.
-        environment: variables the programs get.
     """
 
     settings: VerifierSettings
     environment: Mapping[str, str]
 
     def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-        """Ask every program; the first refusal ends it.
+        """Run every program; the first refusal ends it.
 
         Raises:
             ImageDeniedError: a program refused, failed to start, took too long or said too much.

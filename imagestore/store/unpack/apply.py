@@ -9,8 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.entry import BLOCK_DEVICE, CHARACTER_DEVICE, DEVICES, FIFO, FILE, FOLDER, HARD_LINK, LINK
-from imagestore.store.unpack.judge import WHITEOUT, shown
+from imagestore.store.unpack.entry import (
+    BLOCK_DEVICE,
+    CHARACTER_DEVICE,
+    DEVICES,
+    FIFO,
+    FILE,
+    FOLDER,
+    HARD_LINK,
+    LINK,
+    WHITEOUT,
+    shown,
+)
 from imagestore.store.unpack.metadata import FileMetadata, clear_xattrs, set_on_name, set_on_open, set_xattrs
 from imagestore.store.unpack.paths import PathNode, parts_of
 from imagestore.store.unpack.reader import entries
@@ -55,7 +65,7 @@ class UnpackLimits:
 
     @property
     def plain_bytes(self) -> int:
-        """What all layers may be without their compression: files, and as much for headers as entries may have."""
+        """The most that all layers may take uncompressed: files, and headers of as many entries as are allowed."""
         return self.size + self.entries * _ENTRY_BYTES + _LEAST_BYTES
 
 
@@ -78,15 +88,15 @@ class Unpacked:
     left_out_count: int = 0
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Something of the image isn't in the tree."""
+        """Note something of the image that isn't in the tree."""
         self.left_out_count += 1
         if len(self.left_out) < _MOST_SHOWN:
             self.left_out.append(f"{name[:_MOST_NAME]}: {reason}")
 
 
 @dataclass(slots=True)
-class _Spot:
-    """The folder that entries go into: most have the folder of the entry before.
+class _CurrentFolder:
+    """The folder that entries go into; most entries have the same folder as the entry before.
 
     Attributes:
         text: the path in front of the last slash, as the archive has it; None when there is none.
@@ -95,7 +105,7 @@ class _Spot:
         own: what this layer has in it.
         known: the folders that have metadata and are in it, where there is one.
         owner: user and group that new files have in it, once one has been made. The folder has neither owner nor mode
-            changed as long as this spot is used.
+            changed as long as this object is used.
     """
 
     text: str | None
@@ -110,8 +120,6 @@ class LayerApplier:
     """Applies layers, the lowest first.
 
     Args:
-        tree: gets the files.
-        limits: what all layers may take.
         is_rootless: this user can neither give files away nor make devices.
     """
 
@@ -126,7 +134,7 @@ class LayerApplier:
         self._folders.metadata = FileMetadata(os.geteuid(), os.getegid(), 0o755, (0, 0), ())
         #: Whiteouts are about the layers below: they spare what this layer brought.
         self._own = PathNode()
-        self._spot: _Spot | None = None
+        self._current: _CurrentFolder | None = None
 
     def apply(self, stream: LayerStream, *, what: str) -> None:
         """Apply one layer.
@@ -136,7 +144,7 @@ class LayerApplier:
             OSError: the file system refuses something; its ``filename`` is the entry's.
         """
         self._tree.what = what
-        self._own, self._spot = PathNode(), None
+        self._own, self._current = PathNode(), None
         for entry in entries(stream, what=what):
             try:
                 self._apply_entry(entry, stream, what)
@@ -148,18 +156,18 @@ class LayerApplier:
 
     def _apply_entry(self, entry: Entry, stream: LayerStream, what: str) -> None:
         above, _, name = entry.name.rpartition("/")
-        spot = self._spot
+        current = self._current
         if (
             entry.kind == FILE
-            and spot is not None
-            and spot.text == above
-            and spot.folder.descriptor >= 0
+            and current is not None
+            and current.text == above
+            and current.folder.descriptor >= 0
             and name not in _NO_NAMES
             and not name.startswith(WHITEOUT)
         ):
-            # As below, without asking again what was asked for the entry before.
-            self._count(entry, len(spot.named) + 1, what)
-            self._make(entry, spot, name, stream, what)
+            # As below, without repeating the checks of the entry before.
+            self._count(entry, len(current.named) + 1, what)
+            self._make(entry, current, name, stream, what)
             return
         named = parts_of(entry.name)
         self._count(entry, len(named), what)
@@ -172,8 +180,8 @@ class LayerApplier:
         elif self._is_rootless and entry.kind in DEVICES:
             self._leave_out_device(named)
         else:
-            self._spot = spot = self._reached(above if name not in _NO_NAMES else None, named[:-1])
-            self._make(entry, spot, named[-1], stream, what)
+            self._current = current = self._reached(above if name not in _NO_NAMES else None, named[:-1])
+            self._make(entry, current, named[-1], stream, what)
 
     def _count(self, entry: Entry, depth: int, what: str) -> None:
         unpacked, limits = self.unpacked, self._limits
@@ -190,9 +198,9 @@ class LayerApplier:
     def _refuse_excess(self, most: int, name: str, what: str) -> NoReturn:
         raise DocumentError(what, [f"has more than {most} {name}, the limit of this unpacking"])
 
-    def _reached(self, text: str | None, named: Parts) -> _Spot:
+    def _reached(self, text: str | None, named: Parts) -> _CurrentFolder:
         folder = self._tree.reached(named)
-        return _Spot(text, named, folder, self._own.add(folder.parts), self._folders.find(folder.parts))
+        return _CurrentFolder(text, named, folder, self._own.add(folder.parts), self._folders.find(folder.parts))
 
     def _hide(self, entry: Entry, named: Parts, what: str) -> None:
         if named[-1].removeprefix(WHITEOUT) in _NO_NAMES:
@@ -200,7 +208,7 @@ class LayerApplier:
         # Below what isn't there, or is no folder, nothing is to be hidden.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             self._remove(self._tree.place(named, is_making=False))
-        self._spot = None
+        self._current = None
 
     def _remove(self, parts: Parts) -> None:
         above, name = parts[:-1], parts[-1]
@@ -221,27 +229,27 @@ class LayerApplier:
         if known is not None:
             known.keep(kept)
 
-    def _make(self, entry: Entry, spot: _Spot, name: str, stream: LayerStream, what: str) -> None:
-        spot.own.add_leaf(name)
+    def _make(self, entry: Entry, current: _CurrentFolder, name: str, stream: LayerStream, what: str) -> None:
+        current.own.add_leaf(name)
         if entry.kind == FOLDER:
-            self._make_folder(entry, spot.folder, name)
-            self._spot = None  # its folders with metadata are others now
+            self._make_folder(entry, current.folder, name)
+            self._current = None  # its folders with metadata are others now
             return
-        if spot.known is not None:
-            spot.known.inner.pop(name, None)
+        if current.known is not None:
+            current.known.inner.pop(name, None)
         if entry.kind == FILE:
-            self._make_file(entry, spot, name, stream)
+            self._make_file(entry, current, name, stream)
         elif entry.kind == LINK:
-            above = self._tree.make_link(spot.folder, name, entry.link)
-            self._set_on_name(entry, above, spot, name, is_link=True)
+            above = self._tree.make_link(current.folder, name, entry.link)
+            self._set_on_name(entry, above, current, name, is_link=True)
         elif entry.kind == HARD_LINK:
             # The name that came first has brought owner, mode and times.
-            self._make_hard_link(entry, spot.folder, name, what)
+            self._make_hard_link(entry, current.folder, name, what)
         elif entry.kind in _NODES:
             kind = _NODES[entry.kind]
             device = os.makedev(entry.major, entry.minor) if kind != stat.S_IFIFO else 0
-            above = self._tree.make_node(spot.folder, name, kind, device)
-            self._set_on_name(entry, above, spot, name, is_link=False)
+            above = self._tree.make_node(current.folder, name, kind, device)
+            self._set_on_name(entry, above, current, name, is_link=False)
         else:
             raise DocumentError(
                 what, [f"has an entry {shown(entry.name)} of type {entry.kind!r}, which layers don't have"]
@@ -270,25 +278,25 @@ class LayerApplier:
         mode = metadata.mode | stat.S_IRWXU if self._is_rootless else metadata.mode
         set_on_open(descriptor, metadata, has_owner=not self._is_rootless, mode=mode)
 
-    def _make_file(self, entry: Entry, spot: _Spot, name: str, stream: LayerStream) -> None:
+    def _make_file(self, entry: Entry, current: _CurrentFolder, name: str, stream: LayerStream) -> None:
         metadata = FileMetadata.of(entry)
-        descriptor = self._tree.make_file(spot.folder, name)
+        descriptor = self._tree.make_file(current.folder, name)
         try:
             if entry.pieces is None:
                 stream.copy_to(descriptor, entry.stored)
             else:
                 _write_sparse(descriptor, entry, stream)
-            if spot.owner is None:
+            if current.owner is None:
                 status = os.fstat(descriptor)
-                spot.owner = (status.st_uid, status.st_gid)
-            is_given = not self._is_rootless and spot.owner != (metadata.uid, metadata.gid)
+                current.owner = (status.st_uid, status.st_gid)
+            is_given = not self._is_rootless and current.owner != (metadata.uid, metadata.gid)
             set_on_open(descriptor, metadata, has_owner=is_given)
             refused = set_xattrs(descriptor, metadata) if metadata.xattrs else ()
             os.utime(descriptor, ns=metadata.times_ns)
         finally:
             os.close(descriptor)
         if refused:
-            self._leave_out_xattrs((*spot.folder.parts, name), refused)
+            self._leave_out_xattrs((*current.folder.parts, name), refused)
 
     def _leave_out_device(self, named: Parts) -> None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -297,17 +305,17 @@ class LayerApplier:
             self._folders.remove(parts)
         self.unpacked.leave_out("/".join(named), "a device, which only root can make")
 
-    def _set_on_name(self, entry: Entry, above: int, spot: _Spot, name: str, *, is_link: bool) -> None:
+    def _set_on_name(self, entry: Entry, above: int, current: _CurrentFolder, name: str, *, is_link: bool) -> None:
         metadata = FileMetadata.of(entry)
         refused = set_on_name(above, name, metadata, has_owner=not self._is_rootless, is_link=is_link)
-        self._leave_out_xattrs((*spot.folder.parts, name), refused)
+        self._leave_out_xattrs((*current.folder.parts, name), refused)
 
     def _leave_out_xattrs(self, parts: Parts, refused: Iterable[str]) -> None:
         for name in refused:
             self.unpacked.leave_out("/".join(parts) or "/", f"the extended attribute {name}")
 
     def finish(self) -> None:
-        """Give folders what they only keep when nothing is made in them any more: the innermost first, the root last.
+        """Set times, attributes and modes of folders, now that nothing more is made in them: innermost first.
 
         Raises:
             OSError: the file system refuses something; its ``filename`` is the folder's.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.judge import MOST_ID
+from imagestore.store.unpack.entry import MOST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ _SAFE: Final = ("nosuid", "noexec", "nodev")
 
 @dataclass(frozen=True, slots=True)
 class BundleOptions:
-    """What a pod, or a caller, says of the container instead of the image.
+    """What a pod, or a caller, sets for the container instead of the image.
 
     Attributes:
         name: of the container; its host name, and the last part of its control group.
@@ -65,10 +65,7 @@ def runtime_config(image: ImageConfig, tree: Tree, options: BundleOptions, *, wh
     """The document ``config.json``.
 
     Args:
-        image: says what is started.
         tree: the unpacked image, where names of users are looked up.
-        options: come before what the image says.
-        what: names the image in errors.
 
     Raises:
         DocumentError: the image starts nothing, or names a user that it doesn't have.

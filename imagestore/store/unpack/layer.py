@@ -37,8 +37,6 @@ class LayerStream:
     Args:
         pieces: the bytes; read in a thread of its own, some pieces ahead.
         algorithm: of the diff id.
-        what: names the layer in errors.
-        cancel: ends the reading.
     """
 
     def __init__(self, pieces: Iterator[bytes], algorithm: str, *, what: str, cancel: CancelToken) -> None:
@@ -94,7 +92,7 @@ class LayerStream:
         return found
 
     def read(self, size: int) -> bytes:
-        """So many bytes of a header, or of the data that stands for one; fewer at the end.
+        """Bytes of a header, or of data that extends one; fewer at the end.
 
         Raises:
             DocumentError: the headers of this entry take too much.
@@ -113,7 +111,7 @@ class LayerStream:
         return found
 
     def some(self, size: int) -> bytes:
-        """One to so many of the next bytes, an entry's data.
+        """At least one and at most ``size`` of the next bytes of an entry's data.
 
         Raises:
             DocumentError: the layer ends before.
@@ -125,11 +123,7 @@ class LayerStream:
         return found
 
     def copy_to(self, descriptor: int, size: int) -> None:
-        """Write so many of the next bytes, an entry's data, to an open file.
-
-        Raises:
-            DocumentError: the layer ends before.
-        """
+        """Write the next ``size`` bytes of an entry's data to an open file."""
         while size:
             data = self.some(size)
             size -= len(data)
@@ -142,7 +136,7 @@ class LayerStream:
         return self._before + self._used
 
     def skip_to(self, end: int) -> None:
-        """Skip forward; at the end as far as there is something."""
+        """Skip forward, at most to the end."""
         while end - self._before > len(self._piece):
             self._used = len(self._piece)
             if not self._advance():
@@ -158,7 +152,7 @@ class LayerStream:
         return Digest(self._algorithm, self._hash.hexdigest())
 
     def close(self) -> None:
-        """Wait for the piece that is being read, and give everything back."""
+        """Wait for the piece that is being read, and end the threads."""
         self._pool.shutdown(cancel_futures=True)
         self._hashing.shutdown()
 

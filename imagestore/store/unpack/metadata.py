@@ -8,7 +8,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from imagestore.store.unpack.judge import XATTR
+from imagestore.store.unpack.entry import XATTR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +27,11 @@ _SELINUX: Final = "security.selinux"
 
 
 class FileMetadata(NamedTuple):
-    """What a file gets besides its content.
+    """What a file gets in addition to its content.
 
     Attributes:
-        uid: owner.
-        gid: group.
         mode: permission bits with set-id and sticky bits.
         times_ns: last access and last modification, nanoseconds since 1970.
-        xattrs: extended attributes.
     """
 
     uid: int
@@ -45,7 +42,7 @@ class FileMetadata(NamedTuple):
 
     @classmethod
     def of(cls, entry: Entry) -> FileMetadata:
-        """What the headers of an entry say that has been judged; PAX records come before the plain fields."""
+        """The metadata of an entry that has been checked; PAX records override the plain fields."""
         records = entry.records
         if records is None:
             return _plain(entry.uid, entry.gid, entry.mode, entry.mtime)
@@ -59,7 +56,7 @@ class FileMetadata(NamedTuple):
 
 @functools.lru_cache(1024)
 def _plain(uid: int, gid: int, mode: int, mtime: int) -> FileMetadata:
-    """Without records; what many entries have in common."""
+    """Without records; cached, since many entries have the same."""
     modified = _bounded(mtime * _NANOSECONDS)
     return FileMetadata(uid, gid, mode & 0o7777, (modified, modified), ())
 
@@ -79,8 +76,6 @@ def set_on_open(descriptor: int, metadata: FileMetadata, *, has_owner: bool, mod
     """Give an open file or folder its owner and mode; attributes and times come later, by the caller.
 
     Args:
-        descriptor: of the file.
-        metadata: what it gets.
         has_owner: whether it gets its owner, which this user then may give it.
         mode: instead of the one in the metadata.
     """
@@ -95,10 +90,7 @@ def set_on_name(above: int, name: str, metadata: FileMetadata, *, has_owner: boo
 
     Args:
         above: the open folder that has the name.
-        name: of the file.
-        metadata: what it gets.
         has_owner: whether this user may give files away.
-        is_link: links have no mode.
 
     Returns:
         The attributes that couldn't be set.
@@ -140,7 +132,7 @@ def set_xattrs(descriptor: int, metadata: FileMetadata) -> list[str]:
 
 
 def clear_xattrs(descriptor: int) -> None:
-    """Take away what an open folder has from an earlier layer, or from the folder above: all but the host's label."""
+    """Remove attributes that an open folder has from an earlier layer or the folder above, but not the host's label."""
     try:
         found = os.listxattr(descriptor)
     except OSError as error:

@@ -57,7 +57,7 @@ class PathNode:
         return node
 
     def add_leaf(self, name: str) -> None:
-        """Know a name directly below this path; without a node of its own until something is added to that."""
+        """Add a name directly below this path; it gets a node of its own when something is added below it."""
         if self.inner is _NOTHING:
             self.inner = {}
         self.inner.setdefault(name, _LEAF)

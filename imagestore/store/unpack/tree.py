@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.judge import shown
+from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.paths import parts_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Tree:
         self._root.close()
 
     def _forget(self) -> None:
-        """Names may lead elsewhere from now on."""
+        """Forget open folders: names may lead elsewhere from now on."""
         for folder in self._open.values():
             folder.close()
         self._open.clear()
@@ -158,7 +158,7 @@ class Tree:
                 os.close(each)
 
     def _opened(self, above: int, name: str, *, is_making: bool) -> tuple[int | None, str]:
-        """A folder by its name in another, made when missing; or what the link of that name says."""
+        """A folder by its name in another, made when missing; or the target of the link of that name."""
         try:
             return os.open(name, _FOLDER, dir_fd=above), ""
         except FileNotFoundError:
@@ -253,10 +253,7 @@ class Tree:
         """A device or a FIFO in the place of anything else.
 
         Args:
-            folder: gets it.
-            name: in the folder.
             kind: ``stat.S_IFCHR``, ``S_IFBLK`` or ``S_IFIFO``.
-            device: its number.
 
         Returns:
             The descriptor of the folder that has it.

@@ -22,7 +22,7 @@ from imagestore.registry.events import LayerUnpacked, LayerUnpacking
 from imagestore.store.archive.compressions import plain
 from imagestore.store.unpack.apply import LayerApplier, Unpacked, UnpackLimits
 from imagestore.store.unpack.bundle import runtime_config
-from imagestore.store.unpack.judge import shown
+from imagestore.store.unpack.entry import shown
 from imagestore.store.unpack.layer import LayerStream
 from imagestore.store.unpack.metadata import set_mode
 from imagestore.store.unpack.tree import Tree
@@ -50,7 +50,7 @@ _DEFAULT_ACL: Final = "system.posix_acl_default"
 
 @dataclass(frozen=True, slots=True)
 class UnpackReport:
-    """What came of an unpacking.
+    """The result of an unpacking.
 
     Attributes:
         path: the folder.
@@ -73,11 +73,8 @@ class UnpackWork:
 
     Attributes:
         image: what to unpack; a lease holds its content.
-        content: where the layers are.
         limits: what all layers together may take.
         is_rootless: files belong to this user, and there are no devices.
-        observer: hears of progress.
-        cancel: ends the work.
     """
 
     image: Image
@@ -139,7 +136,7 @@ class UnpackWork:
             raise DocumentError(what, [f"has {len(layers)} layers, and its config has {len(diff_ids)} diff ids"])
         with contextlib.suppress(OSError):  # most folders have none, and some file systems never
             os.removexattr(path, _DEFAULT_ACL)
-        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _told(shown_as):
+        with contextlib.closing(Tree(path, what=f"image {self.image.reference}")) as tree, _translated(shown_as):
             applier = LayerApplier(tree, self.limits, is_rootless=self.is_rootless)
             for layer, diff_id in zip(layers, diff_ids, strict=True):
                 self._apply(layer, diff_id, applier)
@@ -176,7 +173,7 @@ class UnpackWork:
         self.observer(LayerUnpacked(layer, applier.unpacked.entries - before))
 
     def _bounded(self, pieces: Iterator[bytes], unpacked: Unpacked, what: str) -> Iterator[bytes]:
-        """The same; a few bytes may stand for endless headers, or for padding behind the last entry."""
+        """Bound the pieces: a few compressed bytes may become endless headers, or padding after the last entry."""
         most = self.limits.plain_bytes
         for piece in pieces:
             unpacked.plain += len(piece)
@@ -194,7 +191,7 @@ class UnpackWork:
 
 @contextlib.contextmanager
 def in_place(path: str) -> Iterator[str]:
-    """A new folder next to its final place, where it goes when the block ends well; else nothing is left of it.
+    """A new folder next to its final place; moved there when the block succeeds, else removed.
 
     Args:
         path: the final place: not there, or an empty folder.
@@ -227,7 +224,7 @@ def in_place(path: str) -> Iterator[str]:
 
 
 def _remove(partial: str, descriptor: int) -> None:
-    """Remove what is half finished, as far as it can be; folders of the image that their owner may not write, too."""
+    """Remove an unfinished tree as far as possible, including folders that their owner may not write."""
     with contextlib.suppress(OSError):
         os.fchmod(descriptor, _CLOSED)
         for _, folders, _, above in os.fwalk(partial):
@@ -238,8 +235,8 @@ def _remove(partial: str, descriptor: int) -> None:
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
-    """The system's errors about the tree, as ours, with the entry that they are about."""
+def _translated(path: str) -> Iterator[None]:
+    """Turn the system's errors about the tree into ours, with the entry that they are about."""
     try:
         yield
     except OSError as error:

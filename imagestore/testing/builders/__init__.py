@@ -1,1 +1,1 @@
-"""Images for tests: layers, manifests and indexes in one line, broken ones too, and the library that holds them."""
+"""Images for tests: layers, manifests and indexes in one line, invalid ones too."""

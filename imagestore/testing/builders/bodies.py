@@ -1,10 +1,9 @@
-"""Bodies: the bytes of a blob, wherever they are, read in bounded memory from any offset.
+"""Bodies: the bytes of a blob in memory, in a file, or computed, read in bounded memory from any offset.
 
-A body is in memory, in a file, or *synthetic*: computed from a seed, so that a tape can hold a layer of a gigabyte in
-two lines. The synthetic stream is part of the tape format (docs/reference/tape-format.md) and must never change: one
-block of 1 MiB is SHAKE-256 of ``imagestore-tape/1 <seed>``; block *i* of the stream is that block with its first
-eight bytes replaced by *i*, big-endian. Form ``tar`` wraps the stream as one file in a USTAR archive, so that clients
-which unpack are content.
+A *synthetic* body is computed from a seed, so that a tape can hold a layer of a gigabyte in two lines. Its stream is
+part of the tape format (docs/reference/tape-format.md) and must never change: one block of 1 MiB is SHAKE-256 of
+``imagestore-tape/1 <seed>``; block *i* of the stream is that block with its first eight bytes replaced by *i*,
+big-endian. Form ``tar`` wraps the stream as one file in a USTAR archive, which clients can unpack.
 """
 
 from __future__ import annotations
@@ -97,20 +96,9 @@ def _block(seed: str) -> bytes:
     return hashlib.shake_256(f"imagestore-tape/1 {seed}".encode()).digest(PIECE_BYTES)
 
 
-def _tar_header(size: int) -> bytes:
-    info = tarfile.TarInfo("synthetic.bin")
-    info.size = size
-    return info.tobuf(tarfile.GNU_FORMAT if size > 0o77777777777 else tarfile.USTAR_FORMAT)
-
-
 @dataclass(frozen=True, slots=True)
 class SyntheticBody:
-    """Bytes computed from a seed; see the module text for the rule.
-
-    Args:
-        seed: any text.
-        size: total length in bytes; for the form ``tar`` a multiple of 512, at least 1536.
-        form: ``raw``, or ``tar`` for a valid archive.
+    """Bytes computed from a seed. The size of a ``tar`` is a multiple of 512 bytes, at least 1536.
 
     Raises:
         InvalidInputError: the size doesn't fit the form.
@@ -136,7 +124,10 @@ class SyntheticBody:
             return
         inside = self.size - _TAR_FRAME
         if start < min(end, _TAR_BLOCK):
-            yield _tar_header(inside)[start : min(end, _TAR_BLOCK)]
+            info = tarfile.TarInfo("synthetic.bin")
+            info.size = inside
+            header = info.tobuf(tarfile.GNU_FORMAT if inside > 0o77777777777 else tarfile.USTAR_FORMAT)
+            yield header[start : min(end, _TAR_BLOCK)]
         yield from self._stream(max(start, _TAR_BLOCK) - _TAR_BLOCK, min(end - _TAR_BLOCK, inside))
         zeros = end - max(start, _TAR_BLOCK + inside)
         if zeros > 0:

@@ -1,9 +1,7 @@
-"""Images in one line: manifests, indexes and what hangs on them, with digests that agree.
+"""Images in one line: manifests and indexes with configs and layers, and digests that agree.
 
-``build_image`` makes one manifest with config and layers, ``build_index`` a set of them. Everything is a pure
-function of its arguments: the same call gives the same digests on every machine. ``family`` chooses OCI or Docker
-schema 2 documents over the same layers, so two calls give twins. Document rules are those of the OCI image-spec 1.1
-and Docker's schema 2.
+The same call gives the same digests on every machine. ``family`` chooses OCI (image-spec 1.1) or Docker schema 2
+documents over the same layers.
 
 >>> image = build_index(["linux/amd64", "windows(10.0.20348.1970)/amd64"])
 >>> [str(manifest.platform.os) for manifest in image.manifests]
@@ -123,10 +121,8 @@ def build_image(
         platform: of the config, and of an index entry for this image.
         seed: decides the layers when none are given (two of them).
         layers: instead; share them between images by passing the same ones.
-        family: OCI or Docker documents.
         algorithm: of the manifest's and the config's digests.
-        config: members of the image config to add or replace.
-        members: members of the manifest to add or replace (None leaves one out).
+        config, members: members of the image config and of the manifest to add or replace (None leaves one out).
 
     Raises:
         InvalidPlatformError: the platform can't be read.
@@ -168,10 +164,8 @@ def build_index(
 
     Args:
         platforms: a platform makes an image for it; an Image or Entry is taken as it is.
-        seed: decides the layers of the images made here.
+        seed, family, algorithm: as in build_image(), for the images made here too.
         shared: layers put in front of those of every image made here.
-        family: OCI index or Docker manifest list, also for the images made here.
-        algorithm: of all digests of documents.
         has_attestations: adds an attestation entry per image, at the end, as build tools do.
         members: members of the index to add or replace (None leaves one out).
 
@@ -183,11 +177,7 @@ def build_index(
     if has_attestations:
         entries += [attestation(entry.image) for entry in entries if entry.image.manifests]
     index_type = _types(family)[0]
-    body = {
-        "schemaVersion": 2,
-        "mediaType": index_type,
-        "manifests": [_render_entry(one) for one in entries],
-    }
+    body = {"schemaVersion": 2, "mediaType": index_type, "manifests": [_render_entry(one) for one in entries]}
     document = Document.render(index_type, body, members)
     target = document.descriptor(algorithm)
     documents = {target.digest: document}
@@ -210,15 +200,8 @@ def attestation(image: Image, *, family: Family = "oci") -> Entry:
     """An attestation entry for an image, as build tools put it into the index: platform ``unknown/unknown``."""
     about = str(image.target.digest)
     statement = json.dumps({"_type": "https://in-toto.io/Statement/v0.1", "subject": [{"digest": about}]}).encode()
-    part = Layer(
-        BytesBody(statement),
-        Digest.of(statement),
-        Digest.of(statement),
-        "none",
-        (),
-        True,
-        "application/vnd.in-toto+json",
-    )
+    digest = Digest.of(statement)
+    part = Layer(BytesBody(statement), digest, digest, "none", media_type="application/vnd.in-toto+json")
     unknown = Platform("unknown", "unknown")
     marks = {"vnd.docker.reference.digest": about, ATTESTATION_TYPE_KEY: ATTESTATION_TYPE}
     return Entry(build_image(unknown, layers=[part], family=family), unknown, marks)
@@ -231,13 +214,9 @@ def build_artifact(
     subject: Descriptor | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Image:
-    """An artifact: a manifest with the empty config, and one blob per file (image-spec manifest.md, artifacts).
+    """An artifact: a manifest with the empty config, and a blob for each of the ``files``, given as title to content.
 
-    Args:
-        artifact_type: what it is.
-        files: title to content.
-        subject: the manifest that it refers to.
-        annotations: of the manifest.
+    ``subject`` is the manifest that it refers to (image-spec manifest.md, artifacts).
     """
     config = replace(Document(media_types.OCI_EMPTY, EMPTY).descriptor(), data=EMPTY)
     parts = [
@@ -283,21 +262,16 @@ def render_descriptor(part: Descriptor) -> dict[str, object]:
 
 def render_platform(platform: Platform) -> dict[str, object]:
     """A platform as a JSON object, empty members left out."""
-    members: dict[str, object] = {
-        "architecture": platform.architecture,
-        "os": platform.os,
-        "os.version": platform.os_version,
-        "os.features": list(platform.os_features),
-        "variant": platform.variant,
-    }
+    members: dict[str, object] = {"architecture": platform.architecture, "os": platform.os}
+    members |= {"os.version": platform.os_version, "os.features": list(platform.os_features)}
+    members["variant"] = platform.variant
     return {key: value for key, value in members.items() if value}
 
 
 def read_platform(text: str) -> Platform:
-    """Read ``os(version+feature)/architecture/variant`` literally.
+    """Read ``os(version+feature)/architecture/variant`` literally: nothing is normalised, the host fills no gaps.
 
-    Tests need platforms exactly as they spell them, also odd ones, and must not depend on the parser that they test. So
-    nothing is normalised, and the host fills no gaps.
+    Tests need platforms exactly as they spell them, and must not depend on the parser that they test.
 
     >>> read_platform("windows(10.0.20348.2402+win32k)/amd64").os_features
     ('win32k',)

@@ -1,8 +1,8 @@
-"""Images that break a rule, each with the error a good client gives for it.
+"""Images that break one rule each, with the error that a good client raises for it.
 
-One rule is broken per image and everything else is right, digests included (unless the digest is the rule), so that
-an error proves the rule and nothing else. Rules are those of the OCI image-spec 1.1 (descriptor.md, manifest.md,
-image-index.md, config.md), of RFC 8259 for JSON, and of distribution-spec 1.1 for what a registry answers.
+Everything else is right, digests included (unless the digest is the rule), so that an error proves the rule. The rules
+are those of the OCI image-spec 1.1 (descriptor.md, manifest.md, image-index.md, config.md), of RFC 8259 for JSON, and
+of distribution-spec 1.1 for what a registry answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PLATFORM: Final = "linux/amd64"
-# More than any client should read, and more than the four megabytes that registries promise to take.
+# More than any client should read; registries take up to four megabytes.
 _HUGE: Final = 9 << 20
 _DEPTH: Final = 100_000
 
@@ -42,7 +42,6 @@ class InvalidImage:
 
     Attributes:
         name: what is wrong, in words with dashes.
-        image: to be served.
         error: the class of the error (or a base of it).
     """
 
@@ -88,12 +87,11 @@ def _texts() -> Iterator[InvalidImage]:
         "not-a-number": text.replace(b'"schemaVersion": 2', b'"schemaVersion": NaN', 1),
         "endless-number": text.replace(b'"schemaVersion": 2', b'"schemaVersion": 2, "x": ' + b"9" * 5000, 1),
         "deep-nesting": nested,
-        "huge-document": text + b" " * _HUGE,
     }
-    expected: type[errors.ImageStoreError]
     for name, data in cases.items():
-        expected = errors.ProtocolError if name == "huge-document" else errors.DocumentError
-        yield InvalidImage(name, _raw(media_types.OCI_MANIFEST, data, base), expected)
+        yield InvalidImage(name, _raw(media_types.OCI_MANIFEST, data, base), errors.DocumentError)
+    huge = _raw(media_types.OCI_MANIFEST, text + b" " * _HUGE, base)
+    yield InvalidImage("huge-document", huge, errors.ProtocolError)
     signed = json.dumps({"schemaVersion": 1, "name": "old", "tag": "1", "fsLayers": [], "history": []}).encode()
     yield InvalidImage("schema-1", _raw(media_types.DOCKER_SCHEMA1_SIGNED, signed, base), errors.ProtocolError)
 

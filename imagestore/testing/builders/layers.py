@@ -11,7 +11,7 @@ import hashlib
 import io
 import tarfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from imagestore.oci import media_types
@@ -43,10 +43,8 @@ class Layer:
     """One layer, not yet bound to OCI or Docker.
 
     Attributes:
-        body: the bytes as a registry serves them.
-        digest: of these bytes.
+        body, digest: the bytes as a registry serves them.
         diff_id: of the archive inside.
-        compression: what wraps the archive.
         urls: for foreign layers, where the bytes may be fetched instead.
         is_served: False for a foreign layer that the registry itself doesn't have.
         media_type: written instead of the usual one, when not empty.
@@ -133,15 +131,9 @@ def layer(
     compression: Compression = "gzip",
     algorithm: str = "sha256",
 ) -> Layer:
-    """A layer of one line.
+    """A layer with one file of ``size`` bytes, or with the ``files`` given as path to content.
 
-    Args:
-        seed: decides the content.
-        size: bytes of the one file in it, when ``files`` is not given.
-        files: path to content, instead.
-        is_windows: Windows' folder layout and attributes.
-        compression: ``gzip`` or ``none``.
-        algorithm: of the layer's digest.
+    The seed decides the content; ``is_windows`` gives Windows' folder layout and attributes.
     """
     content = dict(files) if files is not None else {f"data/{seed}.bin": seeded_bytes(seed, size)}
     if is_windows:
@@ -152,17 +144,13 @@ def layer(
 
 def foreign_layer(seed: str, urls: tuple[str, ...], *, size: int = 2048, is_served: bool = False) -> Layer:
     """A layer that is fetched from elsewhere, as old Windows base images have them."""
-    base = layer(seed, size=size, is_windows=True)
-    return Layer(base.body, base.digest, base.diff_id, base.compression, urls=urls, is_served=is_served)
+    return replace(layer(seed, size=size, is_windows=True), urls=urls, is_served=is_served)
 
 
 def synthetic_layer(seed: str, size: int, *, digest: Digest | None = None) -> Layer:
     """A large uncompressed layer that takes no memory; ``size`` is a multiple of 512.
 
-    Args:
-        seed: decides the content.
-        size: total bytes.
-        digest: when already known (hashing a gigabyte takes a second); ``tape verify`` checks it.
+    Give the digest when it is known, since hashing a gigabyte takes a second; ``tape verify`` checks it.
     """
     body = SyntheticBody(seed, size, "tar")
     known = digest or digest_of(body)

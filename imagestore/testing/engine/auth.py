@@ -10,12 +10,10 @@ import base64
 import binascii
 import re
 import time
-import urllib.parse
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.oci.reference import DOCKER_HUB
-from imagestore.testing.engine.distribution import HUB_HOSTS
+from imagestore.testing.engine.distribution import canonical_host
 from imagestore.testing.engine.messages import Reply, Request, error, json_reply
 from imagestore.testing.engine.urls import parse_path
 
@@ -29,11 +27,7 @@ _SCOPE: Final = re.compile(r"repository(?:\([a-z]+\))?:(?P<name>.{1,300}):(?P<ac
 
 @dataclass(frozen=True, slots=True)
 class BasicAuth:
-    """Every request needs user and password.
-
-    Attributes:
-        users: user to password.
-    """
+    """Every request needs user and password; ``users`` has the password of each."""
 
     users: Mapping[str, str] = field(repr=False)
 
@@ -43,7 +37,7 @@ class TokenAuth:
     """Every request needs a bearer token from the realm.
 
     Attributes:
-        users: user to password; a wrong password is refused.
+        users: user to password.
         identity_tokens: refresh token to user, for the OAuth2 form; user ``x`` also has ``tape-refresh-x``.
         realm_host: logical host of the token service; the registry's own when empty.
         realm_path: path of the token service.
@@ -71,8 +65,8 @@ class _Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRealm:
-    """What one token service has given out; registries that name the same realm share it."""
+class _TokenRealm:
+    """The tokens that one token service has given out, and the services (registries) that it serves."""
 
     services: set[str] = field(default_factory=set)
     grants: dict[str, _Grant] = field(default_factory=dict)
@@ -91,24 +85,25 @@ class TokenGate:
         inside: Responder,
         *,
         clock: Callable[[], float] = time.monotonic,
-        realm: TokenRealm | None = None,
+        realm: _TokenRealm | None = None,
     ) -> None:
         self.host = host
         self.auth = replace(auth, realm_host=auth.realm_host or host, service=auth.service or host)
         self._inside = inside
         self._clock = clock
-        self._realm = realm if realm is not None else TokenRealm()
+        self._realm = realm or _TokenRealm()
         self._realm.services.add(self.auth.service)
 
     def respond(self, request: Request) -> Reply | None:
         """The token, the challenge, or what is inside."""
-        if (
-            canonical_host(request.host) == canonical_host(self.auth.realm_host)
-            and request.path == self.auth.realm_path
-        ):
-            asked = self._asked(request)
-            return self._token(request, asked) if self._is_for_me(asked) else None
-        if canonical_host(request.host) != canonical_host(self.host):
+        host = canonical_host(request.host)
+        if host == canonical_host(self.auth.realm_host) and request.path == self.auth.realm_path:
+            asked = request.form() if request.method == "POST" else request.parameters()
+            service = dict(asked).get("service", "")
+            # One that another gate of the same realm guards is for that gate to answer.
+            is_for_another = service != self.auth.service and service in self._realm.services
+            return None if is_for_another else self._token(request, asked)
+        if host != canonical_host(self.host):
             return None
         return self._refusal(request) or self._inside(request)
 
@@ -125,32 +120,20 @@ class TokenGate:
 
     def _challenge(self, scope: str, reason: str) -> Reply:
         parts = {"realm": f"https://{self.auth.realm_host}{self.auth.realm_path}", "service": self.auth.service}
-        parts |= {"scope": scope} if scope else {}
-        parts |= {"error": reason} if reason else {}
-        value = "Bearer " + ",".join(f'{name}="{text}"' for name, text in parts.items())
+        parts |= {"scope": scope, "error": reason}
+        value = "Bearer " + ",".join(f'{name}="{text}"' for name, text in parts.items() if text)
         return error(401, "UNAUTHORIZED", "authentication required", fields={"WWW-Authenticate": value})
 
-    def _asked(self, request: Request) -> list[tuple[str, str]]:
-        if request.method != "POST":
-            return request.parameters()
-        return urllib.parse.parse_qsl(request.body.decode("utf-8", "replace"), keep_blank_values=True)[:100]
-
-    def _is_for_me(self, asked: list[tuple[str, str]]) -> bool:
-        """Whether the request names this gate's service, or none that another gate of the same realm has."""
-        service = dict(asked).get("service", "")
-        return service == self.auth.service or service not in self._realm.services
-
     def _token(self, request: Request, asked: list[tuple[str, str]]) -> Reply:
-        if request.method == "POST" and not self.auth.is_post_supported:
+        is_form = request.method == "POST"
+        if is_form and not self.auth.is_post_supported:
             return error(404, "UNSUPPORTED", "no such endpoint", kind="token")
-        if request.method == "POST":
-            user = self._form_user(dict(asked))
-        else:
-            user = basic_user(request.fields.get("Authorization"), self.auth.users)
+        header = request.fields.get("Authorization")
+        user = self._form_user(dict(asked)) if is_form else _basic_user(header, self.auth.users)
         if user is None:
             refused = {"WWW-Authenticate": f'Basic realm="{self.auth.realm_host}"'}
             return error(401, "UNAUTHORIZED", "incorrect username or password", fields=refused, kind="token")
-        return self._grant(asked, user, is_form=request.method == "POST")
+        return self._grant(asked, user, is_form=is_form)
 
     def _grant(self, asked: list[tuple[str, str]], user: str, *, is_form: bool) -> Reply:
         scopes: set[str] = set()
@@ -165,14 +148,13 @@ class TokenGate:
         # The form has the OAuth2 document's name for it, the query the token document's.
         wanted = ("access_type", "offline") if is_form else ("offline_token", "true")
         if user and wanted in asked:
-            answer["refresh_token"] = next(
-                (key for key, owner in self.auth.identity_tokens.items() if owner == user), identity_token(user)
-            )
+            owned = [key for key, owner in self.auth.identity_tokens.items() if owner == user]
+            answer["refresh_token"] = next(iter(owned), _identity_token(user))
         return json_reply(answer, kind="token")
 
     def _form_user(self, form: dict[str, str]) -> str | None:
         if form.get("grant_type") == "refresh_token":
-            known = {identity_token(user): user for user in self.auth.users} | dict(self.auth.identity_tokens)
+            known = {_identity_token(user): user for user in self.auth.users} | dict(self.auth.identity_tokens)
             return known.get(form.get("refresh_token", ""))
         if form.get("grant_type") == "password":
             user = form.get("username", "")
@@ -188,13 +170,13 @@ class TokenGate:
         return {f"repository:{found['name']}:{action}" for action in actions if action in wanted or "*" in wanted}
 
 
-def basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:
+def _basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:
     """Guards one logical host with user and password."""
 
     def _respond(request: Request) -> Reply | None:
         if canonical_host(request.host) != canonical_host(host):
             return None
-        if not basic_user(request.fields.get("Authorization"), auth.users):
+        if not _basic_user(request.fields.get("Authorization"), auth.users):
             fields = {"WWW-Authenticate": f'Basic realm="{host}"'}
             return error(401, "UNAUTHORIZED", "authentication required", fields=fields)
         return inside(request)
@@ -204,28 +186,23 @@ def basic_gate(host: str, auth: BasicAuth, inside: Responder) -> Responder:
 
 def make_gates(auths: Mapping[str, BasicAuth | TokenAuth], inside: Responder) -> list[Responder]:
     """A gate for each logical host; those that name the same realm share one token service."""
-    realms: dict[tuple[str, str], TokenRealm] = {}
+    realms: dict[tuple[str, str], _TokenRealm] = {}
     out: list[Responder] = []
     for host, auth in auths.items():
         if isinstance(auth, BasicAuth):
-            out.append(basic_gate(host, auth, inside))
+            out.append(_basic_gate(host, auth, inside))
         else:
-            realm = realms.setdefault((auth.realm_host or host, auth.realm_path), TokenRealm())
+            realm = realms.setdefault((auth.realm_host or host, auth.realm_path), _TokenRealm())
             out.append(TokenGate(host, auth, inside, realm=realm).respond)
     return out
 
 
-def identity_token(user: str) -> str:
+def _identity_token(user: str) -> str:
     """The identity (refresh) token that every user has in addition to those that TokenAuth names."""
     return f"tape-refresh-{user}"
 
 
-def canonical_host(host: str) -> str:
-    """The host whose rules count: Docker Hub's other names are guarded like ``docker.io``."""
-    return DOCKER_HUB if host in HUB_HOSTS else host
-
-
-def basic_user(header: str, users: Mapping[str, str]) -> str | None:
+def _basic_user(header: str, users: Mapping[str, str]) -> str | None:
     """The user of a Basic header: ``""`` without a header, None when the credentials are wrong."""
     if not header:
         return ""

@@ -1,9 +1,9 @@
-"""A well-behaved registry: library and request in, reply out (distribution-spec 1.1, pull part).
+"""A registry without faults: library and request in, reply out (distribution-spec 1.1, pull part).
 
-The library says which images there are, by logical host and repository. Registries keep content per repository, so a
-blob of one repository is unknown in another; the bytes themselves are shared.
+The library has the images by logical host and repository. Registries keep content per repository, so a blob of one
+repository is unknown in another; the bytes themselves are shared.
 
-Decisions where the specification leaves a choice: an Accept header that doesn't cover the stored form gets 404
+Where the specification leaves a choice: an Accept header that doesn't cover the stored form gets 404
 MANIFEST_UNKNOWN (what Docker's registry does), never a conversion; pages of tags have a Link; referrers are computed
 from the ``subject`` members of what the repository holds.
 """
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
 
 # Documents above this are not searched for a subject.
 _MAX_DOCUMENT: Final = 8 << 20
-#: Hosts that Docker's tools ask when they mean docker.io.
-HUB_HOSTS: Final = frozenset({"registry-1.docker.io", "index.docker.io"})
+# Hosts that Docker's tools ask when they mean docker.io.
+_HUB_HOSTS: Final = frozenset({"registry-1.docker.io", "index.docker.io"})
+
+
+def canonical_host(host: str) -> str:
+    """The host whose content and rules count: Docker Hub's other names stand for ``docker.io``."""
+    return DOCKER_HUB if host in _HUB_HOSTS else host
 
 
 class DistributionApi:
     """Serves a library under its logical hosts.
 
-    Args:
-        library: what there is.
-        storage_host: when set, blobs are not sent but redirected (307) to this host with a signature in the query,
-            as large registries do; the storage host refuses a request that also carries Authorization (400), as
-            S3-compatible services do.
+    With a ``storage_host``, blobs are redirected (307) to that host with a signature in the query, as large registries
+    do. The storage host refuses a request that also carries Authorization (400), as S3-compatible services do.
     """
 
     def __init__(self, library: Library, *, storage_host: str = "") -> None:
@@ -54,7 +56,7 @@ class DistributionApi:
             return self._storage(request)
         target = parse_path(request.path)
         repository = self._library.find(request.host, target.repository) if target.repository else None
-        if repository is None and request.host not in self._known_hosts():
+        if repository is None and canonical_host(request.host) not in self._library.hosts():
             return None
         if target.kind == "ping":
             return json_reply({}, kind="ping")
@@ -72,10 +74,6 @@ class DistributionApi:
             return error(404, "BLOB_UPLOAD_UNKNOWN", "no such upload", kind="upload")
         answers = {"manifest": _manifest, "blob": self._blob, "tags": _tags, "referrers": _referrers}
         return answers[target.kind](request, target, repository)
-
-    def _known_hosts(self) -> frozenset[str]:
-        hosts = frozenset(self._library.hosts())
-        return hosts | HUB_HOSTS if "docker.io" in hosts else hosts
 
     def _blob(self, request: Request, target: ApiPath, repository: Repository) -> Reply:
         digest = target.digest
@@ -207,11 +205,7 @@ class Repository:
 
 
 class Library:
-    """Repositories by (logical host, path).
-
-    Args:
-        images: reference text to image; see add().
-    """
+    """Repositories by (logical host, path); ``images`` are added by their references."""
 
     def __init__(self, images: Mapping[str, Image] | None = None) -> None:
         self._repositories: dict[tuple[str, str], Repository] = {}
@@ -238,7 +232,7 @@ class Library:
 
     def find(self, host: str, path: str) -> Repository | None:
         """The repository that a request to this host means."""
-        return self._repositories.get((DOCKER_HUB if host in HUB_HOSTS else host, path))
+        return self._repositories.get((canonical_host(host), path))
 
     def hosts(self) -> tuple[str, ...]:
         """Logical hosts in the order they were added."""
@@ -246,8 +240,8 @@ class Library:
 
     def items(self) -> Iterator[tuple[str, str, Repository]]:
         """Every repository with host and path, sorted."""
-        for (host, path), repository in sorted(self._repositories.items(), key=lambda item: item[0]):
-            yield host, path, repository
+        for host, path in sorted(self._repositories):
+            yield host, path, self._repositories[host, path]
 
     def body(self, digest: Digest) -> Body | None:
         """Content of a digest wherever it is."""

@@ -10,21 +10,21 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.engine.messages import Ending, Reply, Request, error
+from imagestore.testing.engine.messages import error
 from imagestore.testing.engine.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from imagestore.testing.engine.messages import Responder
+    from imagestore.testing.engine.ledger import Ledger
+    from imagestore.testing.engine.messages import Ending, Reply, Request, Responder
 
 
-class Shaper(Protocol):
-    """Changes answers: a fault, or a plan of several."""
+class FaultInjector(Protocol):
+    """Changes answers: a plan of fault rules, or chaos from a seed."""
 
-    def shape(self, request: Request, reply: Reply) -> Reply:
-        """The reply to send instead; the same one when the fault does not apply."""
+    def inject(self, request: Request, reply: Reply) -> Reply:
+        """The reply to send instead; the same one when nothing goes wrong."""
 
 
 class RequestHandler(Protocol):
@@ -34,13 +34,13 @@ class RequestHandler(Protocol):
     def ledger(self) -> Ledger:
         """Where requests are noted."""
 
-    def answer(self, request: Request) -> Answered:
+    def answer(self, request: Request) -> PendingAnswer:
         """Decide the answer to a request and note both."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A reply, with the number of its entry in the ledger.
+class PendingAnswer:
+    """A reply to be delivered, with the number of its entry in the ledger.
 
     ``finished`` is called when the delivery is over, however it ended; a recorder then reads what the client left.
     """
@@ -61,8 +61,8 @@ class Engine:
     """Turns requests into replies; safe to call from many threads.
 
     Args:
-        responders: asked in turn.
-        shapers: faults, applied in turn to the answer.
+        responders: the first one that has an answer gives it.
+        injectors: faults, applied in turn to the answer.
         explain: the nearest candidates of an unexpected request, as text.
         ledger: where requests are noted.
     """
@@ -71,23 +71,23 @@ class Engine:
         self,
         responders: Sequence[Responder],
         *,
-        shapers: Sequence[Shaper] = (),
-        explain: Callable[[Request], str] | None = None,
-        ledger: Ledger | None = None,
+        injectors: Sequence[FaultInjector],
+        explain: Callable[[Request], str] | None,
+        ledger: Ledger,
     ) -> None:
-        self.ledger = ledger if ledger is not None else Ledger()
-        self._responders = tuple(responders)
-        self._shapers = tuple(shapers)
+        self.ledger = ledger
+        self._responders = responders
+        self._injectors = injectors
         self._explain = explain
         # Responders and faults count and hold queues; an answer is decided in microseconds, so one lock is enough.
         self._lock = threading.Lock()
 
-    def answer(self, request: Request) -> Answered:
+    def answer(self, request: Request) -> PendingAnswer:
         """Decide the answer to a request and note both."""
         with self._lock:
             reply = self._find(request) or self._unexpected(request)
             number = self.ledger.begin(request, reply)
-        return Answered(reply, number, self.ledger)
+        return PendingAnswer(reply, number, self.ledger)
 
     def respond(self, request: Request) -> Reply | None:
         """The answer, without a note; None when nothing answers."""
@@ -95,13 +95,11 @@ class Engine:
             return self._find(request)
 
     def _find(self, request: Request) -> Reply | None:
-        for respond in self._responders:
-            reply = respond(request)
-            if reply is not None:
-                for shaper in self._shapers:
-                    reply = shaper.shape(request, reply)
-                return reply
-        return None
+        reply = next((found for respond in self._responders if (found := respond(request)) is not None), None)
+        if reply is not None:
+            for injector in self._injectors:
+                reply = injector.inject(request, reply)
+        return reply
 
     def _unexpected(self, request: Request) -> Reply:
         text = f"unexpected request: {request.method} {request.scheme}://{request.host}{request.path}{shown(request.query)}"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import collections
 import hashlib
 import itertools
 import re
 import threading
 import time
-import urllib.parse
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -28,15 +28,8 @@ if TYPE_CHECKING:
 # Members of queries and forms that are credentials. A signature in a query is none: it belongs to that address alone.
 _SECRET_NAMES: Final = frozenset(
     {
-        "access_token",
-        "api_key",
-        "apikey",
-        "client_secret",
-        "id_token",
-        "password",
-        "refresh_token",
-        "secret",
-        "token",
+        *("access_token", "api_key", "apikey", "client_secret", "id_token"),
+        *("password", "refresh_token", "secret", "token"),
     }
 )
 _SECRET_HEADER: Final = re.compile(r"(?i)(?:x-)?(?:[a-z0-9-]*-)?(?:auth|token|api-?key|secret|password)")
@@ -48,14 +41,11 @@ class Entry:
 
     Attributes:
         number: 1, 2, ... in order of arrival; clear() doesn't reset it.
-        host: logical host.
-        query_names: names of the query's parameters.
         kind: ``ping``, ``token``, ``manifest``, ``blob``, ...
         digest: of the content in the answer, when known.
-        range: the Range header, or empty.
         credential: ``""``, ``basic <user>``, ``bearer <fingerprint>``, ``cookie <fingerprint>``, ``query <name>``,
             ``form <name>`` or ``header <name>``; several are joined with commas.
-        faults: names of faults that shaped the answer.
+        faults: names of faults that changed the answer.
         sent_bytes: body bytes that went out.
         finished, ending: when and how the answer ended (None while it runs).
     """
@@ -85,11 +75,7 @@ class Entry:
 
 
 class Ledger:
-    """Collects entries from any number of threads, and judges them.
-
-    Args:
-        clock: gives monotonic seconds.
-    """
+    """Collects entries from any number of threads; its ``assert_`` methods judge them."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
@@ -97,8 +83,6 @@ class Ledger:
         self._forgotten = 0
         self._unexpected: list[str] = []
         self._clock = clock
-
-    # -- written by servers and transports -----------------------------------------------------------------------
 
     def begin(self, request: Request, reply: Reply) -> int:
         """Note a request with the answer it will get; gives the entry's number."""
@@ -136,8 +120,6 @@ class Ledger:
         with self._lock:
             self._unexpected.append(text)
 
-    # -- read by tests -------------------------------------------------------------------------------------------
-
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Everything so far."""
@@ -160,12 +142,7 @@ class Ledger:
     def select(
         self, *, host: str = "", kind: str = "", method: str = "", digest: Digest | str | None = None
     ) -> list[Entry]:
-        """Entries that fit everything given.
-
-        Args:
-            host: logical host.
-            kind, method: as in Entry.
-            digest: of the content; as text too. Everything that takes a digest here takes both.
+        """Entries that fit everything given; a digest may be given as text, here and below.
 
         Raises:
             InvalidInputError: unknown kind or method.
@@ -193,16 +170,14 @@ class Ledger:
 
     def bytes_by_digest(self) -> dict[Digest, int]:
         """Body bytes that went out, by content."""
-        out: dict[Digest, int] = {}
+        out: collections.Counter[Digest] = collections.Counter()
         for entry in self.entries:
             if entry.digest is not None:
-                out[entry.digest] = out.get(entry.digest, 0) + entry.sent_bytes
+                out[entry.digest] += entry.sent_bytes
         return out
 
     def __str__(self) -> str:
         return "\n".join(str(entry) for entry in self.entries) or "no requests"
-
-    # -- assertions ----------------------------------------------------------------------------------------------
 
     def assert_requests(
         self, count: int, *, host: str = "", kind: str = "", method: str = "", digest: Digest | str | None = None
@@ -239,7 +214,7 @@ class Ledger:
         self.assert_no_credential_at(*{entry.host for entry in self.entries} - set(hosts))
 
     def assert_waited_at_least(self, seconds: float, *, host: str = "") -> None:
-        """After each 429 and 503 the same address was not asked again, by any method, for this many seconds."""
+        """After each 429 and 503 no request to the same address came for this many seconds, by any method."""
         for entry in self.select(host=host):
             later = [one for one in self.entries if one.number > entry.number]
             again = next((one for one in later if (one.host, one.path) == (entry.host, entry.path)), None)
@@ -270,8 +245,7 @@ def describe_credentials(request: Request) -> str:
             found.append(f"header {lower}")
     found += [f"query {name}" for name, value in request.parameters() if name.lower() in _SECRET_NAMES and value]
     if request.fields.get("Content-Type").lower().startswith("application/x-www-form-urlencoded"):
-        form = urllib.parse.parse_qsl(request.body.decode("utf-8", "replace"))[:100]
-        found += [f"form {name}" for name, value in form if name.lower() in _SECRET_NAMES]
+        found += [f"form {name}" for name, value in request.form() if name.lower() in _SECRET_NAMES and value]
     return ", ".join(one for one in found if one)
 
 

@@ -1,8 +1,7 @@
-"""One exchange as values: what was asked, what is answered, and how the answer goes onto the wire.
+"""One exchange as values: the request, the reply, and how the reply is delivered.
 
-The engine turns a Request into a Reply and touches no socket. A Reply describes its delivery (pauses, pace, where it
-breaks off and how); the loopback server plays that description on a real socket, the httpx transport by raising what
-httpx raises in that case.
+A Reply describes its delivery (pauses, pace, where it breaks off and how); the loopback server plays that description
+on a real socket, the httpx transport raises what httpx raises in that case.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import enum
 import json
 import re
 import urllib.parse
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from imagestore.testing.builders.bodies import Body, BytesBody
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from imagestore.oci.digest import Digest
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     Responder = Callable[["Request"], "Reply | None"]
 
 Framing = Literal["length", "chunked", "close"]
+# Fields that hold addresses.
+_ADDRESSED: Final = frozenset({"location", "link", "www-authenticate"})
 #: A header of every answer of a registry.
 API_VERSION: Final = {"Docker-Distribution-Api-Version": "registry/2.0"}
 _NO_BODY: Final = BytesBody(b"")
@@ -47,6 +48,11 @@ class Fields:
     def of(cls, fields: dict[str, str]) -> Fields:
         """Make fields from a mapping, in order."""
         return cls(tuple(fields.items()))
+
+    @classmethod
+    def decode(cls, raw: Iterable[tuple[bytes, bytes]]) -> Fields:
+        """Make fields from the raw headers of httpx."""
+        return cls(tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in raw))
 
     def get(self, name: str, default: str = "") -> str:
         """First value of a field, or the default."""
@@ -71,8 +77,13 @@ class Fields:
         if not self.has(name):
             return Fields((*self.items, (name, value)))
         first = next(index for index, (key, _) in enumerate(self.items) if key.lower() == name.lower())
-        rest = tuple(item for item in self.items[first + 1 :] if item[0].lower() != name.lower())
-        return Fields((*self.items[:first], (name, value), *rest))
+        return Fields((*self.items[:first], (name, value), *Fields(self.items[first + 1 :]).without(name).items))
+
+    def readdressed(self, rewrite: Callable[[str], str]) -> Fields:
+        """The same fields, with the values that hold addresses rewritten."""
+        return Fields(
+            tuple((name, rewrite(value) if name.lower() in _ADDRESSED else value) for name, value in self.items)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,10 @@ class Request:
     def parameters(self) -> list[tuple[str, str]]:
         """The query, decoded; at most 100 names."""
         return urllib.parse.parse_qsl(self.query, keep_blank_values=True)[:100]
+
+    def form(self) -> list[tuple[str, str]]:
+        """The body as a form, decoded; at most 100 names."""
+        return urllib.parse.parse_qsl(self.body.decode("utf-8", "replace"), keep_blank_values=True)[:100]
 
     def __repr__(self) -> str:
         names = ", ".join(name for name, _ in self.fields.items)
@@ -117,8 +132,7 @@ class Delivery:
         head_delay_seconds: pause before the status line.
         body_delay_seconds: pause between head and first body byte.
         bytes_per_second: pace of the body; 0 is as fast as it goes.
-        stop_at: body bytes after which ``ending`` happens; None sends all.
-        ending: what happens at ``stop_at``.
+        stop_at: body bytes after which ``ending`` happens; None sends all, -1 not even the head.
         stall_seconds: how long a stalled connection stays open.
         framing: how the body's end is marked.
     """
@@ -137,14 +151,11 @@ class Reply:
     """An answer, not yet sent.
 
     Attributes:
-        status: HTTP status.
         fields: header fields; addresses in them use logical host names. A Content-Length here replaces the true one.
-        body: the whole representation.
-        start, stop: which part of the body is sent (stop None: to its end).
-        kind: what was asked for: ``ping``, ``token``, ``manifest``, ``blob``, ``tags``, ``referrers``, ``other``.
+        body: the whole representation; ``start`` and ``stop`` say which part is sent (stop None: to its end).
+        kind: what was asked for; see urls.KINDS.
         digest: of the content the body is (a part of), when known.
-        delivery: how it is sent.
-        faults: names of the faults that shaped it.
+        faults: names of the faults that changed it.
     """
 
     status: int
@@ -154,7 +165,7 @@ class Reply:
     stop: int | None = None
     kind: str = "other"
     digest: Digest | None = None
-    delivery: Delivery = field(default_factory=Delivery)
+    delivery: Delivery = Delivery()
     faults: tuple[str, ...] = ()
 
     @property
@@ -162,11 +173,13 @@ class Reply:
         """Bytes of the body that a complete delivery sends."""
         return max(0, (self.body.size if self.stop is None else self.stop) - self.start)
 
-    @property
-    def sends_length(self) -> bool:
-        """Whether the true length is announced; a Content-Length among the fields takes its place."""
-        is_counted = self.delivery.framing == "length" and self.status not in (204, 304)
-        return is_counted and not self.fields.has("Content-Length")
+    def framed_fields(self, method: str) -> Fields:
+        """The header fields with the one that marks the body's end; a Content-Length among them stays as it is."""
+        fields, framing = self.fields.without("Transfer-Encoding"), self.delivery.framing
+        if framing == "chunked" and has_body(method, self.status):
+            return fields.put("Transfer-Encoding", "chunked")
+        is_counted = framing == "length" and self.status not in (204, 304) and not fields.has("Content-Length")
+        return fields.put("Content-Length", str(self.length)) if is_counted else fields
 
     def deliver(self, **changes: object) -> Reply:
         """The same reply with members of its delivery changed."""

@@ -1,7 +1,7 @@
 """What a request's address asks for: its path (distribution-spec 1.1, the table of endpoints), and its query.
 
-Only query values of known-plain names are written and compared; any other value (a signature, an account, an expiry
-time) is replaced when recording, and ignored when a request is compared with what was recorded.
+Only the values of plain parameters are written and compared; any other value (a signature, an account, an expiry time)
+is replaced when recording, and ignored when a request is compared with a recorded one.
 """
 
 from __future__ import annotations
@@ -26,26 +26,15 @@ _FORMS: Final = (
 KINDS: Final = frozenset(
     {"ping", "token", "catalog", "manifest", "blob", "upload", "tags", "referrers", "other", "unexpected"}
 )
-#: Methods of requests (RFC 9110 section 9, RFC 5789).
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
+# Methods of requests (RFC 9110 section 9, RFC 5789).
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
 # Longest path that is looked at; a repository name has at most 255 characters.
 _MAX_PATH: Final = 1024
 #: Parameters whose value is kept (distribution-spec 1.1, the token and OAuth2 documents, mirrors' ``ns``).
 PLAIN_PARAMETERS: Final = frozenset(
     {
-        "access_type",
-        "artifacttype",
-        "digest",
-        "from",
-        "grant_type",
-        "last",
-        "mount",
-        "n",
-        "ns",
-        "offline_token",
-        "scope",
-        "service",
-        "tag",
+        *("access_type", "artifacttype", "digest", "from", "grant_type", "last", "mount", "n", "ns"),
+        *("offline_token", "scope", "service", "tag"),
     }
 )
 _EMPTY_PARAMETER: Final = re.compile(r"[A-Za-z_-]{1,24}=")
@@ -57,7 +46,7 @@ class ApiPath:
     """What a path asks for.
 
     Attributes:
-        kind: ``ping``, ``catalog``, ``manifest``, ``blob``, ``upload``, ``tags``, ``referrers`` or ``other``.
+        kind: one of KINDS.
         repository: path of the repository; empty when there is none.
         reference: tag, digest or upload id as written.
 
@@ -79,12 +68,12 @@ class ApiPath:
 
 
 def check_names(*, kind: str, method: str) -> None:
-    """Refuse a kind or method that no request can have: a misspelled one would fit nothing, and never be missed.
+    """Refuse a kind or method that no request can have: a misspelled one would fit nothing, without notice.
 
     Raises:
         InvalidInputError: one is unknown; empty ones fit any.
     """
-    for what, name, known in (("kind", kind, KINDS), ("method", method, METHODS)):
+    for what, name, known in (("kind", kind, KINDS), ("method", method, _METHODS)):
         if name and name not in known:
             raise InvalidInputError(f"{what} {name!r}: expected one of {', '.join(sorted(known))}")
 

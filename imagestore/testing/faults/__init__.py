@@ -20,7 +20,6 @@ from imagestore.testing.faults.bodies import (
     Flip,
     GzipCoding,
     HugeManifest,
-    LinkLoop,
     Reset,
     SlowFirstByte,
     SlowHead,
@@ -28,11 +27,12 @@ from imagestore.testing.faults.bodies import (
     Truncate,
     Unframed,
 )
-from imagestore.testing.faults.chaos import Chaos, chaos
+from imagestore.testing.faults.chaos import chaos
 from imagestore.testing.faults.replies import (
     ExpireToken,
     ForeignRealm,
     IgnoreRange,
+    LinkLoop,
     Redirect,
     Refuse,
     RefuseRange,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EFFECTS",
-    "Chaos",
     "DeepJson",
     "Drip",
     "DuplicateKeys",
@@ -84,32 +83,7 @@ __all__ = [
 
 #: Every effect by the name that tapes use.
 EFFECTS: Final[Mapping[str, type[Effect]]] = {
-    effect.name: effect
-    for effect in (
-        Refuse,
-        ExpireToken,
-        ForeignRealm,
-        WrongLength,
-        WrongDigest,
-        SetHeader,
-        IgnoreRange,
-        WrongRange,
-        ShortRange,
-        RefuseRange,
-        Flip,
-        ExtraBytes,
-        GzipCoding,
-        HugeManifest,
-        DeepJson,
-        DuplicateKeys,
-        LinkLoop,
-        SlowHead,
-        SlowFirstByte,
-        Drip,
-        Stall,
-        Reset,
-        Truncate,
-        Unframed,
-        Redirect,
-    )
+    one.name: one
+    for one in list(vars().values())
+    if isinstance(one, type) and issubclass(one, Effect) and one is not Effect
 }

@@ -5,51 +5,48 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import Final
 
 from imagestore.testing.builders.bodies import BytesBody, FlippedBody, PaddedBody, read_all
 from imagestore.testing.builders.layers import stored_gzip
-from imagestore.testing.engine.messages import Ending, has_body
-from imagestore.testing.faults.rules import FINITE, Effect, from_end, with_header
+from imagestore.testing.engine.messages import Ending, Reply, Request, has_body
+from imagestore.testing.faults.rules import Effect, choice, number
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from imagestore.testing.engine.messages import Reply, Request
-
-
-# Effects that rewrite a whole body do so in memory; layers above this belong into a delivery effect.
+# Pauses in seconds and paces in bytes per second; a tape takes no other numbers either.
+_FINITE: Final = (0, 10**9)
+_MOST_ADDED: Final = 1 << 40
+# Effects that rewrite a whole body do so in memory; for larger layers there are the effects on delivery.
 _MAX_REWRITTEN: Final = 64 << 20
+
+
+def _from_end(position: int, length: int) -> int:
+    """A position in a body; a negative one counts from the end."""
+    return max(0, min(length, position if position >= 0 else length + position))
 
 
 @dataclass(frozen=True, slots=True)
 class Flip(Effect):
     """One byte of the content is inverted; ``at`` counts in the whole body, negative from its end."""
 
-    name: ClassVar[str] = "flip"
-    is_on_body: ClassVar[bool] = True
+    is_on_body = True
     at: int = 0
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """Answers that the byte is in; a range may leave it out, and a short body may not have it."""
-        position = from_end(self.at, reply.body.size)
+        position = _from_end(self.at, reply.body.size)
         return Effect.fits(self, request, reply) and reply.start <= position < reply.start + reply.length
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        return replace(reply, body=FlippedBody(reply.body, from_end(self.at, reply.body.size)))
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return replace(reply, body=FlippedBody(reply.body, _from_end(self.at, reply.body.size)))
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraBytes(Effect):
     """The body is longer than the content by ``count`` blanks, and the length says so."""
 
-    name: ClassVar[str] = "extra-bytes"
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"count": (0, 1 << 40)}
-    count: int = 1
+    count: int = number(1, 0, _MOST_ADDED)
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
+    def _changed(self, request: Request, reply: Reply) -> Reply:
         longer = PaddedBody(reply.body, reply.body.size + self.count)
         return replace(reply, body=longer, stop=None if reply.stop is None else reply.stop + self.count)
 
@@ -62,11 +59,9 @@ class GzipCoding(Effect):
         is_bomb: really compressed instead of stored, with blanks in front so that it grows a thousandfold.
     """
 
-    name: ClassVar[str] = "gzip-coding"
     is_bomb: bool = False
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
+    def _changed(self, request: Request, reply: Reply) -> Reply:
         data = read_all(reply.body, _MAX_REWRITTEN)
         packed = zlib.compress(data + b" " * (16 << 20), 9, 31) if self.is_bomb else stored_gzip(data)
         fields = reply.fields.without("Content-Range", "Content-Length").put("Content-Encoding", "gzip")
@@ -77,12 +72,9 @@ class GzipCoding(Effect):
 class HugeManifest(Effect):
     """A document padded with blanks to ``size`` bytes, so that it still parses."""
 
-    name: ClassVar[str] = "huge-manifest"
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"size": (0, 1 << 40)}
-    size: int = 5 << 20
+    size: int = number(5 << 20, 0, _MOST_ADDED)
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
+    def _changed(self, request: Request, reply: Reply) -> Reply:
         return replace(reply, body=PaddedBody(reply.body, max(self.size, reply.body.size)), stop=None)
 
 
@@ -90,12 +82,9 @@ class HugeManifest(Effect):
 class DeepJson(Effect):
     """A document of ``depth`` nested lists inside an object."""
 
-    name: ClassVar[str] = "deep-json"
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"depth": (0, 10_000_000)}
-    depth: int = 100_000
+    depth: int = number(100_000, 0, 10_000_000)
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
+    def _changed(self, request: Request, reply: Reply) -> Reply:
         text = '{"schemaVersion": 2, "annotations": ' + "[" * self.depth + "]" * self.depth + "}"
         return replace(reply, body=BytesBody(text.encode()), start=0, stop=None)
 
@@ -104,33 +93,49 @@ class DeepJson(Effect):
 class DuplicateKeys(Effect):
     """A document that starts with a second ``member`` of the same name, which parsers read differently."""
 
-    name: ClassVar[str] = "duplicate-keys"
     member: str = "schemaVersion"
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        data = read_all(reply.body, _MAX_REWRITTEN)
+    def _changed(self, request: Request, reply: Reply) -> Reply:
         added = json.dumps({self.member: 2}).encode()[:-1] + b", "
-        return replace(reply, body=BytesBody(data.replace(b"{", added, 1)), start=0, stop=None)
+        data = read_all(reply.body, _MAX_REWRITTEN).replace(b"{", added, 1)
+        return replace(reply, body=BytesBody(data), start=0, stop=None)
 
 
 @dataclass(frozen=True, slots=True)
-class LinkLoop(Effect):
-    """A page whose Link leads to itself, or to another host when one is named."""
+class SlowHead(Effect):
+    """The status line comes late."""
 
-    name: ClassVar[str] = "link-loop"
-    to_host: str = ""
+    seconds: float = number(1.0, *_FINITE)
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        place = f"https://{self.to_host}" if self.to_host else ""
-        query = f"?{request.query}" if request.query else ""
-        return with_header(reply, "Link", f'<{place}{request.path}{query}>; rel="next"')
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return reply.deliver(head_delay_seconds=self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowFirstByte(Effect):
+    """The head comes, then a pause before the body."""
+
+    is_on_body = True
+    seconds: float = number(1.0, *_FINITE)
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return reply.deliver(body_delay_seconds=self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Drip(Effect):
+    """The body comes at a given pace; timeouts on single reads never notice."""
+
+    is_on_body = True
+    bytes_per_second: float = number(1024.0, *_FINITE)
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return reply.deliver(bytes_per_second=self.bytes_per_second)
 
 
 def _is_inside(at: int, reply: Reply) -> bool:
     """Whether a body has bytes behind this position; a fault at its end would be counted without an effect."""
-    return from_end(at, reply.length) < reply.length
+    return _from_end(at, reply.length) < reply.length
 
 
 def _is_seen(at: int, reply: Reply) -> bool:
@@ -139,63 +144,19 @@ def _is_seen(at: int, reply: Reply) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowHead(Effect):
-    """The status line comes late."""
-
-    name: ClassVar[str] = "slow-head"
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"seconds": FINITE}
-    seconds: float = 1.0
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        return reply.deliver(head_delay_seconds=self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class SlowFirstByte(Effect):
-    """The head comes, then a pause before the body."""
-
-    name: ClassVar[str] = "slow-first-byte"
-    is_on_body: ClassVar[bool] = True
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"seconds": FINITE}
-    seconds: float = 1.0
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        return reply.deliver(body_delay_seconds=self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Drip(Effect):
-    """The body comes at a given pace; timeouts on single reads never notice."""
-
-    name: ClassVar[str] = "drip"
-    is_on_body: ClassVar[bool] = True
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"bytes_per_second": FINITE}
-    bytes_per_second: float = 1024.0
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        return reply.deliver(bytes_per_second=self.bytes_per_second)
-
-
-@dataclass(frozen=True, slots=True)
 class Stall(Effect):
     """The body stops at byte ``at`` and the connection stays open for ``seconds``."""
 
-    name: ClassVar[str] = "stall"
-    is_on_body: ClassVar[bool] = True
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"seconds": FINITE}
+    is_on_body = True
     at: int = 0
-    seconds: float = 60.0
+    seconds: float = number(60.0, *_FINITE)
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """With a body that long."""
         return Effect.fits(self, request, reply) and _is_seen(self.at, reply)
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        position = from_end(self.at, reply.length)
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        position = _from_end(self.at, reply.length)
         return reply.deliver(stop_at=position, ending=Ending.STALLED, stall_seconds=self.seconds)
 
 
@@ -203,7 +164,6 @@ class Stall(Effect):
 class Reset(Effect):
     """The connection is reset after ``at`` body bytes; with ``before_head`` no answer comes at all."""
 
-    name: ClassVar[str] = "reset"
     at: int = 0
     before_head: bool = False
 
@@ -212,9 +172,8 @@ class Reset(Effect):
         has_place = has_body(request.method, reply.status) and _is_seen(self.at, reply)
         return reply.status in self.statuses and (self.before_head or has_place)
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        position = -1 if self.before_head else from_end(self.at, reply.length)
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        position = -1 if self.before_head else _from_end(self.at, reply.length)
         return reply.deliver(stop_at=position, ending=Ending.RESET)
 
 
@@ -228,30 +187,24 @@ class Truncate(Effect):
             nothing, so that only the size in the descriptor shows that bytes are missing.
     """
 
-    name: ClassVar[str] = "truncate"
-    is_on_body: ClassVar[bool] = True
+    is_on_body = True
     at: int = -1
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"framing": ("length", "chunked", "close")}
-    framing: str = "length"
+    framing: str = choice("length", "chunked", "close")
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """With a body that long; the last chunk can be left out of any."""
         is_seen = self.framing == "chunked" or _is_inside(self.at, reply)
         return Effect.fits(self, request, reply) and is_seen
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        return reply.deliver(stop_at=from_end(self.at, reply.length), ending=Ending.CLOSED, framing=self.framing)
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return reply.deliver(stop_at=_from_end(self.at, reply.length), ending=Ending.CLOSED, framing=self.framing)
 
 
 @dataclass(frozen=True, slots=True)
 class Unframed(Effect):
     """The whole body comes, without Content-Length: ``chunked`` or ended by ``close``; legal, and often forgotten."""
 
-    name: ClassVar[str] = "unframed"
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"framing": ("length", "chunked", "close")}
-    framing: str = "chunked"
+    framing: str = choice("chunked", "length", "close")
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
+    def _changed(self, request: Request, reply: Reply) -> Reply:
         return reply.deliver(framing=self.framing)

@@ -6,8 +6,8 @@ else. After ``most_per_address`` faults an address behaves, so a client that ret
 
 from __future__ import annotations
 
+import collections
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.faults.bodies import Drip, Reset, SlowFirstByte, Truncate, Unframed
@@ -15,47 +15,41 @@ from imagestore.testing.faults.replies import IgnoreRange, Refuse, ShortRange
 from imagestore.testing.faults.rules import Effect
 
 if TYPE_CHECKING:
+    from imagestore.testing.engine.engine import FaultInjector
     from imagestore.testing.engine.messages import Reply, Request
 
 _KINDS: Final = frozenset({"manifest", "blob", "tags", "token"})
 
 
-class Chaos:
-    """A shaper; make it with chaos()."""
-
-    def __init__(self, seed: int | str, *, rate: float = 0.3, most_per_address: int = 2) -> None:
-        self.seed = seed
+class _Chaos:
+    def __init__(self, seed: int | str, rate: float, most_per_address: int) -> None:
+        self._seed = seed
         self._rate = rate
         self._most = most_per_address
-        self._asked: dict[str, int] = {}
-        self._done: dict[str, int] = {}
+        self._asked: collections.Counter[str] = collections.Counter()
+        self._done: collections.Counter[str] = collections.Counter()
 
-    def shape(self, request: Request, reply: Reply) -> Reply:
-        """The answer, or one gone wrong."""
+    def inject(self, request: Request, reply: Reply) -> Reply:
         if reply.kind not in _KINDS or reply.status not in (200, 206):
             return reply
         address = f"{request.method} {request.host}{request.path}"
-        count = self._asked[address] = self._asked.get(address, 0) + 1
-        dice = random.Random(f"{self.seed} {address} {count}")  # noqa: S311 - reproducible on purpose, guards nothing
-        if self._done.get(address, 0) >= self._most or dice.random() >= self._rate:
+        self._asked[address] += 1
+        dice = random.Random(f"{self._seed} {address} {self._asked[address]}")  # noqa: S311 - reproducible on purpose, guards nothing
+        if self._done[address] >= self._most or dice.random() >= self._rate:
             return reply
         effect = _pick(dice, reply)
         if not effect.fits(request, reply):
             return reply
-        self._done[address] = self._done.get(address, 0) + 1
-        changed = effect.apply(request, reply)
-        return replace(changed, faults=(*reply.faults, f"chaos:{effect.name}"))
+        self._done[address] += 1
+        return effect.apply(request, reply, prefix="chaos:")
 
 
-def chaos(seed: int | str, *, rate: float = 0.3, most_per_address: int = 2) -> Chaos:
-    """Mix recoverable faults from a seed.
+def chaos(seed: int | str, *, rate: float = 0.3, most_per_address: int = 2) -> FaultInjector:
+    """Mix recoverable faults; the same seed gives the same ones.
 
-    Args:
-        seed: the same seed gives the same faults.
-        rate: how likely one answer goes wrong, 0 to 1.
-        most_per_address: how often one address may go wrong altogether.
+    ``rate`` is how likely one answer goes wrong, 0 to 1, ``most_per_address`` how often one address does altogether.
     """
-    return Chaos(seed, rate=rate, most_per_address=most_per_address)
+    return _Chaos(seed, rate, most_per_address)
 
 
 def _pick(dice: random.Random, reply: Reply) -> Effect:

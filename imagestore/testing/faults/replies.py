@@ -1,8 +1,8 @@
-"""Effects that replace the answer, or falsify its head: refusals, redirects, wrong headers, wrong ranges.
+"""Effects that replace an answer, or falsify its head: refusals, redirects, wrong headers, wrong ranges.
 
 A redirect leads below ``/-/`` to an address that holds the old one, so that the engine knows without memory what to
 serve there: ``/-/<hops left>/<host>/v2/...``. Content there needs no credential, as on a storage service; the ledger
-shows who sent one all the same.
+shows all the same which credential was sent.
 """
 
 from __future__ import annotations
@@ -10,21 +10,31 @@ from __future__ import annotations
 import email.utils
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Final
 
 from imagestore.oci.digest import Digest
+from imagestore.testing.builders.bodies import BytesBody
 from imagestore.testing.engine.messages import Fields, Reply, Request, error
 from imagestore.testing.engine.urls import parse_path
-from imagestore.testing.faults.rules import REDIRECT_TARGET, Effect, with_header
+from imagestore.testing.faults.rules import REDIRECT_TARGET, Effect, choice, number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from imagestore.testing.engine.messages import Responder
 
-
 # A refusal may come instead of anything but the challenge for credentials, which is not the content's answer.
-_ANY_ANSWER: frozenset[int] = frozenset({200, 206, 302, 304, 307, 404, 416})
+_ANY_ANSWER: Final = frozenset({200, 206, 302, 304, 307, 404, 416})
+_PARTIAL: Final = frozenset({206})
+_CODES: Final = {
+    429: "TOOMANYREQUESTS",
+    401: "UNAUTHORIZED",
+    403: "DENIED",
+    404: "MANIFEST_UNKNOWN",
+    405: "UNSUPPORTED",
+}
+
+
+def _with_header(reply: Reply, name: str, value: str) -> Reply:
+    return replace(reply, fields=reply.fields.put(name, value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +42,25 @@ class Refuse(Effect):
     """An error status instead of the answer: 429, 503, 403, 405, 404, ...
 
     Attributes:
-        status: HTTP status.
         code: of the error document; chosen by the status when empty.
         retry_after: text of the Retry-After header; ``"+5"`` is a date five seconds from now, ``"-5"`` one in the past,
             anything else is sent as it is (``"2"``, ``"soon"``); no header when empty.
         page: answers with this HTML text instead of an error document, as proxies do.
     """
 
-    name: ClassVar[str] = "refuse"
-    statuses: ClassVar[frozenset[int]] = _ANY_ANSWER
-    is_replacing: ClassVar[bool] = True
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"status": (200, 599)}
-    status: int = 503
+    statuses = _ANY_ANSWER
+    is_replacing = True
+    status: int = number(503, 200, 599)
     code: str = ""
     retry_after: str = ""
     page: str = ""
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        codes = {
-            429: "TOOMANYREQUESTS",
-            401: "UNAUTHORIZED",
-            403: "DENIED",
-            404: "MANIFEST_UNKNOWN",
-            405: "UNSUPPORTED",
-        }
-        code = self.code or codes.get(self.status, "UNAVAILABLE")
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        code = self.code or _CODES.get(self.status, "UNAVAILABLE")
         fields = {"Retry-After": retry_after_text(self.retry_after)} if self.retry_after else {}
         refused = error(self.status, code, f"refused by the fault {self.name}", fields=fields, kind=reply.kind)
         if self.page:
-            from imagestore.testing.builders.bodies import BytesBody
-
-            refused = with_header(replace(refused, body=BytesBody(self.page.encode())), "Content-Type", "text/html")
+            refused = _with_header(replace(refused, body=BytesBody(self.page.encode())), "Content-Type", "text/html")
         return replace(refused, delivery=reply.delivery)
 
 
@@ -76,24 +73,21 @@ def retry_after_text(text: str, *, now: float | None = None) -> str:
     sign, digits = text[:1], text[1:]
     if sign not in ("+", "-") or not (digits.isascii() and digits.isdigit()):
         return text
-    moment = (time.time() if now is None else now) + (int(digits) if sign == "+" else -int(digits))
-    return email.utils.formatdate(moment, usegmt=True)
+    return email.utils.formatdate((time.time() if now is None else now) + int(text), usegmt=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireToken(Effect):
     """The token has expired: 401 ``invalid_token`` with a new challenge, although the token was just accepted."""
 
-    name: ClassVar[str] = "expire-token"
-    is_replacing: ClassVar[bool] = True
+    is_replacing = True
     realm_host: str = ""
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """Only answers that a bearer token opened."""
         return reply.status in _ANY_ANSWER and request.fields.get("Authorization").lower().startswith("bearer ")
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
+    def _changed(self, request: Request, reply: Reply) -> Reply:
         value = f'{_challenge(f"https://{self.realm_host or request.host}", request)},error="invalid_token"'
         return error(401, "UNAUTHORIZED", "token expired", fields={"WWW-Authenticate": value}, kind=reply.kind)
 
@@ -102,137 +96,17 @@ class ExpireToken(Effect):
 class ForeignRealm(Effect):
     """The challenge names a token service on another host, which a careful client does not give its password to."""
 
-    name: ClassVar[str] = "foreign-realm"
-    statuses: ClassVar[frozenset[int]] = frozenset({401})
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"scheme": ("https", "http")}
+    statuses = frozenset({401})
     realm_host: str = "collector.example"
-    scheme: str = "https"
+    scheme: str = choice("https", "http")
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        return with_header(reply, "WWW-Authenticate", _challenge(f"{self.scheme}://{self.realm_host}", request))
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return _with_header(reply, "WWW-Authenticate", _challenge(f"{self.scheme}://{self.realm_host}", request))
 
 
 def _challenge(base: str, request: Request) -> str:
     scope = f"repository:{parse_path(request.path).repository}:pull"
     return f'Bearer realm="{base}/token",service="{request.host}",scope="{scope}"'
-
-
-@dataclass(frozen=True, slots=True)
-class WrongLength(Effect):
-    """Content-Length is off by ``by`` bytes; the body is as it was."""
-
-    name: ClassVar[str] = "wrong-length"
-    by: int = 1
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        return with_header(reply, "Content-Length", str(max(0, reply.length + self.by)))
-
-
-@dataclass(frozen=True, slots=True)
-class WrongDigest(Effect):
-    """Docker-Content-Digest names other content."""
-
-    name: ClassVar[str] = "wrong-digest"
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        return with_header(reply, "Docker-Content-Digest", str(Digest.of(b"not the content")))
-
-
-@dataclass(frozen=True, slots=True)
-class SetHeader(Effect):
-    """A header is replaced, or with an empty value left out.
-
-    ``SetHeader("Content-Type", "text/plain")`` is the wrong type, ``SetHeader("Warning", "299 - \\x1b[2J")`` a control
-    character.
-    """
-
-    name: ClassVar[str] = "set-header"
-    statuses: ClassVar[frozenset[int]] = frozenset(range(200, 600))
-    header: str = "Content-Type"
-    value: str = ""
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        if self.value:
-            return with_header(reply, self.header, self.value)
-        return replace(reply, fields=reply.fields.without(self.header))
-
-
-@dataclass(frozen=True, slots=True)
-class IgnoreRange(Effect):
-    """The Range is ignored: 200 with the whole body."""
-
-    name: ClassVar[str] = "ignore-range"
-    statuses: ClassVar[frozenset[int]] = frozenset({206})
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        return replace(reply, status=200, start=0, stop=None, fields=reply.fields.without("Content-Range"))
-
-
-@dataclass(frozen=True, slots=True)
-class WrongRange(Effect):
-    """A 206 with another part than was asked for.
-
-    Attributes:
-        by: the part starts (and the header says so) this many bytes later; negative is earlier.
-        total_by: the total in Content-Range is off by this many bytes.
-        is_honest: False keeps the header right and only the bytes shifted.
-    """
-
-    name: ClassVar[str] = "wrong-range"
-    statuses: ClassVar[frozenset[int]] = frozenset({206})
-    by: int = 0
-    total_by: int = 0
-    is_honest: bool = True
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        size = reply.body.size
-        start = max(0, min(size - 1, reply.start + self.by))
-        stop = max(start + 1, min(size, start + reply.length))
-        shifted = replace(reply, start=start, stop=stop)
-        said = start if self.is_honest else reply.start
-        return with_header(shifted, "Content-Range", f"bytes {said}-{said + stop - start - 1}/{size + self.total_by}")
-
-
-@dataclass(frozen=True, slots=True)
-class ShortRange(Effect):
-    """A 206 that honestly holds at most ``most`` bytes of what was asked for; legal."""
-
-    name: ClassVar[str] = "short-range"
-    statuses: ClassVar[frozenset[int]] = frozenset({206})
-    most: int = 1
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        stop = reply.start + max(1, min(self.most, reply.length))
-        fields = reply.fields.put("Content-Range", f"bytes {reply.start}-{stop - 1}/{reply.body.size}")
-        return replace(reply, stop=stop, fields=fields)
-
-
-@dataclass(frozen=True, slots=True)
-class RefuseRange(Effect):
-    """Another status, although the range is in the blob.
-
-    Attributes:
-        status: 416, or what a host says that can't do it at all.
-    """
-
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"status": (400, 599)}
-    status: int = 416
-    name: ClassVar[str] = "refuse-range"
-    is_replacing: ClassVar[bool] = True
-    statuses: ClassVar[frozenset[int]] = frozenset({206})
-
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        fields = {"Content-Range": f"bytes */{reply.body.size}"}
-        refusal = error(self.status, "RANGE_INVALID", "no such range", fields=fields, kind=reply.kind)
-        return replace(refusal, digest=reply.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,40 +121,32 @@ class Redirect(Effect):
         is_relative: the Location has no host (same host only).
     """
 
-    name: ClassVar[str] = "redirect"
-    is_replacing: ClassVar[bool] = True
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"form": ("same", "cross", "loop", "downgrade")}
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"hops": (1, 999), "status": (300, 308)}
-    form: str = "cross"
+    is_replacing = True
+    form: str = choice("cross", "same", "loop", "downgrade")
     to_host: str = "storage.example"
-    hops: int = 1
-    status: int = 307
+    hops: int = number(1, 1, 999)
+    status: int = number(307, 300, 308)
     is_relative: bool = False
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """See Effect."""
-        if request.path.startswith("/-/"):
-            return reply
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Content, at its own address."""
+        return reply.status in self.statuses and not request.path.startswith("/-/")
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
         host = self.to_host if self.form == "cross" else request.host
         scheme = "http" if self.form == "downgrade" else "https"
-        left = "loop" if self.form == "loop" else str(max(1, self.hops) - 1)
+        left = "loop" if self.form == "loop" else str(self.hops - 1)
         place = f"/-/{left}/{request.host}{request.path}?signature=placeholder"
         location = place if self.is_relative else f"{scheme}://{host}{place}"
         return Reply(self.status, Fields.of({"Location": location}), kind=reply.kind, digest=reply.digest).deliver(
             head_delay_seconds=reply.delivery.head_delay_seconds
         )
 
-    def fits(self, request: Request, reply: Reply) -> bool:
-        """Content, at its own address."""
-        return reply.status in self.statuses and not request.path.startswith("/-/")
-
 
 def redirect_target(request: Request, inside: Responder) -> Reply | None:
     """What a redirect leads to: the next hop, the content, or None for any other address.
 
-    Args:
-        request: to be answered.
-        inside: answers without asking for credentials.
+    ``inside`` answers without asking for credentials.
     """
     found = REDIRECT_TARGET.fullmatch(request.path)
     if found is None:
@@ -291,3 +157,113 @@ def redirect_target(request: Request, inside: Responder) -> Reply | None:
         location = f"{request.scheme}://{request.host}/-/{again}/{host}{path}?signature=placeholder"
         return Reply(307, Fields.of({"Location": location}), kind="blob")
     return inside(replace(request, host=host, path=path, query="", fields=request.fields.without("Authorization")))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongLength(Effect):
+    """Content-Length is off by ``by`` bytes; the body is as it was."""
+
+    by: int = 1
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return _with_header(reply, "Content-Length", str(max(0, reply.length + self.by)))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongDigest(Effect):
+    """Docker-Content-Digest names other content."""
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return _with_header(reply, "Docker-Content-Digest", str(Digest.of(b"not the content")))
+
+
+@dataclass(frozen=True, slots=True)
+class SetHeader(Effect):
+    """A header is replaced, or with an empty value left out.
+
+    ``SetHeader("Content-Type", "text/plain")`` is the wrong type, ``SetHeader("Warning", "299 - \\x1b[2J")`` a control
+    character.
+    """
+
+    statuses = frozenset(range(200, 600))
+    header: str = "Content-Type"
+    value: str = ""
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        if self.value:
+            return _with_header(reply, self.header, self.value)
+        return replace(reply, fields=reply.fields.without(self.header))
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLoop(Effect):
+    """A page whose Link leads to itself, or to another host when one is named."""
+
+    to_host: str = ""
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        place = f"https://{self.to_host}" if self.to_host else ""
+        query = f"?{request.query}" if request.query else ""
+        return _with_header(reply, "Link", f'<{place}{request.path}{query}>; rel="next"')
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRange(Effect):
+    """The Range is ignored: 200 with the whole body."""
+
+    statuses = _PARTIAL
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        return replace(reply, status=200, start=0, stop=None, fields=reply.fields.without("Content-Range"))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongRange(Effect):
+    """A 206 with another part than was asked for.
+
+    Attributes:
+        by: the part starts (and the header says so) this many bytes later; negative is earlier.
+        total_by: the total in Content-Range is off by this many bytes.
+        is_honest: False keeps the header right and only the bytes shifted.
+    """
+
+    statuses = _PARTIAL
+    by: int = 0
+    total_by: int = 0
+    is_honest: bool = True
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        size = reply.body.size
+        start = max(0, min(size - 1, reply.start + self.by))
+        stop = max(start + 1, min(size, start + reply.length))
+        said = start if self.is_honest else reply.start
+        text = f"bytes {said}-{said + stop - start - 1}/{size + self.total_by}"
+        return _with_header(replace(reply, start=start, stop=stop), "Content-Range", text)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRange(Effect):
+    """A 206 that honestly holds at most ``most`` bytes of what was asked for; legal."""
+
+    statuses = _PARTIAL
+    most: int = 1
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        stop = reply.start + max(1, min(self.most, reply.length))
+        return _with_header(
+            replace(reply, stop=stop), "Content-Range", f"bytes {reply.start}-{stop - 1}/{reply.body.size}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseRange(Effect):
+    """416 although the range is in the blob, or another status, as from a host that can't send ranges at all."""
+
+    is_replacing = True
+    statuses = _PARTIAL
+    status: int = number(416, 400, 599)
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
+        fields = {"Content-Range": f"bytes */{reply.body.size}"}
+        refusal = error(self.status, "RANGE_INVALID", "no such range", fields=fields, kind=reply.kind)
+        return replace(refusal, digest=reply.digest)

@@ -1,9 +1,8 @@
-"""Faults: where x what x how often.
+"""Faults: which requests, which effect, how often.
 
-A rule names the requests (*where*), the effect (*what*) and the occurrences (*how often*). Only answers that the
-effect can change are counted, so "reset the first blob" means the first blob that would have been sent, not the 401
-before it. Rules are independent and compose: several may shape one answer, in order. Those that put another answer in
-its place go first; what they leave for the next request (a redirect's target, say) is then for the others.
+Only answers that the effect can change are counted, so "reset the first blob" means the first blob that would have been
+sent, not the 401 before it. Several rules may shape one answer, in order. Those that put another answer in its place go
+first; what they leave for the next request (a redirect's target, say) is then for the others.
 """
 
 from __future__ import annotations
@@ -12,24 +11,28 @@ import dataclasses
 import fnmatch
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.messages import has_body
+from imagestore.testing.engine.messages import Reply, Request, has_body
 from imagestore.testing.engine.urls import check_names, parse_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from imagestore.testing.engine.messages import Reply, Request
-
-#: What pauses and paces may be, in seconds and in bytes per second; a tape takes no other numbers either.
-FINITE: tuple[int, int] = (0, 10**9)
-#: Answers that carry content.
-CONTENT: frozenset[int] = frozenset({200, 206})
 
 #: A redirect's target: hops left, and the host and path that it stands for; see imagestore.testing.faults.replies.
 REDIRECT_TARGET: Final = re.compile(r"/-/([0-9]{1,3}|loop)/([a-z0-9.:-]{1,260})(/v2/.*)")
+
+
+def number(default: float, least: int, most: int) -> Any:
+    """A member of an effect that is a number within bounds."""
+    return field(default=default, metadata={"bounds": (least, most)})
+
+
+def choice(default: str, *others: str) -> Any:
+    """A member of an effect that is one of a few texts."""
+    return field(default=default, metadata={"choices": (default, *others)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,64 +40,47 @@ class Effect:
     """One way an answer can go wrong. Members are strings, numbers or flags, so that a tape can hold them.
 
     Attributes:
-        name: how tapes and ledgers call it.
-        statuses: answers that it can change.
+        name: how tapes and ledgers call it: the class's name in lower case, with dashes. A class that gets another
+            name changes the tape format.
+        statuses: answers that it can change; 200 and 206 carry content.
         is_replacing: another answer comes instead; such effects go first, so that no other one is lost by them.
         is_on_body: nothing of it can be seen in a head, so an answer without a body (to HEAD, say) can't go wrong.
-        choices, ranges: what text and number members may be.
     """
 
     name: ClassVar[str] = ""
-    statuses: ClassVar[frozenset[int]] = CONTENT
+    statuses: ClassVar[frozenset[int]] = frozenset({200, 206})
     is_replacing: ClassVar[bool] = False
     is_on_body: ClassVar[bool] = False
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub("(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     def __post_init__(self) -> None:
         """Check the members.
 
         Raises:
-            InvalidInputError: one is not among its choices, or outside its range.
+            InvalidInputError: one is not among its choices, or out of its bounds.
         """
-        for member, allowed in self.choices.items():
-            value = getattr(self, member)
-            if value not in allowed:
-                raise InvalidInputError(
-                    f"fault {self.name}: {member}: expected one of {', '.join(allowed)}; got {value!r}"
-                )
-        for member, (least, most) in self.ranges.items():
-            value = getattr(self, member)
-            if not least <= value <= most:
-                raise InvalidInputError(f"fault {self.name}: {member}: expected {least} to {most}; got {value}")
+        for member in dataclasses.fields(self):
+            value, limits = getattr(self, member.name), member.metadata
+            if "choices" in limits and value not in limits["choices"]:
+                expected = f"one of {', '.join(limits['choices'])}; got {value!r}"
+            elif "bounds" in limits and not limits["bounds"][0] <= value <= limits["bounds"][1]:
+                expected = "{} to {}; got {}".format(*limits["bounds"], value)
+            else:
+                continue
+            raise InvalidInputError(f"fault {self.name}: {member.name}: expected {expected}")
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """Whether this answer can go wrong in this way."""
         return reply.status in self.statuses and (not self.is_on_body or has_body(request.method, reply.status))
 
-    def apply(self, request: Request, reply: Reply) -> Reply:
-        """The changed answer."""
+    def apply(self, request: Request, reply: Reply, *, prefix: str = "") -> Reply:
+        """The changed answer, with the effect's name among its faults."""
+        return replace(self._changed(request, reply), faults=(*reply.faults, f"{prefix}{self.name}"))
+
+    def _changed(self, request: Request, reply: Reply) -> Reply:
         raise NotImplementedError
-
-
-def from_end(position: int, length: int) -> int:
-    """A position in a body; negative ones count from the end.
-
-    >>> from_end(-1, 10)
-    9
-    """
-    return max(0, min(length, position if position >= 0 else length + position))
-
-
-def with_header(reply: Reply, name: str, value: str) -> Reply:
-    """The reply with one header replaced."""
-    return replace(reply, fields=reply.fields.put(name, value))
-
-
-def original_path(path: str) -> str:
-    """The path before a redirect led away from it; any other path is its own."""
-    found = REDIRECT_TARGET.fullmatch(path)
-    return found[3] if found is not None else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +109,9 @@ class Where:
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """Whether a request, with the answer it would get, is meant."""
-        target = parse_path(original_path(request.path))
+        # A redirect's target stands for the address that it leads away from.
+        redirected = REDIRECT_TARGET.fullmatch(request.path)
+        target = parse_path(redirected[3] if redirected is not None else request.path)
         names = (target.reference, str(reply.digest or ""))
         return (
             (not self.host or self.host == request.host)
@@ -179,14 +167,11 @@ class FaultRule:
     def to_table(self) -> dict[str, str | int | float | bool]:
         """Members for a tape; those at their default are left out."""
         out: dict[str, str | int | float | bool] = {"what": self.what.name}
-        for part in (self.what, self.where):
+        for part in (self.what, self.where, self):
             for member in dataclasses.fields(part):
                 value = getattr(part, member.name)
-                if value != member.default:
+                if value not in (member.default, self.what, self.where):
                     out[member.name] = value
-        out |= {"skip": self.skip} if self.skip else {}
-        out |= {"times": self.times} if self.times != 1 else {}
-        out |= {"every": self.every} if self.every != 1 else {}
         return out
 
 
@@ -199,7 +184,7 @@ class FaultPlan:
         # An effect on an answer that another rule then replaces would be lost, and yet count as done.
         self._order = sorted(range(len(self.rules)), key=lambda index: not self.rules[index].what.is_replacing)
 
-    def shape(self, request: Request, reply: Reply) -> Reply:
+    def inject(self, request: Request, reply: Reply) -> Reply:
         """The answer after every rule that is due."""
         first = reply
         for index in self._order:
@@ -209,8 +194,7 @@ class FaultPlan:
             occurrence = self._seen[index]
             self._seen[index] += 1
             if rule.is_due(occurrence):
-                changed = rule.what.apply(request, reply)
-                reply = replace(changed, faults=(*reply.faults, rule.what.name))
+                reply = rule.what.apply(request, reply)
         return reply
 
     def unused(self) -> tuple[FaultRule, ...]:

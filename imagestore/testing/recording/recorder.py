@@ -18,23 +18,17 @@ import httpx
 from imagestore.errors import Category, ImageStoreError
 from imagestore.oci.digest import Digest, new_hash
 from imagestore.testing.builders.bodies import SpoolBody
-from imagestore.testing.engine.engine import Answered
+from imagestore.testing.engine.engine import PendingAnswer
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, error, has_body
 from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.recording import secret_guard
-from imagestore.testing.recording.exchange_redaction import (
-    Answer,
-    RedactedExchange,
-    check_body,
-    redact_exchange,
-)
-from imagestore.testing.recording.placeholders import Vault, in_order
-from imagestore.testing.recording.redaction import Redactor
+from imagestore.testing.recording.exchange_redaction import Answer, RedactedExchange, check_body, redact_exchange
+from imagestore.testing.recording.placeholders import in_order
+from imagestore.testing.recording.redaction import Redactor, SeenSecrets
 from imagestore.testing.recording.secret_guard import SecretSearch
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.tapes.tape import Tape, TapeExchange
-from imagestore.testing.tapes.tape_write import format_tape
+from imagestore.testing.tapes.tape import Tape, TapeExchange, format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -118,11 +112,9 @@ class Recorder:
     """Records exchanges with upstream registries.
 
     Args:
-        blobs: folder for bodies.
-        upstream: where logical hosts really are.
-        known_secrets: values that must never be written, however they come up.
-        plain_names: names that are harmless after all: JSON members, request headers, parameters, parts of paths.
-        before: asked first (``new_episodes``: what a tape already answers is not recorded again).
+        known_secrets: values that must never be written.
+        plain_names: harmless names of JSON members, request headers, parameters, parts of paths.
+        before: answers first (``new_episodes``: what a tape already answers is not recorded again).
     """
 
     def __init__(
@@ -137,7 +129,7 @@ class Recorder:
         self.ledger = Ledger()
         self._blobs = blobs
         self._upstream = upstream or Upstream({})
-        self.redactor = Redactor(Vault(tuple(known_secrets)), frozenset(plain_names))
+        self.redactor = Redactor(SeenSecrets(tuple(known_secrets)), frozenset(plain_names))
         self._before = before
         self._lock = threading.Lock()
         self._running = 0
@@ -169,9 +161,7 @@ class Recorder:
             self._spools.append(spool)
         return spool
 
-    # -- as an engine --------------------------------------------------------------------------------------------
-
-    def answer(self, request: Request) -> Answered:
+    def answer(self, request: Request) -> PendingAnswer:
         """Ask upstream; the body is recorded while it is delivered."""
         reply = self._before(request) if self._before is not None else None
         finished: Callable[[], None] | None = None
@@ -180,7 +170,7 @@ class Recorder:
             finished = reply.body.close if isinstance(reply.body, _TeeBody) else None
         else:
             self.redactor.addresses.note(request, reply.fields)
-        return Answered(reply, self.ledger.begin(request, reply), self.ledger, finished)
+        return PendingAnswer(reply, self.ledger.begin(request, reply), self.ledger, finished)
 
     @property
     def problems(self) -> tuple[ImageStoreError, ...]:
@@ -207,14 +197,15 @@ class Recorder:
             self._stop(RecordingFailedError(f"recording: {text}; nothing was written", hint=hint))
             self._note_end()
             return error(502, "UNAVAILABLE", text)
-        fields = Fields(self._upstream.logical_headers(response))
+        fields = self._upstream.logical_headers(response)
         self.redactor.addresses.note(request, fields)
         length = fields.get("Content-Length")
         target = parse_path(request.path)
         fields = fields.without("Connection", "Keep-Alive", "Transfer-Encoding", "Date")
         if not has_body(request.method, response.status_code):
             response.close()
-            self._keep_empty(request, response)
+            nothing = SpoolBody(self.new_spool(request, response), 0)
+            self.keep(request, response, nothing, Digest.of(b""), Ending.COMPLETE, self.next_place())
             return Reply(response.status_code, fields, kind=target.kind, digest=target.digest)
         if length.isascii() and length.isdigit():
             body = _TeeBody(self, request, response, int(length))
@@ -236,19 +227,13 @@ class Recorder:
             reply = reply.deliver(stop_at=size, ending=body.ending)
         return reply.deliver(framing=_framing(response))
 
-    # -- collecting ----------------------------------------------------------------------------------------------
-
-    def _keep_empty(self, request: Request, response: httpx.Response) -> None:
-        nothing = SpoolBody(self.new_spool(request, response), 0)
-        self.keep(request, response, nothing, Digest.of(b""), Ending.COMPLETE, self.next_place())
-
     def keep(
         self, request: Request, response: httpx.Response, spool: SpoolBody, digest: Digest, ending: Ending, place: int
     ) -> None:
         """Redact an exchange and keep it for the tape; a refusal is raised when the tape is written."""
         answer = Answer(
             response.status_code,
-            self._upstream.logical_headers(response),
+            self._upstream.logical_headers(response).items,
             spool,
             digest,
             ending,
@@ -259,7 +244,7 @@ class Recorder:
         except secret_guard.SecretLeakError as problem:
             self._stop(problem)
         except BaseException:
-            # Whatever it was, a tape without this exchange would be no recording.
+            # Without this exchange the tape would be incomplete.
             text = f"recording: {request.method} {request.host}{request.path}: its answer could not be taken"
             self._stop(RecordingFailedError(f"{text}; nothing was written"))
             raise
@@ -277,8 +262,6 @@ class Recorder:
         with self._ended:
             self._running -= 1
             self._ended.notify_all()
-
-    # -- writing -------------------------------------------------------------------------------------------------
 
     def tape(self, *, about: str = "", base: Tape | None = None) -> Tape:
         """What was recorded, as a tape that continues ``base``; bodies are put into the folder of blobs.
@@ -315,7 +298,7 @@ class Recorder:
         return tape
 
     def _check(self, tape: Tape, redacted: Sequence[RedactedExchange]) -> None:
-        search = SecretSearch(self.redactor.vault.values(), self.redactor.vault.users())
+        search = SecretSearch(self.redactor.secrets.values(), self.redactor.secrets.users())
         # The values as they are, because the text's own escapes may hide one; then the text, as it will be on disk.
         for one in redacted:
             secret_guard.check_text(_values(one.exchange), f"the tape ({one.place})", search)

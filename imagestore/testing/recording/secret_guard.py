@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import math
 import re
@@ -20,7 +21,6 @@ import urllib.parse
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import Category, ImageStoreError
-from imagestore.testing.recording.placeholders import parts_of_basic
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
@@ -108,17 +108,6 @@ def check_text(data: bytes, place: str, search: SecretSearch | None = None) -> N
         raise SecretLeakError(place, "a basic credential")
 
 
-def check_body(body: Body, place: str, search: SecretSearch) -> None:
-    """Search the bytes of a body for known values, in bounded memory.
-
-    Raises:
-        SecretLeakError: something was found.
-    """
-    known = search.find_in_body(body)
-    if known:
-        raise SecretLeakError(place, known)
-
-
 class SecretSearch:
     """A search for some values.
 
@@ -129,19 +118,19 @@ class SecretSearch:
 
     def __init__(self, values: Mapping[str, str], users: Iterable[str] = ()) -> None:
         plain = {value: _described(value, source) for value, source in sorted(values.items()) if value}
-        self._needles = [(needle, words) for value, words in plain.items() for needle in byte_forms(value)]
+        self._needles = [(needle, words) for value, words in plain.items() for needle in _byte_forms(value)]
         joined = [(f"{user}:{value}", words) for value, words in plain.items() for user in users]
         self._forms = sorted(
             {
                 (form, words)
                 for value, words in (*plain.items(), *joined)
-                for form in encoded_forms(value)
+                for form in _encoded_forms(value)
                 if len(form) >= _SHORT
             }
         )
 
     def find_in_text(self, data: bytes) -> str:
-        """What is known of the first value found in a small text, however it is encoded; empty for none."""
+        """A description of the first value found in a small text, however it is encoded; empty for none."""
         if not self._needles:
             return ""
         for decoded in _decodings(data):
@@ -151,7 +140,7 @@ class SecretSearch:
         return ""
 
     def find_in_body(self, body: Body) -> str:
-        """What is known of the first value found in a body, in bounded memory; empty for none."""
+        """A description of the first value found in a body, in bounded memory; empty for none."""
         tail = b""
         for piece in body.chunks() if self._forms else ():
             window = tail + piece
@@ -173,31 +162,22 @@ def _has(data: bytes, needle: bytes) -> bool:
     return re.search(rb"(?<![A-Za-z0-9])" + re.escape(needle) + rb"(?![A-Za-z0-9])", data) is not None
 
 
-def byte_forms(value: str) -> set[bytes]:
-    """A value as bytes: UTF-8, Latin-1 where it has one, and what is left when one was taken for the other."""
+def _byte_forms(value: str) -> set[bytes]:
+    """A value as bytes: UTF-8, Latin-1 if it has such a form, and UTF-8 if it is UTF-8 that was read as Latin-1."""
     out = {value.encode("utf-8", "surrogatepass")}
-    try:
+    with contextlib.suppress(UnicodeError):
         out.add(value.encode("latin-1"))
-    except UnicodeEncodeError:
-        return out
-    try:
         out.add(value.encode("latin-1").decode().encode())
-    except UnicodeDecodeError:
-        return out
     return out
 
 
-def encoded_forms(value: str) -> set[bytes]:
+def _encoded_forms(value: str) -> set[bytes]:
     """The spellings of a value that a large body is searched for."""
     out: set[bytes] = set()
-    for raw in byte_forms(value):
-        out |= {
-            raw,
-            *(urllib.parse.quote(raw, safe=safe).encode() for safe in ("", "/")),
-            urllib.parse.quote_plus(raw).encode(),
-        }
-        for text in (base64.b64encode(raw), base64.urlsafe_b64encode(raw)):
-            out.add(text.rstrip(b"="))
+    for raw in _byte_forms(value):
+        quoted = (urllib.parse.quote(raw, safe=""), urllib.parse.quote(raw), urllib.parse.quote_plus(raw))
+        out |= {raw, *(text.encode() for text in quoted)}
+        out |= {text.rstrip(b"=") for text in (base64.b64encode(raw), base64.urlsafe_b64encode(raw))}
     for is_ascii in (True, False):
         escaped = json.dumps(value, ensure_ascii=is_ascii)[1:-1]
         out |= {form.encode("utf-8", "surrogatepass") for form in (escaped, escaped.replace("/", "\\/"))}
@@ -278,3 +258,30 @@ def has_random_part(path: str, plain: Container[str] = ()) -> bool:
     if any(";" in part and "=" in part for part in parts):
         return True
     return any(is_random(word) for part in parts if part not in plain for word in _WORD.findall(part))
+
+
+def _basic_texts(value: str) -> list[str]:
+    """A Basic value decoded as clients encode it: UTF-8 (RFC 7617), and Latin-1 before that."""
+    try:
+        raw = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return []
+    try:
+        return [raw.decode("latin-1"), raw.decode()]
+    except UnicodeDecodeError:
+        return [raw.decode("latin-1")]
+
+
+def parts_of_basic(value: str) -> set[str]:
+    """The secrets inside the value of a Basic credential: password, and user with password; empty when it is none."""
+    out: set[str] = set()
+    for text in _basic_texts(value):
+        _, colon, password = text.partition(":")
+        out |= {password, text} if colon and password else set()
+    return out
+
+
+def user_of_basic(value: str) -> str:
+    """The user's name in a Basic credential, or empty."""
+    texts = [text for text in _basic_texts(value) if ":" in text]
+    return texts[-1].partition(":")[0] if texts else ""

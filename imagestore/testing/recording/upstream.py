@@ -15,32 +15,21 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from imagestore.errors import InvalidInputError
+from imagestore.testing.engine.messages import Fields, Request
 from imagestore.testing.engine.urls import parse_path
 from imagestore.util.text import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from imagestore.testing.engine.messages import Fields, Request
-
 
 # Fields that belong to one connection (RFC 9110 section 7.6.1), and those that the HTTP library writes itself.
 _HOP_BY_HOP: Final = frozenset(
     {
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
+        *("connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
-_ADDRESSED: Final = frozenset({"location", "link", "www-authenticate"})
 _TIMEOUT_SECONDS: Final = 60.0
 _REALM: Final = re.compile(r'(?i)\brealm="?([^"\s,]+)')
 _CONTENT: Final = frozenset({"manifest", "blob"})
@@ -54,18 +43,9 @@ class Upstream:
         transport: replaces the network (tests).
     """
 
-    def __init__(
-        self,
-        places: Mapping[str, str],
-        *,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
+    def __init__(self, places: Mapping[str, str], *, transport: httpx.BaseTransport | None = None) -> None:
         self._places = {ascii_host(host): address for host, address in places.items()}
-        self._client = httpx.Client(
-            transport=transport,
-            follow_redirects=False,
-            timeout=_TIMEOUT_SECONDS,
-        )
+        self._client = httpx.Client(transport=transport, follow_redirects=False, timeout=_TIMEOUT_SECONDS)
         self._back = {
             re.compile(re.escape(address) + r"(?=[/\"?;,>#:]|$)"): f"https://{host}"
             for host, address in self._places.items()
@@ -84,24 +64,20 @@ class Upstream:
         base = self._places.get(request.host, f"{request.scheme}://{request.host}")
         address = base + request.path + (f"?{request.query}" if request.query else "")
         headers = [(name, value) for name, value in request.fields.items if name.lower() not in _HOP_BY_HOP]
-        content = request.body or None
         # Not client.request(): its defaults (Accept-Encoding and others) are not what this client asked for.
-        outgoing = httpx.Request(request.method, address, headers=headers, content=content)
+        outgoing = httpx.Request(request.method, address, headers=headers, content=request.body or None)
         self._client.cookies.clear()
         return self._client.send(outgoing, stream=True)
 
-    def logical_headers(self, response: httpx.Response) -> tuple[tuple[str, str], ...]:
+    def logical_headers(self, response: httpx.Response) -> Fields:
         """The answer's headers with real addresses turned back into logical ones."""
-        return tuple(
-            (name.decode("latin-1"), self._logical(name.decode("latin-1"), value.decode("latin-1")))
-            for name, value in response.headers.raw
-        )
 
-    def _logical(self, name: str, value: str) -> str:
-        if name.lower() in _ADDRESSED:
+        def _logical(value: str) -> str:
             for form, logical in self._back.items():
                 value = form.sub(logical, value)
-        return value
+            return value
+
+        return Fields.decode(response.headers.raw).readdressed(_logical)
 
 
 def ascii_host(host: str) -> str:

@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
-from imagestore.testing.engine.messages import Ending, Fields, Pause, Reply, body_steps, has_body
+from imagestore.testing.engine.messages import Ending, Fields, Pause, Reply, Request, body_steps, has_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,11 @@ class Incoming:
     target: str
     fields: Fields
     body: bytes
+
+    def to_request(self, scheme: str, host: str, target: str = "") -> Request:
+        """The request to a logical host; ``target`` replaces that of the request line, as a proxy needs it."""
+        path, _, query = (target or self.target).partition("?")
+        return Request(self.method, scheme, host, path, query, self.fields, self.body)
 
 
 def read_request(stream: IO[bytes], *, reply_continue: Callable[[], None]) -> Incoming | None:
@@ -162,13 +167,8 @@ def _head(reply: Reply, method: str, *, is_last: bool) -> bytes:
     except ValueError:
         phrase = "Unknown"
     lines = [f"HTTP/1.1 {reply.status} {phrase}"]
-    lines += [f"{name}: {value}" for name, value in reply.fields.without("Transfer-Encoding").items]
-    framing = reply.delivery.framing
-    if has_body(method, reply.status) and framing == "chunked":
-        lines.append("Transfer-Encoding: chunked")
-    elif reply.sends_length:
-        lines.append(f"Content-Length: {reply.length}")
-    if is_last or framing == "close":
+    lines += [f"{name}: {value}" for name, value in reply.framed_fields(method).items]
+    if is_last or reply.delivery.framing == "close":
         lines.append("Connection: close")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
@@ -203,5 +203,5 @@ def reset(connection: socket.socket) -> None:
     """Close with RST instead of FIN, so that the client sees "connection reset"."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # A TLS object keeps the file descriptor; closing it without a farewell is the reset.
+        # A TLS object keeps the file descriptor; closing it without close_notify sends the reset.
         connection.close()

@@ -3,7 +3,7 @@
 A client asks ``127.0.0.1:<port>``; the port says which logical host it means, and addresses in answers (Location,
 Link, WWW-Authenticate) are rewritten from logical names to listeners on the way out. With TLS each listener has a
 certificate of a throw-away authority for its logical name, ``localhost`` and 127.0.0.1. Listeners for hosts that an
-answer mentions are opened on demand, so a redirect to a second host works without being announced.
+answer mentions are opened on demand, so redirects to other hosts work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.oci.reference import Reference
-from imagestore.testing.engine.messages import Fields, Reply, Request, error
+from imagestore.testing.engine.messages import Request, error
 from imagestore.testing.servers.http1 import Incoming, WireError, read_request, reset, send_reply
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Exchange = Callable[[socket.socket, "Listener", Incoming], bool]
 
 _ADDRESS: Final = re.compile(r"(https?)://([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?)(?=[/\"?;,>#]|$)")
-_REWRITTEN: Final = frozenset({"location", "link", "www-authenticate"})
 _LOOPBACK: Final = "127.0.0.1"
 _HANDSHAKE_SECONDS: Final = 10.0
 
@@ -70,7 +69,7 @@ class LoopbackServer:
     Args:
         engine: decides the answers.
         hosts: logical hosts to open listeners for; the first is the main one.
-        authority: makes certificates; with one, logical ``https`` is TLS, else everything is plain HTTP.
+        authority: with one, logical ``https`` is TLS, else everything is plain HTTP.
         ports: fixed ports for some logical hosts; any free one otherwise.
     """
 
@@ -115,7 +114,7 @@ class LoopbackServer:
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:<port>`` of the main logical host; where it was, after the server's block.
+        """``127.0.0.1:<port>`` of the main logical host; still readable after the server's block.
 
         Raises:
             ConfigError: the server didn't listen yet.
@@ -146,11 +145,7 @@ class LoopbackServer:
 
     @property
     def url(self) -> str:
-        """Base address of the main logical host, without a slash at the end; where it was, after the server's block.
-
-        Raises:
-            ConfigError: the server didn't listen yet.
-        """
+        """Base address of the main logical host; see url_of()."""
         return self.url_of(self._main())
 
     def url_of(self, host: str) -> str:
@@ -193,8 +188,6 @@ class LoopbackServer:
         if not self._names:
             raise ConfigError("server: it has no logical host", hint="name the host whose address is wanted")
         return self._names[0]
-
-    # -- listeners -----------------------------------------------------------------------------------------------
 
     def _open(self, scheme: str, host: str) -> Listener:
         # Without certificates one plain listener stands for both schemes.
@@ -265,8 +258,6 @@ class LoopbackServer:
                 self._connections.discard(connection)
             connection.close()
 
-    # -- one connection ------------------------------------------------------------------------------------------
-
     def _talk(self, connection: socket.socket, listener: Listener, exchange: Exchange) -> None:
         with connection.makefile("rb") as stream:
             while not self._stopping.is_set():
@@ -285,19 +276,19 @@ class LoopbackServer:
         send_reply(connection, refused, "GET", stopping=self._stopping, is_last=True)
 
     def _exchange(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
-        path, _, query = incoming.target.partition("?")
-        request = Request(incoming.method, listener.scheme, listener.host, path, query, incoming.fields, incoming.body)
-        return self._answer(connection, request, is_local=True)
+        return self._answer(connection, incoming.to_request(listener.scheme, listener.host), is_local=True)
 
     def _answer(self, connection: socket.socket, request: Request, *, is_local: bool) -> bool:
         """Answer one request; ``is_local`` rewrites logical addresses. True when the connection can go on."""
         answered = None
         try:
             answered = self.engine.answer(request)
-            reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
+            reply = answered.reply
+            if is_local:
+                fields = reply.fields.readdressed(lambda value: _ADDRESS.sub(self._local_address, value))
+                reply = replace(reply, fields=fields)
         except ImageStoreError as problem:
-            # A body is gone, a fault doesn't fit, or no listener can be opened: client and test see it, as they see an
-            # unexpected request.
+            # A body is missing, a fault doesn't fit, or no listener can be opened: reported like an unexpected request.
             text = f"no answer to {request.method} {request.scheme}://{request.host}{request.path}: {problem}"
             if not self._stopping.is_set():  # then it is only that nothing is opened any more
                 self.engine.ledger.note_unexpected(text)
@@ -310,14 +301,6 @@ class LoopbackServer:
         sent = send_reply(connection, reply, request.method, stopping=self._stopping, is_last=is_last)
         answered.end(sent_bytes=sent.body_bytes, ending=sent.ending)
         return sent.is_reusable
-
-    def _localised(self, reply: Reply) -> Fields:
-        return Fields(
-            tuple(
-                (name, _ADDRESS.sub(self._local_address, value) if name.lower() in _REWRITTEN else value)
-                for name, value in reply.fields.items
-            )
-        )
 
     def _local_address(self, found: re.Match[str]) -> str:
         listener = self._open(found[1], found[2].lower())

@@ -1,8 +1,8 @@
 """The proxy: any client, under logical host names, without changes to its configuration.
 
-A client that honours HTTPS_PROXY and a file of trusted certificates asks ``https://registry.example/...`` and gets the
-engine: CONNECT is answered by this process, with a certificate of the throw-away authority for the host that was asked
-for. Plain http goes through as absolute addresses. environment() has the variables that common clients read.
+If a client honours HTTPS_PROXY and a file of trusted certificates, its requests to ``https://registry.example/...``
+reach the engine: this process answers CONNECT with a certificate of the throw-away authority for the requested host.
+Plain http comes with absolute addresses. environment() has the variables that common clients read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import tempfile
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.messages import Request
 from imagestore.testing.servers.http1 import Incoming
 from imagestore.testing.servers.loopback import Listener, LoopbackServer
 
@@ -91,7 +90,7 @@ class ProxyServer(LoopbackServer):
         """Variables that make a child process use this proxy and trust its authority."""
         names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
         variables = dict.fromkeys(names, self.proxy_url) | dict.fromkeys(_CERTIFICATE_VARIABLES, self._bundle)
-        # Plain listeners are on loopback, and a client pointed at one must not come round through the proxy.
+        # Plain listeners are on loopback, and a client pointed at one must not use the proxy for it.
         return variables | dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")
 
     @property
@@ -118,7 +117,8 @@ class ProxyServer(LoopbackServer):
         if found is None:
             self._refuse(connection, "this is a proxy: expected CONNECT or an absolute address")
             return False
-        return self._answer(connection, _proxied("http", found[1], found[2] or "/", incoming), is_local=False)
+        request = incoming.to_request("http", found[1].lower().removesuffix(":80"), found[2] or "/")
+        return self._answer(connection, request, is_local=False)
 
     def _tunnel(self, connection: socket.socket, target: str) -> None:
         found = _CONNECT.fullmatch(target)
@@ -135,11 +135,4 @@ class ProxyServer(LoopbackServer):
         self._talk_tls(connection, Listener("https", host, context, address=target), context, self._inside)
 
     def _inside(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
-        request = _proxied("https", listener.host, incoming.target, incoming)
-        return self._answer(connection, request, is_local=False)
-
-
-def _proxied(scheme: str, host: str, target: str, incoming: Incoming) -> Request:
-    path, _, query = target.partition("?")
-    name = host.lower().removesuffix(":80") if scheme == "http" else host.lower()
-    return Request(incoming.method, scheme, name, path, query, incoming.fields, incoming.body)
+        return self._answer(connection, incoming.to_request("https", listener.host), is_local=False)

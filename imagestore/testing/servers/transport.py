@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import respx
 
-    from imagestore.testing.engine.engine import Answered, RequestHandler
+    from imagestore.testing.engine.engine import PendingAnswer, RequestHandler
 
     AsyncSleep = Callable[[float], Awaitable[None]]
 
@@ -36,7 +36,7 @@ class _ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
 
     def __init__(
         self,
-        answered: Answered,
+        answered: PendingAnswer,
         request: httpx.Request,
         *,
         sleep: Callable[[float], None] = time.sleep,
@@ -84,12 +84,8 @@ class _ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
         if any(_BAD_VALUE.search(value) for _, value in reply.fields.items):
             self._finish(Ending.CLOSED)
             raise httpx.RemoteProtocolError("illegal header value", request=request)
-        fields = list(reply.fields.items)
-        if reply.delivery.framing == "chunked":
-            fields.append(("Transfer-Encoding", "chunked"))
-        elif reply.sends_length:
-            fields.append(("Content-Length", str(reply.length)))
-        headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in fields]
+        fields = reply.framed_fields(request.method)
+        headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in fields.items]
         if has_body(request.method, reply.status):
             return httpx.Response(reply.status, headers=headers, stream=self, request=request)
         self._finish(Ending.COMPLETE)
@@ -158,12 +154,7 @@ class _ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class ReplayTransport(httpx.BaseTransport):
-    """Answers an httpx.Client from an engine.
-
-    Args:
-        engine: decides the answers.
-        sleep: makes the pauses of faults.
-    """
+    """Answers an httpx.Client from an engine; ``sleep`` makes the pauses of faults."""
 
     def __init__(self, engine: RequestHandler, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.engine = engine
@@ -179,11 +170,8 @@ class ReplayTransport(httpx.BaseTransport):
 class AsyncReplayTransport(httpx.AsyncBaseTransport):
     """Answers an httpx.AsyncClient from an engine.
 
-    While recording, an exchange with a real registry blocks the event loop; recordings are made once.
-
-    Args:
-        engine: decides the answers.
-        sleep: makes the pauses of faults; anyio's works under asyncio and trio.
+    While recording, an exchange with a real registry blocks the event loop; recordings are made once. anyio's ``sleep``
+    works under asyncio and trio.
     """
 
     def __init__(self, engine: RequestHandler, *, sleep: AsyncSleep = anyio.sleep) -> None:
@@ -201,21 +189,15 @@ class AsyncReplayTransport(httpx.AsyncBaseTransport):
 def to_request(request: httpx.Request, body: bytes) -> Request:
     """The engine's view of an httpx request; the host comes from the address, as on a proxy."""
     path, _, query = request.url.raw_path.decode("ascii").partition("?")
-    fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw)
     port = request.url.port
     host = request.url.raw_host.decode("ascii").lower()
     if port is not None and port != _DEFAULT_PORTS.get(request.url.scheme):
         host = f"{host}:{port}"
-    return Request(request.method, request.url.scheme, host, path, query, Fields(fields), body)
+    return Request(request.method, request.url.scheme, host, path, query, Fields.decode(request.headers.raw), body)
 
 
 def mount(router: respx.Router, engine: RequestHandler, *, hosts: Iterable[str] = ()) -> list[respx.Route]:
-    """Add routes to a respx router that answer from an engine.
-
-    Args:
-        router: ``respx.mock`` or a router of your own.
-        engine: of a Registry, a Replay or a Recorder.
-        hosts: logical hosts to route; every host when empty.
+    """Add routes to a respx router (``respx.mock``, say) that answer from an engine; for every host when none is named.
 
     Raises:
         ConfigError: respx is missing.

@@ -1,6 +1,9 @@
-"""The folder of bodies that tapes share: ``blobs/<algorithm>/<encoded>`` next to the folder ``tapes``.
+"""The folder of bodies that tapes share: ``blobs/<algorithm>/<encoded>`` next to the folder ``tapes``; and where both
+may be.
 
 A body is written once under its digest, atomically, and is never changed afterwards; two recorders may write at once.
+A recorder writes what registries answered, and a replay hands files out; neither should happen outside of the project,
+whatever a name, ``..`` or a symbolic link says. What counts is where a place really is, with every link followed.
 """
 
 from __future__ import annotations
@@ -13,13 +16,12 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ContentNotFoundError, InvalidDigestError
+from imagestore.errors import ConfigError, ContentNotFoundError, InvalidDigestError
 from imagestore.oci.digest import VERIFIABLE, Digest, Verifier
 from imagestore.testing.builders.bodies import Body, BytesBody, FileBody, digest_of
-from imagestore.testing.tapes.places import is_named_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _NAME: Final = "blobs"
 _TAPES: Final = "tapes"
@@ -39,17 +41,13 @@ class BlobFolder:
     also: tuple[str, ...] = ()
 
     @classmethod
-    def beside(cls, tape_path: str, *, within: str = "") -> BlobFolder:
+    def of_tape(cls, tape_path: str, *, within: str = "") -> BlobFolder:
         """The folder that belongs to a tape file; which one depends on the paths alone, not on what exists.
 
         Bodies are written to ``blobs`` next to the innermost folder ``tapes`` above the file, or next to the file's own
         folder when none is called so. They are also read from ``blobs`` next to the file, next to its folder, and in
-        ``tapes``.
-
-        Args:
-            tape_path: the tape's file.
-            within: a folder that bodies are not written outside of when the tape is in it: those that would be are
-                written next to the tape.
+        ``tapes``. If the tape is in the folder ``within``, bodies that would be written outside of it are written next
+        to the tape.
         """
         here = os.path.dirname(os.path.abspath(tape_path))
         top = here
@@ -107,7 +105,7 @@ class BlobFolder:
         verifier.finish()
 
     def put(self, body: Body | bytes, digest: Digest | None = None) -> Digest:
-        """Keep a body; one that is here already is left alone.
+        """Keep a body, unless it is here already.
 
         Raises:
             IntegrityError: the body is not what ``digest`` says.
@@ -174,3 +172,57 @@ def _remove_idle(path: str) -> int:
     except (BlockingIOError, FileNotFoundError):  # it is being written, or was just renamed
         return 0
     return size
+
+
+def is_named_inside(path: str, folder: str) -> bool:
+    """Whether a path names a place in a folder, or the folder itself, wherever links lead.
+
+    >>> is_named_inside("/a/b/../c", "/a"), is_named_inside("/ab", "/a")
+    (True, False)
+    """
+    whole, root = os.path.abspath(path), os.path.abspath(folder)
+    return os.path.commonpath([whole, root]) == root
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a path, which need not exist, really is in a folder or the folder itself: links are followed."""
+    return is_named_inside(os.path.realpath(path), os.path.realpath(folder))
+
+
+def folder_of(path: str, folders: Sequence[str]) -> str:
+    """The first of these folders that a path is in; empty when it is in none."""
+    return next((folder for folder in folders if is_inside(path, folder)), "")
+
+
+def check_inside(what: str, path: str, folders: Sequence[str]) -> None:
+    """Refuse a path that leads out of the folders of a project, the main one first; without any, all are allowed.
+
+    Raises:
+        ConfigError: it is in none of them.
+    """
+    if not folders or folder_of(path, folders):
+        return
+    real = os.path.realpath(path)
+    leads = "" if real == os.path.abspath(path) else f"; it leads to {real}"
+    raise ConfigError(
+        f"{what} {os.path.normpath(path)}: outside of the project {folders[0]}{leads}",
+        hint="choose a place inside of the project, or allow its folder with --tape-outside",
+    )
+
+
+def real_place(path: str) -> str:
+    """Where a path that a link leads out of its working folder really is; empty for any other path."""
+    here = os.getcwd()
+    return os.path.realpath(path) if is_named_inside(path, here) and not is_inside(path, here) else ""
+
+
+def shown_place(path: str) -> str:
+    """A path for people: below the working folder relative to it, and with the real place where a link leads out of it.
+
+    >>> shown_place(os.path.join(os.getcwd(), "tests", "blobs"))
+    'tests/blobs'
+    """
+    real = real_place(path)
+    if real:
+        return f"{os.path.relpath(path)} (which is {real})"
+    return os.path.relpath(path) if is_inside(path, os.getcwd()) else os.path.abspath(path)

@@ -1,10 +1,9 @@
 """Answers from recorded exchanges.
 
-A request is compared with what was recorded: method, address (query parameters in any order, secrets as placeholders)
-and the scheme of its credential must agree; then the same Range, Accept and token are preferred, in that order.
-Several answers to one request are given in their recorded order; the last one is repeated only where that is harmless
-(200, 401 or 404 to GET or HEAD, whole), and replaying it again is how a retry or a second reader is served. Two things
-are derived from a recorded whole body: a Range of it, and its HEAD.
+Method, address (query parameters in any order, secrets as placeholders) and the scheme of the credential must agree;
+then the same Range, Accept and token are preferred, in that order. Several answers to one request are given in their
+recorded order; the last one is repeated, for retries and second readers, only where that is harmless (200, 401 or 404
+to GET or HEAD, whole). Two answers are derived from a recorded whole body: a Range of it, and its HEAD.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.builders.bodies import BytesBody
-from imagestore.testing.engine.messages import Ending, Fields, Reply, Request, apply_range
+from imagestore.testing.builders.bodies import Body, BytesBody
+from imagestore.testing.engine.messages import Fields, Reply, Request, apply_range
 from imagestore.testing.engine.urls import comparable, parse_path, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.builders.bodies import Body
     from imagestore.testing.tapes.tape import TapeExchange
 
 # How many near misses an explanation shows.
@@ -30,7 +28,7 @@ _REPEATABLE: Final = frozenset({200, 401, 404})
 
 
 @dataclass(slots=True)
-class _Track:
+class _RecordedRequest:
     """One recorded request with its answers in order."""
 
     exchanges: list[TapeExchange] = field(default_factory=list)
@@ -50,43 +48,40 @@ class _Track:
 
 
 class ExchangeResponder:
-    """Plays recorded exchanges.
-
-    Args:
-        exchanges: in recorded order where several answer one request.
-        open_body: finds a body by digest.
-    """
+    """Plays recorded exchanges; several that answer one request stand in recorded order."""
 
     def __init__(self, exchanges: Sequence[TapeExchange], open_body: Callable[[Digest], Body]) -> None:
         self._open = open_body
-        self._tracks: dict[tuple[object, ...], _Track] = {}
-        self._by_address: dict[tuple[object, ...], list[_Track]] = {}
+        self._requests: dict[tuple[object, ...], _RecordedRequest] = {}
+        self._by_address: dict[tuple[object, ...], list[_RecordedRequest]] = {}
         for one in exchanges:
             address = (one.host, one.path, comparable(one.query))
             key = (one.method, address, one.authorization, one.range, one.accept, one.form)
-            if key not in self._tracks:
-                self._tracks[key] = _Track()
-                self._by_address.setdefault(address, []).append(self._tracks[key])
-            self._tracks[key].exchanges.append(one)
+            if key not in self._requests:
+                self._requests[key] = _RecordedRequest()
+                self._by_address.setdefault(address, []).append(self._requests[key])
+            self._requests[key].exchanges.append(one)
 
     def respond(self, request: Request) -> Reply | None:
         """The recorded answer, or None."""
         scheme = _scheme(request.fields.get("Authorization"))
-        tracks = self._by_address.get(_address(request), [])
-        return self._play([one for one in tracks if _scheme(one.exchanges[0].authorization) == scheme], request)
+        recorded = self._recorded_at(request)
+        return self._play([one for one in recorded if _scheme(one.exchanges[0].authorization) == scheme], request)
 
     def respond_open(self, request: Request) -> Reply | None:
         """The recorded content whatever credential it needed; None when there is none with status 200."""
-        tracks = self._by_address.get(_address(request), [])
-        return self._play([one for one in tracks if one.exchanges[-1].status == 200], request)
+        return self._play([one for one in self._recorded_at(request) if one.exchanges[-1].status == 200], request)
 
-    def _play(self, fitting: list[_Track], request: Request) -> Reply | None:
-        exact = [track for track in fitting if track.exchanges[0].method == request.method]
-        for track in sorted(exact, key=lambda one: _distance(one.exchanges[0], request)):
-            first = track.exchanges[0]
+    def _recorded_at(self, request: Request) -> list[_RecordedRequest]:
+        return self._by_address.get((request.host, request.path, comparable(request.query)), [])
+
+    def _play(self, fitting: list[_RecordedRequest], request: Request) -> Reply | None:
+        exact = [each for each in fitting if each.exchanges[0].method == request.method]
+        for each in sorted(exact, key=lambda one: _distance(one.exchanges[0], request)):
+            first = each.exchanges[0]
             if first.range and first.range != request.fields.get("Range"):
                 continue
-            found = track.next()
+            found = each.next()
             if found is not None:
                 return self._reply(found, request)
         return self._derived(fitting, request)
@@ -94,10 +89,10 @@ class ExchangeResponder:
     def unused(self) -> tuple[TapeExchange, ...]:
         """Recorded answers that were never requested."""
         out: list[TapeExchange] = []
-        for track in self._tracks.values():
+        for each in self._requests.values():
             before = 0
-            for one in track.exchanges:
-                if track.played <= before:
+            for one in each.exchanges:
+                if each.played <= before:
                     out.append(one)
                 before += one.times
         return tuple(out)
@@ -107,8 +102,8 @@ class ExchangeResponder:
         asked = _line(request.method, request.host, request.path, request.query)
         known = {
             _line(one.method, one.host, one.path, one.query): one
-            for track in self._tracks.values()
-            for one in track.exchanges
+            for each in self._requests.values()
+            for one in each.exchanges
         }
         if not known:
             return "the tape has no exchanges"
@@ -116,32 +111,24 @@ class ExchangeResponder:
         lines = [f"  {name}{_difference(known[name], request)}" for name in near]
         return "nearest recorded requests:\n" + "\n".join(lines)
 
-    def _derived(self, tracks: Sequence[_Track], request: Request) -> Reply | None:
-        if request.method != "HEAD":
-            return None
-        for track in tracks:
-            whole = track.exchanges[-1]
+    def _derived(self, recorded: Sequence[_RecordedRequest], request: Request) -> Reply | None:
+        """A HEAD that was never recorded: the answer to GET, whose body is left out on the way."""
+        for whole in [each.exchanges[-1] for each in recorded] if request.method == "HEAD" else ():
             if whole.method == "GET" and whole.status == 200 and not whole.range and whole.ending is None:
-                # A HEAD that was never recorded: the answer to GET, whose body is left out on the way.
                 return self._reply(whole, request)
         return None
 
     def _reply(self, one: TapeExchange, request: Request) -> Reply:
         body: Body = BytesBody((one.text or "").encode()) if one.body is None else self._open(one.body.digest)
-        target = parse_path(one.path)
-        kind = "token" if one.path.endswith("/token") else target.kind
-        digest = target.digest or (one.body.digest if one.body is not None and kind in ("manifest", "blob") else None)
-        reply = Reply(one.status, Fields(one.headers), body, kind=kind, digest=digest)
+        digest = parse_path(one.path).digest
+        if digest is None and one.body is not None and one.kind in ("manifest", "blob"):
+            digest = one.body.digest
+        reply = Reply(one.status, Fields(one.headers), body, kind=one.kind, digest=digest)
         if one.ending is not None:
-            ending = Ending.CLOSED if one.ending is Ending.COMPLETE else one.ending
-            reply = reply.deliver(stop_at=one.stop_at or 0, ending=ending)
+            reply = reply.deliver(stop_at=one.stop_at or 0, ending=one.ending)
         elif one.framing != "length":
             reply = reply.deliver(framing=one.framing)
         return reply if one.range else apply_range(reply, request.fields.get("Range"))
-
-
-def _address(request: Request) -> tuple[object, ...]:
-    return request.host, request.path, comparable(request.query)
 
 
 def _scheme(authorization: str) -> str:

@@ -6,22 +6,28 @@ import os
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
-from imagestore.testing.builders.bodies import BytesBody, SyntheticBody
+from imagestore.testing.builders.bodies import SyntheticBody
 from imagestore.testing.engine.distribution import Library
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.tape import SUFFIX, Tape, TapeContent, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape import (
+    SUFFIX,
+    Tape,
+    TapeContent,
+    TapeExchange,
+    TapeHost,
+    TapeRepository,
+    TapeSynthetic,
+    format_tape,
+)
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
-from imagestore.testing.tapes.tape_write import format_tape
 from imagestore.util.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from imagestore.oci.digest import Digest
-    from imagestore.testing.builders.bodies import Body
     from imagestore.testing.builders.images import Image
     from imagestore.testing.faults.rules import FaultRule
-    from imagestore.testing.tapes.tape import TapeExchange, TapeHost
 
 
 def make_tape(
@@ -39,15 +45,15 @@ def make_tape(
     synthetic: dict[Digest, TapeSynthetic] = {}
     repositories = []
     for host, path, repository in library.items():
-        manifests = []
-        for digest, document in repository.documents.items():
-            _keep(digest, document.body, blobs, synthetic)
-            manifests.append(TapeContent(digest, document.body.size, document.media_type))
-        parts = []
-        for digest, body in repository.blobs.items():
-            _keep(digest, body, blobs, synthetic)
-            parts.append(TapeContent(digest, body.size))
-        repositories.append(TapeRepository(host, path, dict(repository.tags), tuple(manifests), tuple(parts)))
+        documents = repository.documents
+        for digest, body in ({each: one.body for each, one in documents.items()} | repository.blobs).items():
+            if isinstance(body, SyntheticBody):
+                synthetic[digest] = TapeSynthetic(digest, body.size, body.seed, body.form)
+            else:
+                blobs.put(body, digest)
+        manifests = tuple(TapeContent(digest, one.body.size, one.media_type) for digest, one in documents.items())
+        parts = tuple(TapeContent(digest, body.size) for digest, body in repository.blobs.items())
+        repositories.append(TapeRepository(host, path, dict(repository.tags), manifests, parts))
     return Tape(
         about=about,
         storage_host=storage_host,
@@ -113,7 +119,7 @@ def save_tape(path: str | os.PathLike[str], tape: Tape) -> str:
     """Write a tape's text, atomically; gives the file's name.
 
     Raises:
-        DocumentError: the tape holds something that could not be read again; nothing was written.
+        DocumentError: the tape could not be read again; nothing was written.
     """
     return save_text(path, format_tape(tape))
 
@@ -125,10 +131,3 @@ def save_text(path: str | os.PathLike[str], text: bytes) -> str:
     os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
     write_whole(name, text)
     return name
-
-
-def _keep(digest: Digest, body: Body, blobs: BlobFolder, synthetic: dict[Digest, TapeSynthetic]) -> None:
-    if isinstance(body, SyntheticBody):
-        synthetic[digest] = TapeSynthetic(digest, body.size, body.seed, body.form)
-    else:
-        blobs.put(body if not isinstance(body, BytesBody) else body.data, digest)

@@ -1,8 +1,7 @@
 """Tapes to and from OCI image layouts (image-spec 1.1, image-layout.md).
 
 Entries of ``index.json`` carry the tag as ``org.opencontainers.image.ref.name`` and the full reference as
-``io.containerd.image.name``, which other tools write and read too. What comes in is verified, and files that are no
-regular files are refused.
+``io.containerd.image.name``, as other tools do. What comes in is verified, and only regular files are read.
 """
 
 from __future__ import annotations
@@ -170,10 +169,8 @@ def _reference_of(entry: dict[str, object], default: Reference) -> Reference:
         try:
             return Reference.parse(full)
         except InvalidReferenceError:
-            return replace(default, tag="")
-    if isinstance(tag, str) and TAG.fullmatch(tag):
-        return replace(default, tag=tag)
-    return replace(default, tag="")
+            tag = None
+    return replace(default, tag=tag if isinstance(tag, str) and TAG.fullmatch(tag) else "")
 
 
 def _walk(

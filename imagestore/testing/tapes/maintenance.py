@@ -11,24 +11,20 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, ContentNotFoundError, ImageStoreError
 from imagestore.oci.digest import Digest
-from imagestore.testing.builders.bodies import BytesBody, digest_of
+from imagestore.testing.builders.bodies import Body, BytesBody, digest_of
 from imagestore.testing.engine.messages import Ending, Fields, Request
-from imagestore.testing.engine.urls import is_placeholder, parse_path
+from imagestore.testing.engine.urls import parse_path
 from imagestore.testing.recording import secret_guard
 from imagestore.testing.recording.exchange_redaction import Answer, check_body, classify, is_redirect
-from imagestore.testing.recording.placeholders import Vault
-from imagestore.testing.recording.redaction import Redactor
+from imagestore.testing.recording.redaction import Redactor, SeenSecrets
 from imagestore.testing.recording.secret_guard import SecretLeakError, SecretSearch
 from imagestore.testing.recording.upstream import UpstreamAddresses
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.files import find_tapes, load_tape, save_text, tape_path
-from imagestore.testing.tapes.tape_write import format_tape
+from imagestore.testing.tapes.tape import Tape, TapeExchange, format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from imagestore.testing.builders.bodies import Body
-    from imagestore.testing.tapes.tape import Tape, TapeExchange
 
 
 _MEMBER: Final = re.compile(rb"([a-z_]{1,20}) = ")
@@ -57,7 +53,7 @@ def verify_tape(path: str) -> list[str]:
         text = file.read()
     if format_tape(tape) != text:
         problems.append("the text is not in canonical form; rewrite it with 'imagestore tape format'")
-    blobs = BlobFolder.beside(tape_path(path))
+    blobs = BlobFolder.of_tape(tape_path(path))
     problems += _secrets(tape, text, blobs)
     problems += _body_problems(tape, blobs)
     problems += _exchange_problems(tape)
@@ -142,7 +138,7 @@ def collect_bodies(folder: str, *, is_dry_run: bool = False) -> CollectedBodies:
         ConfigError: no tape, or no folder of bodies.
         DocumentError: a tape can't be read; nothing is deleted then.
     """
-    blobs = BlobFolder.beside(os.path.join(folder, "any"))
+    blobs = BlobFolder.of_tape(os.path.join(folder, "any"))
     if not blobs.roots:
         raise ConfigError(f"folder {folder}: no folder 'blobs' in it or next to it")
     needed: set[Digest] = set()
@@ -154,21 +150,6 @@ def collect_bodies(folder: str, *, is_dry_run: bool = False) -> CollectedBodies:
     for digest in surplus:
         freed += blobs.open(digest).size if is_dry_run else blobs.remove(digest)
     return CollectedBodies(tuple(surplus), freed, sum(1 for _ in blobs.digests()) - (len(surplus) if is_dry_run else 0))
-
-
-class _MarkRecorder(Vault):
-    """A vault that lets placeholders pass, and notes the kind of every other value."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kinds: list[str] = []
-
-    def mark(self, kind: str, value: str, source: str = "") -> str:
-        """See Vault. A placeholder is returned as it is and not noted."""
-        if not value or is_placeholder(value):
-            return value
-        self.kinds.append(kind)
-        return super().mark(kind, value, source)
 
 
 def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[str]:
@@ -184,8 +165,8 @@ def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[st
         body = "body" if one.body is not None else "text"
         checks: list[_Check] = [*_head_checks(one), (body, "", partial(_check_body, one, open_body))]
         for member, text, redact in checks:
-            marks = _MarkRecorder()
-            fault = _fault(text, redact, Redactor(marks, frozenset(tape.plain_names), addresses), marks)
+            secrets = SeenSecrets(keeps_placeholders=True)
+            fault = _fault(text, redact, Redactor(secrets, frozenset(tape.plain_names), addresses))
             if fault is not None:
                 found[member] = fault
         if is_redirect(one.status, one.headers) and (one.body is not None or one.text):
@@ -241,16 +222,14 @@ def _check_body(one: TapeExchange, open_body: Callable[[Digest], Body], redactor
         check_body(classify(one, _request(one), answer, redactor), _NOTHING_KNOWN)
 
 
-def _fault(
-    text: str, redact: Callable[[Redactor], object], redactor: Redactor, marks: _MarkRecorder
-) -> tuple[str, str] | None:
+def _fault(text: str, redact: Callable[[Redactor], object], redactor: Redactor) -> tuple[str, str] | None:
     """What is wrong with one member, and the hint; None when it is good."""
     try:
         redact(redactor)
     except SecretLeakError as problem:
         return problem.reason, "remove it, or name it in the tape's 'plain' if it is harmless"
-    if marks.kinds:
-        return "a value that is no placeholder", f"write tape-{marks.kinds[0]}-<number> in its place"
+    if kinds := redactor.secrets.kinds():
+        return "a value that is no placeholder", f"write tape-{kinds[0]}-<number> in its place"
     try:
         secret_guard.check_text(text.encode(), "a member")
     except SecretLeakError as problem:

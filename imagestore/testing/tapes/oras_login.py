@@ -1,8 +1,8 @@
 """Logins for pushing and fetching: what the product's client answers to a registry's 401 (``registry/auth``).
 
-The oras package knows one file of credentials, takes every challenge for a token service's, keeps the first token
-whatever it allows, and waits between its tries. So it gets a session that answers challenges itself, and no logins of
-its own.
+The oras package reads one file of credentials, treats every challenge as a token service's, keeps the first token
+whatever its scope, and waits between tries. So it gets a session that answers challenges itself, and no logins of its
+own.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Login(requests.auth.AuthBase):
                 header = self._authenticator.respond(self._origin, self._repository, fields, cancel=self._cancel)
                 response = _again(response, header, settings)
             if response.status_code == 403 and self._is_home(response.url):
-                text = f"artifact {self._target}: the registry knows who asks and forbids access"
+                text = f"artifact {self._target}: the registry forbids access with this login"
                 raise AccessDeniedError(text, host=self._target.partition("/")[0], status=403)
         except ImageStoreError as problem:
             response.close()

@@ -60,7 +60,7 @@ def push_tape(path: str, target: str, *, is_plain_http: bool = False) -> None:
         RegistryUnavailableError: the registry refused or didn't answer.
     """
     name = tape_path(path)
-    blobs = BlobFolder.beside(name)
+    blobs = BlobFolder.of_tape(name)
     files = {_TAPE_NAME: (name, TAPE_TYPE)}
     for digest in load_tape(name).contents():
         blobs.verify(digest)
@@ -78,11 +78,13 @@ def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
         RegistryUnavailableError: the registry refused or didn't answer.
     """
     with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as folder:
-        _pull(target, folder, is_plain_http=is_plain_http)
-        advice = ", but a layout: fetch it with --layout (fetch_layout)"
-        text = _read_text(target, folder, _TAPE_NAME, other=_LAYOUT_NAMES[0], advice=advice)
+        texts = _pull(target, folder, is_plain_http=is_plain_http)
+        if _TAPE_NAME not in texts:
+            advice = ", but a layout: fetch it with --layout (fetch_layout)" if texts else ""
+            raise DocumentError(f"artifact {target}", [f"it has no {_TAPE_NAME}{advice}"])
+        text = texts[_TAPE_NAME]
         tape = parse_tape(text, what=f"artifact {target}")
-        blobs = BlobFolder.beside(tape_path(path), within=os.getcwd())
+        blobs = BlobFolder.of_tape(tape_path(path), within=os.getcwd())
         _take_bodies(folder, blobs)
         for digest, content in tape.contents().items():
             blobs.verify(digest, content.size)
@@ -107,14 +109,16 @@ def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> No
         ContentNotFoundError: the artifact lacks a body; nothing became a layout.
     """
     with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as staging:
-        _pull(target, staging, is_plain_http=is_plain_http)
-        advice = ", but a tape: fetch it without --layout (fetch_tape)"
-        texts = {name: _read_text(target, staging, name, other=_TAPE_NAME, advice=advice) for name in _LAYOUT_NAMES}
+        texts = _pull(target, staging, is_plain_http=is_plain_http)
+        for name in _LAYOUT_NAMES:
+            if name not in texts:
+                advice = ", but a tape: fetch it without --layout (fetch_tape)" if _TAPE_NAME in texts else ""
+                raise DocumentError(f"artifact {target}", [f"it has no {name}{advice}"])
         bodies = BlobFolder(os.path.join(folder, "blobs"))
         _take_bodies(staging, bodies)
         check_layout(staging, bodies)
-        for name, data in texts.items():
-            write_whole(os.path.join(folder, name), data)
+        for name in _LAYOUT_NAMES:
+            write_whole(os.path.join(folder, name), texts[name])
 
 
 def _file_name(digest: Digest) -> str:
@@ -178,36 +182,35 @@ def _push(target: str, files: Mapping[str, tuple[str, str]], *, is_plain_http: b
         client.push(target, files=staged, manifest_config=config_file, disable_path_validation=True, quiet=True)
 
 
-def _pull(target: str, folder: str, *, is_plain_http: bool) -> None:
+def _pull(target: str, folder: str, *, is_plain_http: bool) -> dict[str, bytes]:
+    """Fetch an artifact's layers into a folder; gives its texts, which are verified."""
     with _connected(target, "pull", is_plain_http=is_plain_http) as client:
         container = client.get_container(target)
         client.auth.load_configs(container)
         accepted = {"Accept": _MANIFEST_TYPE}
         answer = client.do_request(f"{client.prefix}://{container.manifest_url()}", headers=accepted)
         answer.raise_for_status()
-        texts = _texts(target, answer.content)
+        listed = _listed_texts(target, answer.content)
         try:
             client.pull(target, outdir=folder)
         except Exception as problem:
             if type(problem) is Exception:  # what oras raises for a title that leads out of the folder
                 raise ProtocolError(f"artifact {target}: {problem}") from problem
             raise
+    texts: dict[str, bytes] = {}
     for name in (_TAPE_NAME, *_LAYOUT_NAMES):
-        path = os.path.join(folder, name)
-        if os.path.lexists(path):
-            _check_text(f"artifact {target}: {name}", path, texts.get(name))
+        path, what = os.path.join(folder, name), f"artifact {target}: {name}"
+        if not os.path.lexists(path):
+            continue
+        if name not in listed or os.path.islink(path) or not os.path.isfile(path):
+            raise IntegrityError(f"{what}: it is no layer of the manifest")
+        _verify(what, *listed[name], FileBody(path, os.stat(path).st_size).chunks())
+        with open(path, "rb") as file:
+            texts[name] = file.read(MAX_TAPE_BYTES + 1)
+    return texts
 
 
-def _read_text(target: str, folder: str, name: str, *, other: str, advice: str) -> bytes:
-    path = os.path.join(folder, name)
-    if not os.path.isfile(path):
-        more = advice if os.path.isfile(os.path.join(folder, other)) else ""
-        raise DocumentError(f"artifact {target}", [f"it has no {name}{more}"])
-    with open(path, "rb") as file:
-        return file.read(MAX_TAPE_BYTES + 1)
-
-
-def _texts(target: str, manifest: bytes) -> dict[str, tuple[Digest, int]]:
+def _listed_texts(target: str, manifest: bytes) -> dict[str, tuple[Digest, int]]:
     """What a manifest says of the texts; bodies name themselves. It is the one that a digest in the target names."""
     _, at, pinned = target.rpartition("@")
     if at:
@@ -221,13 +224,6 @@ def _texts(target: str, manifest: bytes) -> dict[str, tuple[Digest, int]]:
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as problem:
         raise DocumentError(f"artifact {target}", ["its manifest lists no layers that can be read"]) from problem
     return found
-
-
-def _check_text(what: str, path: str, said: tuple[Digest, int] | None) -> None:
-    if said is None or os.path.islink(path) or not os.path.isfile(path):
-        raise IntegrityError(f"{what}: it is no layer of the manifest")
-    digest, size = said
-    _verify(what, digest, size, FileBody(path, os.stat(path).st_size).chunks())
 
 
 def _verify(what: str, digest: Digest, size: int | None, pieces: Iterable[bytes]) -> None:

@@ -6,8 +6,7 @@
         with playing.serve() as server:
             run("skopeo", "inspect", f"docker://{server.reference('docker.io/library/python:3')}")
 
-Leaving the block of a *strict* replay fails when a request had no answer, or a recorded answer or a fault was never
-used.
+Leaving the block of a *strict* replay fails if a request had no answer, or a recorded answer or a fault was never used.
 """
 
 from __future__ import annotations
@@ -19,20 +18,19 @@ from imagestore.errors import ConfigError, IntegrityError
 from imagestore.testing.engine.auth import BasicAuth, TokenAuth
 from imagestore.testing.engine.distribution import DistributionApi, Library, StoredDocument
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.registry import Reachable, assemble
+from imagestore.testing.registry import RecordedRegistry, assemble
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.exchanges import ExchangeResponder
 from imagestore.testing.tapes.files import load_tape, tape_path
-from imagestore.testing.tapes.tape import Tape
+from imagestore.testing.tapes.tape import Tape, TapeContent, TapeHost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.oci.digest import Digest
     from imagestore.testing.builders.bodies import Body
-    from imagestore.testing.engine.engine import Engine, Shaper
+    from imagestore.testing.engine.engine import Engine, FaultInjector
     from imagestore.testing.faults.rules import FaultRule
-    from imagestore.testing.tapes.tape import TapeContent, TapeHost
 
 
 # How many lines of one sort a mismatch shows; a large tape played by the wrong client would fill screens.
@@ -43,20 +41,15 @@ class ReplayMismatchError(AssertionError):
     """A strict replay ended with requests that had no answer, or with answers that were never requested."""
 
 
-class Replay(Reachable):
-    """A tape being played; make it with replay().
-
-    Attributes:
-        tape: what is played.
-        ledger: what was asked.
-    """
+class Replay(RecordedRegistry):
+    """A tape being played; make it with replay()."""
 
     def __init__(
         self,
         tape: Tape,
         blobs: BlobFolder,
         *,
-        faults: Sequence[FaultRule | Shaper] = (),
+        faults: Sequence[FaultRule | FaultInjector] = (),
         is_strict: bool = False,
     ) -> None:
         self.tape = tape
@@ -64,15 +57,18 @@ class Replay(Reachable):
         self._is_strict = is_strict
         self._blobs = blobs
         self._computed = tape.synthetic_bodies()
-        for content in tape.contents().values():
-            self._check(content)
-        self._exchanges = ExchangeResponder(tape.exchanges, self._open)
+        for needed in tape.contents().values():
+            self._check(needed)
+        exchanges = self._exchanges = ExchangeResponder(tape.exchanges, self._open)
+        content = DistributionApi(self._library(), storage_host=tape.storage_host).respond
         self._engine, self._plan = assemble(
-            DistributionApi(self._library(), storage_host=tape.storage_host).respond,
+            content,
             auths={host.name: auth for host in tape.hosts if (auth := _auth(host)) is not None},
-            exchanges=self._exchanges,
             faults=[*tape.faults, *faults],
             ledger=self.ledger,
+            recorded=[exchanges.respond],
+            open_content=lambda request: exchanges.respond_open(request) or content(request),
+            explain=exchanges.explain,
         )
 
     def __enter__(self) -> Self:
@@ -100,18 +96,14 @@ class Replay(Reachable):
             ReplayMismatchError: unexpected requests, unused exchanges or unused faults; the first of each are shown.
         """
         __tracebackhide__ = True
-        lines = first_lines(self.ledger.unexpected, "unexpected requests")
-        lines += first_lines(
-            [
-                f"recorded, but never asked for: {one.method} {one.url} -> {one.status}"
-                for one in self._exchanges.unused()
-            ],
-            "that were recorded, but never asked for",
-        )
-        lines += first_lines(
-            [f"fault that never happened: {rule.to_table()}" for rule in self._plan.unused()],
-            "faults that never happened",
-        )
+        unused = self._exchanges.unused()
+        recorded = [f"recorded, but never asked for: {one.method} {one.url} -> {one.status}" for one in unused]
+        faults = [f"fault that never happened: {rule.to_table()}" for rule in self._plan.unused()]
+        lines = [
+            *first_lines(self.ledger.unexpected, "unexpected requests"),
+            *first_lines(recorded, "that were recorded, but never asked for"),
+            *first_lines(faults, "faults that never happened"),
+        ]
         if lines:
             raise ReplayMismatchError("\n".join(lines))
 
@@ -143,14 +135,14 @@ def replay(
     tape: str | os.PathLike[str] | Tape,
     *,
     blobs: str | os.PathLike[str] | None = None,
-    faults: Sequence[FaultRule | Shaper] = (),
+    faults: Sequence[FaultRule | FaultInjector] = (),
     is_strict: bool = False,
 ) -> Replay:
     """Play a tape.
 
     Args:
         tape: a file (its ending may be left out), or a tape in memory.
-        blobs: folder of bodies; by default ``blobs`` next to the tape's file or next to its folder.
+        blobs: folder of bodies; see BlobFolder.of_tape() for the default.
         faults: added to those of the tape.
         is_strict: leaving the block fails on unexpected requests and unused answers.
 
@@ -164,7 +156,7 @@ def replay(
         if blobs is None and tape.contents():
             raise ConfigError("replay of a tape in memory: expected the folder of its bodies", hint="pass blobs=...")
         return Replay(tape, BlobFolder(os.fspath(blobs or "")), faults=faults, is_strict=is_strict)
-    folder = BlobFolder(os.fspath(blobs)) if blobs is not None else BlobFolder.beside(tape_path(tape))
+    folder = BlobFolder(os.fspath(blobs)) if blobs is not None else BlobFolder.of_tape(tape_path(tape))
     return Replay(load_tape(tape), folder, faults=faults, is_strict=is_strict)
 
 

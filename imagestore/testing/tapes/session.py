@@ -1,4 +1,4 @@
-"""One test's tape: replayed, recorded, or both, by the record mode that people know from other recorders.
+"""One test's tape: replayed, recorded, or both, by the record modes of other recorders (vcrpy).
 
 | mode | the tape exists | it does not |
 |---|---|---|
@@ -27,21 +27,19 @@ from imagestore.errors import ConfigError, InvalidInputError, OperationCancelled
 from imagestore.oci.digest import VERIFIABLE
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.registry import Reachable
-from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.registry import RecordedRegistry
+from imagestore.testing.tapes.blob_folder import BlobFolder, check_inside, folder_of
 from imagestore.testing.tapes.files import load_tape, save_tape, tape_path
-from imagestore.testing.tapes.places import check_inside, folder_of
 from imagestore.testing.tapes.replay import Replay, first_lines, replay
-from imagestore.testing.tapes.tape import SUFFIX
+from imagestore.testing.tapes.tape import SUFFIX, Tape
 from imagestore.util.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from imagestore.testing.engine.engine import RequestHandler, Shaper
+    from imagestore.testing.engine.engine import FaultInjector, RequestHandler
     from imagestore.testing.engine.ledger import Ledger
     from imagestore.testing.faults.rules import FaultRule
-    from imagestore.testing.tapes.tape import Tape
 
 # How long another process may record the same tape.
 _LOCK_SECONDS: Final = 60.0
@@ -57,7 +55,7 @@ class SessionSettings:
     Attributes:
         upstream: logical host to the real base address, for recording.
         known_secrets: values that must never be written.
-        plain_names: names that are harmless after all: JSON members, request headers, parameters, parts of paths.
+        plain_names: harmless names of JSON members, request headers, parameters, parts of paths.
         faults: what goes wrong, in replay only.
         is_strict: the end of a replay is judged.
         about: first line of a recorded tape.
@@ -68,14 +66,17 @@ class SessionSettings:
     upstream: Mapping[str, str] = field(default_factory=dict)
     known_secrets: Sequence[str] = field(default=(), repr=False)
     plain_names: Sequence[str] = ()
-    faults: Sequence[FaultRule | Shaper] = ()
+    faults: Sequence[FaultRule | FaultInjector] = ()
     is_strict: bool = True
     about: str = ""
     folders: Sequence[str] = ()
 
 
-class TapeSession(Reachable):
+class TapeSession(RecordedRegistry):
     """A tape in use; a context manager. Call finish() when all went well.
+
+    Attributes:
+        bodies_folder: where the bodies of the tape that finish() wrote are; empty if there are none.
 
     Raises:
         InvalidInputError: unknown mode, or a path without a name.
@@ -95,11 +96,10 @@ class TapeSession(Reachable):
         self._replay: Replay | None = None
         self._recorder: Recorder | None = None
         self._base: Tape | None = None
-        # Where a recording writes bodies, and whether it wrote any: see bodies_folder.
         self._blobs = BlobFolder("")
+        self.bodies_folder = ""
         # How many requests had come by finish(), and how many of them had no answer; None before.
         self._judged: tuple[int, int] | None = None
-        self._bodies = ""
         if mode != "none":
             self._stack.enter_context(_locked(self.path))
         with contextlib.ExitStack() as undo:
@@ -118,11 +118,11 @@ class TapeSession(Reachable):
         if self.mode == "none" or (self.mode == "once" and exists):
             self._stack.close()  # a replay needs no lock
             self._replay = replay(self.path, faults=self._settings.faults)
-            self._check_bodies(self._replay.tape, BlobFolder.beside(self.path))
+            self._check_bodies(self._replay.tape, BlobFolder.of_tape(self.path))
             return
         settings = self._settings
         within = folder_of(self.path, settings.folders) or os.getcwd()
-        blobs = self._blobs = BlobFolder.beside(self.path, within=within)
+        blobs = self._blobs = BlobFolder.of_tape(self.path, within=within)
         for place in (blobs.root, *(os.path.join(blobs.root, algorithm) for algorithm in VERIFIABLE)):
             check_inside("bodies in", place, settings.folders)
         if self.mode == "new_episodes" and exists:
@@ -174,11 +174,6 @@ class TapeSession(Reachable):
         return self.engine.ledger
 
     @property
-    def bodies_folder(self) -> str:
-        """Where the bodies of the tape that finish() wrote are; empty when it wrote none, or the tape needs none."""
-        return self._bodies
-
-    @property
     def problems(self) -> tuple[str, ...]:
         """What went wrong so far: requests without an answer, and what stops a recording."""
         stops = self._recorder.problems if self._recorder is not None else ()
@@ -211,7 +206,7 @@ class TapeSession(Reachable):
                     hint="does the client go through the recorder? delete the tape if it should be empty",
                 )
             save_tape(self.path, tape)
-            self._bodies = self._blobs.root if tape.contents() else ""
+            self.bodies_folder = self._blobs.root if tape.contents() else ""
         elif self._replay is not None and self._settings.is_strict:
             self._replay.check()
 
@@ -220,8 +215,8 @@ class TapeSession(Reachable):
 def _locked(tape: str) -> Iterator[None]:
     """Hold an advisory lock for one tape, in a folder for each user below the system's temporary files.
 
-    Another process or thread is waited for, since it may be recording what this one then replays. A thread never waits
-    for itself: it could not release the lock.
+    It waits for another process or thread, which may be recording what this one then replays. A thread never waits for
+    itself: it could not release the lock.
 
     Raises:
         ConfigError: another recording of this tape doesn't end, or the folder belongs to another user.
@@ -232,7 +227,7 @@ def _locked(tape: str) -> Iterator[None]:
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise ConfigError(
-            f"{folder}: expected a folder of ours for the locks of tapes, and it is somebody else's",
+            f"{folder}: expected a folder of this user, for the locks of tapes",
             hint="name another folder for temporary files in TMPDIR",
         )
     name = hashlib.sha256(os.path.abspath(tape).encode("utf-8", "surrogateescape")).hexdigest()[:24]

@@ -9,14 +9,14 @@ import dataclasses
 import re
 import tomllib
 import urllib.parse
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from imagestore.config.findings import RefusalError
 from imagestore.config.toml_lines import KeyLines
 from imagestore.errors import DocumentError, InvalidDigestError, InvalidInputError, InvalidReferenceError
 from imagestore.oci.digest import Digest
 from imagestore.oci.reference import Reference
-from imagestore.testing.engine.messages import Ending
+from imagestore.testing.engine.messages import Ending, Framing
 from imagestore.testing.faults import EFFECTS
 from imagestore.testing.faults.rules import FaultRule, Where
 from imagestore.testing.tapes.tape import (
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.testing.builders.bodies import SyntheticForm
-    from imagestore.testing.engine.messages import Framing
 
 
 #: A tape's text is never longer; bodies are elsewhere.
@@ -180,26 +179,14 @@ def _exchange(table: Table) -> TapeExchange:
 
 def _fault(table: Table) -> FaultRule:
     effect_type = EFFECTS[table.one_of("what", tuple(sorted(EFFECTS)))]
-    members: dict[str, object] = {}
-    for member in dataclasses.fields(effect_type):
-        default = member.default
-        if isinstance(default, bool):
-            members[member.name] = table.flag(member.name, default=default)
-        elif isinstance(default, int):
-            members[member.name] = table.integer(member.name, default, least=-(1 << 62))
-        elif isinstance(default, float):
-            members[member.name] = table.number(member.name, default)
-        else:
-            members[member.name] = table.text(member.name, str(default))
-    places = {member.name: table.text(member.name, "") for member in dataclasses.fields(Where)}
+    members, places = (
+        {member.name: table.like(member.name, member.default) for member in dataclasses.fields(kind)}
+        for kind in (effect_type, Where)
+    )
     try:
-        where = Where(**places)
+        effect, where = effect_type(**members), Where(**places)
     except InvalidInputError as problem:
         raise table.fault("", str(problem)) from problem
-    try:
-        effect = effect_type(**members)
-    except InvalidInputError as problem:
-        raise table.fault("what", str(problem)) from problem
     rule = FaultRule(
         effect,
         where,
@@ -274,6 +261,17 @@ class Table:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
             raise self.fault(key, "expected a number from 0 to 1e9")
         return float(value)
+
+    def like(self, key: str, default: object) -> Any:
+        """A member of the type of its default: a truth value, a number or a string."""
+        match default:
+            case bool():
+                return self.flag(key, default=default)
+            case int():
+                return self.integer(key, default, least=-(1 << 62))
+            case float():
+                return self.number(key, default)
+        return self.text(key, str(default))
 
     def one_of(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
         """A string out of a few."""

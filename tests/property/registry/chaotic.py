@@ -34,7 +34,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.unit.registry.pitfall_bench import PASSWORD, REFERENCE, Bench
 
 if TYPE_CHECKING:
-    from imagestore.testing.engine.engine import Shaper
+    from imagestore.testing.engine.engine import FaultInjector
     from imagestore.testing.faults import Effect
 
 IMAGE: Final = build_index(["linux/amd64", "linux/arm64"], seed="chaos", shared=[layer("shared", size=3000)])
@@ -50,7 +50,7 @@ def pull_in_chaos(seed: int) -> str:
         What came of it: the name of the error's class, or ``pulled``.
     """
     dice = random.Random(seed)
-    faults: list[FaultRule | Shaper] = [*_nasty(dice), chaos(seed, rate=dice.choice([0.1, 0.3, 0.6]))]
+    faults: list[FaultRule | FaultInjector] = [*_nasty(dice), chaos(seed, rate=dice.choice([0.1, 0.3, 0.6]))]
     auth = TokenAuth(users={"alice": PASSWORD}, is_anonymous_allowed=dice.random() < 0.5, lifetime_seconds=60)
     policy = dice.choice([TransferPolicy(), RANGES])
     storage = STORAGE if dice.random() < 0.5 else ""

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import InvalidInputError
-from imagestore.resources import cgroup, cpu, oci_spec, totals, windows
+from imagestore.resources import cgroup, cpu, oci_spec, windows
 from imagestore.resources.cgroup import WeightFormula
 from imagestore.resources.cpu import Mapping
 from imagestore.resources.linux import container_resources
 from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
-from imagestore.resources.pod import Container, Pod, Requirements
+from imagestore.resources.pod import Container, Pod, Requirements, with_defaults
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.quantity import MAXIMUM_BINARY, Format, Quantity, from_json, parse
 from imagestore.resources.windows import Isolation
@@ -133,13 +133,6 @@ def test_more_cpu_never_means_smaller_numbers(first: int, second: int) -> None:
         assert 0 <= maxima[0] <= maxima[1] <= 10000
 
 
-@given(st.integers(0, 10_000))
-def test_the_curve_gives_a_weight_back_and_its_most_shares(weight: int) -> None:
-    shares = cgroup.weight_to_shares(weight)
-    assert cgroup.shares_to_weight(shares) == weight
-    assert weight in (0, 10_000) or cgroup.shares_to_weight(shares + 1) > weight
-
-
 @given(st.integers(2, 256_000))
 def test_shares_read_back_never_exceed_what_was_asked(milli: int) -> None:
     back = cpu.shares_to_milli_cpu(cpu.milli_cpu_to_shares(milli))
@@ -169,8 +162,8 @@ NODE = Node(memory_bytes=2**33, cgroup=CgroupVersion.V1, processors=4)
 
 @given(pods)
 def test_defaults_never_change_an_explicit_request_and_are_filled_in_once(pod: Pod) -> None:
-    filled = totals.with_defaults(pod)
-    assert totals.with_defaults(filled) == filled
+    filled = with_defaults(pod)
+    assert with_defaults(filled) == filled
     for before, after in zip(pod.containers, filled.containers, strict=True):
         assert set(after.resources.requests) == {*before.resources.requests, *before.resources.limits}
         assert all(after.resources.requests[name] == amount for name, amount in before.resources.requests.items())

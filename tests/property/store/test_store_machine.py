@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from imagestore import Digest
 from imagestore.testing import Image, build_index, layer
 from imagestore.testing.builders.images import BuiltManifest
-from tests.support.embedded import database_of
+from tests.support.embedded import edges_of
 from tests.support.node import HANDLERS, PLATFORMS, needed, node
 
 TAGS = ("registry.example/a:1", "registry.example/a:2", "registry.example/b:1")
@@ -96,7 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def edges_start_where_there_is_content(self) -> None:
-        edges = database_of(self.node.store).edges()
+        edges = edges_of(self.node.store.metadata)
         assert edges.keys() <= self.present()
         for key in self.records:
             manifest = self.manifest(*key)
@@ -105,7 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_lease_outlives_its_work(self) -> None:
-        assert list(self.node.store.metadata.leases()) == []
+        assert list(self.node.store.metadata.leases.find()) == []
 
     def manifest(self, tag: str, handler: str) -> BuiltManifest:
         return VERSIONS[self.records[tag, handler]].manifests[HANDLERS[handler]]

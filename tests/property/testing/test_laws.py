@@ -18,16 +18,21 @@ from imagestore.testing.builders.bodies import PIECE_BYTES, BytesBody, FlippedBo
 from imagestore.testing.engine.messages import Ending, Fields, Pause, Reply, body_steps, parse_range
 from imagestore.testing.engine.urls import comparable, is_placeholder, parse_path, shown
 from imagestore.testing.faults import EFFECTS, Effect, FaultRule, Where
-from imagestore.testing.recording.placeholders import Vault
 from imagestore.testing.recording.recorder import Recorder
-from imagestore.testing.recording.redaction import Redactor
+from imagestore.testing.recording.redaction import Redactor, SeenSecrets
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.maintenance import find_secrets
-from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape import (
+    TapeContent,
+    TapeExchange,
+    TapeHost,
+    TapeRepository,
+    TapeSynthetic,
+    format_tape,
+)
 from imagestore.testing.tapes.tape_read import parse_tape
-from imagestore.testing.tapes.tape_write import format_tape
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 DIGESTS = st.binary(max_size=2).map(Digest.of)
@@ -212,7 +217,7 @@ SECRET = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size
 def test_a_secret_never_survives_redaction(secret: str, name: str) -> None:
     quoted = urllib.parse.quote(secret, safe="")
     basic = base64.b64encode(f"user:{secret}".encode()).decode()
-    redactor = Redactor(Vault())
+    redactor = Redactor(SeenSecrets())
     written = [
         redactor.query(f"scope=s&{name}={quoted}&n=1"),
         redactor.address(f"https://user:{quoted}@host.example/path?{name}={quoted}#{quoted}"),
@@ -224,7 +229,7 @@ def test_a_secret_never_survives_redaction(secret: str, name: str) -> None:
         assert secret not in text
         assert quoted not in text
         assert basic not in text
-    assert secret in redactor.vault.values()
+    assert secret in redactor.secrets.values()
 
 
 @given(st.lists(st.tuples(st.sampled_from(["n", "last", "sig", "scope"]), TEXT), max_size=5))
@@ -279,13 +284,13 @@ def test_a_token_is_never_in_the_tape_and_the_tape_still_replays(secret: str, me
 def effects_of(kind: type[Effect]) -> st.SearchStrategy[Effect]:
     """An effect with any legal members."""
     kinds = {bool: st.booleans(), int: st.integers(-100, 9000), float: st.floats(0, 5)}
-    members = {
-        one.name: kinds.get(type(one.default), st.just(one.default))
-        for one in dataclasses.fields(kind)
-        if one.name != "status"
-    }
-    members |= {name: st.integers(least, min(most, 9000)) for name, (least, most) in kind.ranges.items()}
-    members |= {name: st.sampled_from(allowed) for name, allowed in kind.choices.items()}
+    members = {one.name: kinds.get(type(one.default), st.just(one.default)) for one in dataclasses.fields(kind)}
+    for one in dataclasses.fields(kind):
+        if "bounds" in one.metadata:
+            least, most = one.metadata["bounds"]
+            members[one.name] = st.integers(least, min(most, 9000))
+        elif "choices" in one.metadata:
+            members[one.name] = st.sampled_from(one.metadata["choices"])
     return st.builds(kind, **members)
 
 

@@ -19,7 +19,8 @@ import pytest
 from imagestore import Digest, ImageStore
 from imagestore.cli.exit_codes import ExitStatus
 from imagestore.errors import StoreError, StoreFullError
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.leases import SqliteLeases
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.testing import RegistryServer
 from tests.support.commands import Commands
 from tests.support.node import CONFIG, HYPERV, PYTHON, python_image
@@ -195,14 +196,14 @@ def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
 def test_leases_that_were_deleted_before_a_failure_are_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line("leases", "create", "one")
     line("leases", "create", "two")
-    delete = SqliteMetadataStore.delete_lease
+    delete = SqliteLeases.delete
 
-    def full(self: SqliteMetadataStore, lease_id: str, **given: bool) -> bool:
+    def full(self: SqliteLeases, lease_id: str, **given: bool) -> bool:
         if lease_id == "two":
             raise StoreFullError("no space")
         return delete(self, lease_id, **given)
 
-    monkeypatch.setattr(SqliteMetadataStore, "delete_lease", full)
+    monkeypatch.setattr(SqliteLeases, "delete", full)
     assert line.json("leases", "delete", "one", "two", status=ExitStatus.STORE) == {"deleted": ["one"]}
 
 
@@ -225,7 +226,7 @@ def test_wrong_lease_commands_have_their_status(line: Line, arguments: tuple[str
 
 def test_a_lease_beyond_every_calendar_is_listed(line: Line) -> None:
     metadata = SqliteMetadataStore(line.root / "metadata.db")
-    metadata.create_lease("far", lifetime_seconds=1e15)
+    metadata.leases.create("far", lifetime_seconds=1e15)
     metadata.close()
     assert re.search(r"^far +.* 9999-12-31T23:59:59.000Z +0$", line("leases", "list"), re.MULTILINE)
     assert line.json("leases", "list")["leases"][0]["expiresAt"] == "9999-12-31T23:59:59.000Z"
@@ -291,10 +292,10 @@ def test_json_tells_what_was_done_before_a_name_that_fails(
 def add_twins(line: Line) -> None:
     """Two images whose ids begin alike, so that a removal by that beginning fails when its turn comes."""
     with contextlib.closing(SqliteMetadataStore(line.root / "metadata.db")) as metadata:
-        (record,) = metadata.find_images(reference=line.python)
+        (record,) = metadata.images.find(reference=line.python)
         for end in "01":
             image_id = Digest("sha256", "f" * 63 + end)
-            metadata.put_image(replace(record, reference=f"twin.example/{end}:1", image_id=image_id), {})
+            metadata.images.put(replace(record, reference=f"twin.example/{end}:1", image_id=image_id), {})
 
 
 def test_images_before_a_name_that_fails_are_told_when_their_bytes_go_too(line: Line) -> None:
@@ -414,10 +415,10 @@ def test_a_damaged_database_names_the_mend_and_the_mend_works(line: Line) -> Non
 def test_a_rebuild_tells_what_it_keeps_for_a_change_that_may_not_have_been_made(line: Line, output: str) -> None:
     digest, _ = line.layer()
     metadata = SqliteMetadataStore(line.root / "metadata.db")
-    metadata.label_content(Digest.parse(digest), {"containerd.io/gc.root": "kept"})
+    metadata.graph.label_content(Digest.parse(digest), {"containerd.io/gc.root": "kept"})
     with contextlib.suppress(ZeroDivisionError), metadata.exclusive():
-        metadata.label_content(Digest.parse(digest), {})
-        metadata.label_content(Digest.parse(digest), {"note": "x"})
+        metadata.graph.label_content(Digest.parse(digest), {})
+        metadata.graph.label_content(Digest.parse(digest), {"note": "x"})
         raise ZeroDivisionError
     metadata.close()
     (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
@@ -438,7 +439,7 @@ def test_a_backup_holds_the_records(line: Line, tmp_path: Path) -> None:
     file = tmp_path / "backup.db"
     assert str(file) in line("backup", str(file))
     with contextlib.closing(SqliteMetadataStore(file)) as backup:
-        (record,) = backup.find_images()
+        (record,) = backup.images.find()
     assert record.reference == line.python
     line("backup", str(file), status=1)
     assert "expected a new file" in line.error

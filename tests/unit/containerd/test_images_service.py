@@ -30,7 +30,7 @@ def put_record(store: ImageStore, handler: str, *, reference: str = REFERENCE, b
             with store.content.try_writer(str(digest), algorithm="sha256", total=0) as writer:
                 writer.write(content)
                 writer.commit(digest, len(content))
-    return store.metadata.put_image(
+    return store.metadata.images.put(
         ImageRecord(
             reference=reference,
             handler=handler,
@@ -240,28 +240,28 @@ def test_removing_a_handlers_image_removes_that_record_alone(home: Client, store
     put_record(store, "runc")
     record = put_record(store, "kata")
     home.delete_image(f"{REFERENCE}@kata")
-    assert [each.handler for each in store.metadata.find_images()] == ["runc"]
+    assert [each.handler for each in store.metadata.images.find()] == ["runc"]
     assert not store.content.exists(record.manifest.digest)
     home.delete_image(REFERENCE)
-    assert store.metadata.find_images() == []
+    assert store.metadata.images.find() == []
     assert list(store.content.walk()) == []
 
 
 def test_a_record_takes_labels_but_not_the_stores_own(home: Client, store: ImageStore) -> None:
     put_record(store, "runc")
-    store.metadata.pin_images([(REFERENCE, "runc")], is_pinned=True)
+    store.metadata.images.pin([(REFERENCE, "runc")], is_pinned=True)
     given = wire.Image(name=REFERENCE, labels={"a": "1"})
     changed = home.update_image(given, "labels.a")
     assert changed.labels["a"] == "1"
     assert changed.labels["io.cri-containerd.pinned"] == "pinned"
-    (record,) = store.metadata.find_images()
+    (record,) = store.metadata.images.find()
     assert (dict(record.labels), record.is_pinned) == ({"a": "1"}, True)
     assert dict(home.update_image(changed).labels) == dict(changed.labels), "what was read may be written back"
     with refused(INVALID, "the store's own"):
         home.update_image(wire.Image(name=REFERENCE, labels={"io.imagestore.runtime-handler": "kata"}), "labels")
     with refused(PRECONDITION, "can't be moved: "):
         home.update_image(wire.Image(name=REFERENCE, target=target(B)), "target")
-    (after,) = store.metadata.find_images()
+    (after,) = store.metadata.images.find()
     assert (after.target, dict(after.labels), after.is_pinned) == (record.target, {"a": "1"}, True)
 
 

@@ -27,15 +27,18 @@ def test_ids_are_unique_in_a_namespace_and_made_when_missing(client: Client, sto
     assert client.within("other").lease_ids() == ["mine"]
     assert client.within("k8s.io").lease_ids() == []
     assert client.lease_ids("id==mine") == ["mine"]
-    assert {lease.id for lease in store.metadata.leases()} >= {"default/mine", "other/mine"}
+    assert {lease.id for lease in store.metadata.leases.find()} >= {"default/mine", "other/mine"}
 
 
 def test_the_stores_own_leases_are_those_of_its_namespace(client: Client, store: ImageStore) -> None:
     home = client.within("k8s.io")
-    store.metadata.create_lease("pull-1", lifetime_seconds=60, labels={"a": "b"})
+    store.metadata.leases.create("pull-1", lifetime_seconds=60, labels={"a": "b"})
     assert home.lease_ids("labels.a==b") == ["pull-1"]
     home.create_lease("theirs", flat="x")
-    assert {(lease.id, lease.is_flat) for lease in store.metadata.leases()} == {("pull-1", False), ("theirs", True)}
+    assert {(lease.id, lease.is_flat) for lease in store.metadata.leases.find()} == {
+        ("pull-1", False),
+        ("theirs", True),
+    }
     home.delete_lease("pull-1")
     assert home.lease_ids() == ["theirs"]
 
@@ -118,7 +121,7 @@ def test_a_leased_write_is_kept_however_long_nobody_touches_it(client: Client, s
     client.write(message(WRITE, "leased", data=b"hel"))
     client.write(message(WRITE, "alone", data=b"hel"))
     client.add_resource("mine", "leased", "ingests")
-    store._parts.clock = database_of(store)._clock = lambda: time.time() + 48 * 3600
+    store._parts.clock = database_of(store).database.clock = lambda: time.time() + 48 * 3600
     store.collect_garbage()
     assert client.statuses() == ["leased"]
 
@@ -243,7 +246,7 @@ def test_a_commit_ends_the_writes_place_in_its_lease(client: Client) -> None:
 def test_a_lease_in_the_stores_namespace_keeps_what_records_know_of_edges(client: Client, store: ImageStore) -> None:
     home = client.within("k8s.io")
     manifest, layer = (Digest.parse(home.ingest(data, ref=data.decode())) for data in (b"manifest", b"layer"))
-    store.metadata.put_edges({manifest: [layer]})
+    store.metadata.graph.put_edges({manifest: [layer]})
     home.create_lease("mine")
     home.add_resource("mine", str(manifest))
     store.collect_garbage()

@@ -156,17 +156,17 @@ def test_the_stores_own_namespace_sees_what_the_store_holds_and_can_not_lose_it(
     client: Client, store: ImageStore
 ) -> None:
     home, held = client.within("k8s.io"), Digest.of(b"hello")
-    store.metadata.create_lease("mine", lifetime_seconds=3600)
-    store.metadata.lease_content("mine", [held])
+    store.metadata.leases.create("mine", lifetime_seconds=3600)
+    store.metadata.leases.add_content("mine", [held])
     client.ingest(b"hello")
     assert home.digests() == [HELLO], "somebody else's by record, and the store's own by its lease"
     assert home.bytes_of(HELLO) == b"hello"
     with refused(PRECONDITION, "held by an image or a lease"):
         home.delete(HELLO)
     home.label(HELLO, {"a": "b"}, "labels.a")
-    assert store.metadata.content_labels(held) == {"a": "b"}
+    assert store.metadata.graph.content_labels(held) == {"a": "b"}
     assert dict(client.info(HELLO).labels) == {}
-    store.metadata.delete_lease("mine")
+    store.metadata.leases.delete("mine")
     assert not home.knows(HELLO)
     assert client.knows(HELLO)
 

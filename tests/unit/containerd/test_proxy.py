@@ -10,7 +10,7 @@ import pytest
 
 from imagestore import Digest, ImageStore, platforms
 from imagestore.errors import InvalidInputError
-from imagestore.metadata.namespace_api import proxy_owner
+from imagestore.metadata.records import proxy_owner
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused
 from tests.support.rpc_server import containerd_face, proxy_face
 
@@ -26,7 +26,7 @@ def test_calls_need_no_namespace_and_a_given_one_means_nothing(proxied: Client) 
 
 @pytest.mark.parametrize("lease", ["123-abcd", "known", "\u00e4".encode().hex() * 400])
 def test_the_lease_of_the_containerd_in_front_means_nothing(proxied: Client, store: ImageStore, lease: str) -> None:
-    store.metadata.create_lease("known", lifetime_seconds=3600)
+    store.metadata.leases.create("known", lifetime_seconds=3600)
     caller = proxied.within("k8s.io").leasing(lease)
     caller.write(message(WRITE, "k8s.io/1/r", data=b"hel"))
     assert (caller.status("k8s.io/1/r").offset, caller.statuses()) == (3, ["k8s.io/1/r"])
@@ -37,7 +37,7 @@ def test_the_lease_of_the_containerd_in_front_means_nothing(proxied: Client, sto
         caller.write(message(STAT, "k8s.io/2/r", expected=HELLO))
     assert (caller.bytes_of(HELLO), caller.digests(), caller.info(HELLO).size) == (b"hello", [HELLO], 5)
     assert caller.label(HELLO, {"a": "b"}) == {"a": "b"}
-    assert store.metadata.leased_content("known") == ()
+    assert store.metadata.leases.content("known") == ()
     caller.delete(HELLO)
     assert list(store.content.walk()) == []
 
@@ -86,8 +86,8 @@ def test_it_lists_what_it_has_and_not_the_stores_own(proxied: Client, store: Ima
 
 def test_deleting_what_something_else_holds_leaves_the_file(proxied: Client, store: ImageStore) -> None:
     proxied.ingest(b"hello")
-    store.metadata.create_lease("mine", lifetime_seconds=60)
-    store.metadata.lease_content("mine", [Digest.of(b"hello")])
+    store.metadata.leases.create("mine", lifetime_seconds=60)
+    store.metadata.leases.add_content("mine", [Digest.of(b"hello")])
     proxied.delete(HELLO)
     assert proxied.digests() == []
     assert store.content.exists(Digest.of(b"hello"))
@@ -96,7 +96,7 @@ def test_deleting_what_something_else_holds_leaves_the_file(proxied: Client, sto
 def test_missing_content_is_not_claimed(proxied: Client, store: ImageStore) -> None:
     with refused(NOT_FOUND):
         proxied.info(HELLO)
-    assert store.metadata.content_records(proxy_owner("containerd")) == []
+    assert store.metadata.namespaces.content_records(proxy_owner("containerd")) == []
 
 
 def test_two_containerds_do_not_touch_each_others_content(tmp_path: Path) -> None:

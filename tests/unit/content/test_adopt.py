@@ -39,7 +39,7 @@ def offer(folder: Path, data: bytes = DATA, *, mode: int = 0o444, digest: Digest
     return path
 
 
-def test_a_file_nobody_may_write_is_linked_or_shared(tmp_path: Path, store: LocalContentStore) -> None:
+def test_a_read_only_file_is_linked_or_shared(tmp_path: Path, store: LocalContentStore) -> None:
     source = offer(tmp_path)
     how = store.adopt(DIGEST, len(DATA), cancel=NEVER)
     assert how in (Adoption.HARD_LINK, Adoption.REFLINK)
@@ -162,7 +162,7 @@ def test_shared_blocks_that_changed_since_they_were_hashed_are_no_blob(
     assert list(store.statuses()) == []
 
 
-def test_whether_another_store_has_a_blob_is_told_by_name_and_size(tmp_path: Path, store: LocalContentStore) -> None:
+def test_whether_another_store_has_a_blob_is_found_by_name_and_size(tmp_path: Path, store: LocalContentStore) -> None:
     """For what is there a pull asks for no free space beforehand, and a plan counts nothing to fetch."""
     assert not store.is_at_source(DIGEST, len(DATA))
     offer(tmp_path)

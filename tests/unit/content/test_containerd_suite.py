@@ -22,7 +22,7 @@ import pytest
 from imagestore import CancelToken, Descriptor, Digest, Reference
 from imagestore.content.api import IngestStatus
 from imagestore.content.ingest import LocalIngestWriter
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import (
     AlreadyExistsError,
@@ -34,11 +34,11 @@ from imagestore.errors import (
     StoreError,
     WriterClosedError,
 )
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci import media_types
 from imagestore.registry.events import ignore
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 NEVER = CancelToken()
 SIZES = (500, 5000, 50000)
@@ -229,20 +229,18 @@ def test_a_buffer_larger_than_the_blob_reads_it_whole(store: LocalContentStore) 
 # Labels
 
 
-def test_labels_are_replaced_whole_changed_singly_and_removed(tmp_path: Path) -> None:
+def test_labels_are_replaced_whole_and_removed(tmp_path: Path) -> None:
     metadata, digest = SqliteMetadataStore(tmp_path / "metadata.db"), Digest.of(b"labelled")
-    metadata.label_content(digest, {"k1": "v1", "k2": "v2"})
-    assert metadata.content_labels(digest) == {"k1": "v1", "k2": "v2"}
-    metadata.label_content(digest, {"k1": "new"})
-    assert metadata.content_labels(digest) == {"k1": "new"}
-    metadata.update_content_labels(digest, {"k3": "v3"})
-    assert metadata.content_labels(digest) == {"k1": "new", "k3": "v3"}
-    metadata.update_content_labels(digest, {"k1": ""})
-    assert metadata.content_labels(digest) == {"k3": "v3"}
-    metadata.update_content_labels(digest, {"containerd.io/gc.root": "now"})
-    assert metadata.is_held(digest)
-    metadata.update_content_labels(digest, {"containerd.io/gc.root": ""})
-    assert not metadata.is_held(digest)
+    metadata.graph.label_content(digest, {"k1": "v1", "k2": "v2"})
+    assert metadata.graph.content_labels(digest) == {"k1": "v1", "k2": "v2"}
+    metadata.graph.label_content(digest, {"k1": "new"})
+    assert metadata.graph.content_labels(digest) == {"k1": "new"}
+    metadata.graph.label_content(digest, {"k1": "", "k3": "v3"})
+    assert metadata.graph.content_labels(digest) == {"k3": "v3"}
+    metadata.graph.label_content(digest, {"containerd.io/gc.root": "now"})
+    assert metadata.graph.is_held(digest)
+    metadata.graph.label_content(digest, {"containerd.io/gc.root": ""})
+    assert not metadata.graph.is_held(digest)
     metadata.close()
 
 
@@ -306,7 +304,7 @@ def test_a_commit_under_another_algorithm_reads_again(store: LocalContentStore, 
     assert store.read(Digest.of(data, named), limit_bytes=5000) == data
 
 
-def test_a_digest_that_nobody_can_verify_opens_no_writer(store: LocalContentStore) -> None:
+def test_a_digest_that_cannot_be_verified_opens_no_writer(store: LocalContentStore) -> None:
     with pytest.raises(InvalidDigestError):
         opened(store, "r", expected=Digest("blake3", "0" * 64))
     assert list(store.statuses()) == []

@@ -45,7 +45,7 @@ def test_a_blob_that_the_disk_can_not_open_goes(store: LocalContentStore, monkey
     assert not store.exists(DIGEST)
 
 
-def test_a_damaged_blob_that_went_meanwhile_is_no_error(
+def test_a_damaged_blob_that_was_removed_in_between_is_no_error(
     store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = store.path(DIGEST)
@@ -56,7 +56,7 @@ def test_a_damaged_blob_that_went_meanwhile_is_no_error(
     assert not store.delete_damaged(DIGEST)
 
 
-def test_damage_that_can_not_be_removed_is_told(store: LocalContentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_that_cannot_be_removed_is_an_error(store: LocalContentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_name: str, *, dir_fd: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 

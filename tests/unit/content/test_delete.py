@@ -13,7 +13,7 @@ import pytest
 
 from imagestore import Digest
 from imagestore.content.api import Deleted
-from imagestore.content.delete import Deleter
+from imagestore.content.delete import LocalDeleter
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def there(blobs: Path) -> set[str]:
 
 
 def delete_all(blobs: Path, texts: list[str]) -> Deleted:
-    with Deleter(blobs) as deleter:
+    with LocalDeleter(blobs) as deleter:
         return deleter.delete_some(texts, lambda: False)
 
 
@@ -49,7 +49,7 @@ def test_all_go_and_their_sizes_are_reported(blobs: Path, count: int) -> None:
 @pytest.mark.parametrize("count", [5, 500])
 def test_when_time_is_up_at_least_one_went_and_the_rest_is_named_in_order(blobs: Path, count: int) -> None:
     texts = make(blobs, count)
-    with Deleter(blobs) as deleter:
+    with LocalDeleter(blobs) as deleter:
         deleted = deleter.delete_some(texts, lambda: True)
     assert deleted.sizes
     assert there(blobs) == set(deleted.left) == set(texts) - deleted.sizes.keys()
@@ -86,7 +86,7 @@ def test_time_is_up_also_while_nothing_can_be_deleted(blobs: Path, monkeypatch: 
 
     texts = make(blobs, count)
     monkeypatch.setattr(os, "unlink", unlink)
-    with Deleter(blobs) as deleter:
+    with LocalDeleter(blobs) as deleter:
         deleted = deleter.delete_some(texts, lambda: True)
     assert deleted.failures
     assert set(deleted.left) == set(texts) - deleted.failures.keys()
@@ -117,7 +117,7 @@ def test_an_interrupt_leaves_no_thread_that_still_deletes(blobs: Path, monkeypat
 
     monkeypatch.setattr(os, "unlink", slowly)
     texts = make(blobs, 500)
-    with Deleter(blobs) as deleter:
+    with LocalDeleter(blobs) as deleter:
         interrupting = threading.Thread(target=interrupt)
         interrupting.start()
         with pytest.raises(KeyboardInterrupt):
@@ -131,7 +131,7 @@ def test_an_interrupt_leaves_no_thread_that_still_deletes(blobs: Path, monkeypat
 
 @pytest.mark.parametrize("text", ["sha256:../../x", "sha256:" + "/" * 64, "blake3:" + "0" * 64, "", "sha256:"])
 def test_only_names_of_blobs_are_deleted(blobs: Path, text: str) -> None:
-    with Deleter(blobs) as deleter:
+    with LocalDeleter(blobs) as deleter:
         assert deleter.delete(text) is None
 
 
@@ -143,7 +143,7 @@ def test_a_large_file_gives_its_space_back_after_the_lock(blobs: Path) -> None:
         links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
         return [os.readlink(link) for link in links if os.path.islink(link) and large[7:] in os.readlink(link)]
 
-    with Deleter(blobs) as deleter:
+    with LocalDeleter(blobs) as deleter:
         assert [deleter.delete(each) for each in (large, small, large)] == [9 * 1024 * 1024, 5, None]
         assert there(blobs) == set()
         assert len(still_open()) == 1

@@ -1,4 +1,4 @@
-"""Filling an ingest: the bytes, their hash and their number agree, however they come and whatever breaks."""
+"""IngestFiller an ingest: the bytes, their hash and their number agree, however they come and whatever breaks."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_wrong_bytes_are_not_committed(store: LocalContentStore) -> None:
     assert not store.exists(DIGEST)
 
 
-def test_who_watches_may_refuse_bytes_before_they_are_written(store: LocalContentStore) -> None:
+def test_an_observer_may_refuse_bytes_before_they_are_written(store: LocalContentStore) -> None:
     def refuse_more(offset: int) -> None:
         if offset > LARGE:
             raise SizeMismatchError("x", expected=LARGE, actual=offset)

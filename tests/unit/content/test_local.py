@@ -13,7 +13,7 @@ import pytest
 
 from imagestore import CancelToken, Digest
 from imagestore.content.disk import translated
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
 from imagestore.errors import (
@@ -379,7 +379,7 @@ def test_what_is_no_file_in_a_blobs_place_costs_no_bytes_that_came(store: LocalC
     place.mkdir()
     with store.writer("r", expected=digest, total=5, cancel=NEVER) as writer:
         writer.write(b"hello")
-        with pytest.raises(StoreCorruptError, match="something that is no file"):
+        with pytest.raises(StoreCorruptError, match="something else"):
             writer.commit(digest, 5)
     place.rmdir()
     with store.writer("r", expected=digest, total=5, cancel=NEVER) as writer:

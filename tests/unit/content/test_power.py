@@ -74,7 +74,7 @@ def test_a_commit_syncs_the_bytes_then_names_them_then_syncs_the_name(
     assert _since_the_bytes(steps) == ["bytes", "name", "folder sha256"]
 
 
-def test_who_sees_to_the_name_later_saves_its_sync(store: LocalContentStore, steps: list[str]) -> None:
+def test_a_commit_without_durable_name_saves_the_sync_of_the_folder(store: LocalContentStore, steps: list[str]) -> None:
     (store.root / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
     with store.writer("r", expected=Digest.of(DATA), total=len(DATA), cancel=NEVER) as writer:
         writer.write(DATA)

@@ -92,7 +92,7 @@ def test_what_removals_are_given_is_not_for_content(
 
 
 @pytest.mark.parametrize("bring", [by_pieces, from_a_source, whole, in_a_batch])
-def test_content_that_took_what_was_given_up_meanwhile_gives_it_back(
+def test_content_that_took_the_reserve_in_between_gives_it_back(
     store: LocalContentStore,
     ballast: Ballast,
     monkeypatch: pytest.MonkeyPatch,
@@ -117,7 +117,7 @@ def test_content_that_took_what_was_given_up_meanwhile_gives_it_back(
     assert bool(kept) == (bring is from_a_source)
 
 
-def test_whoever_begins_when_the_space_is_given_up_is_refused_before_the_lease(
+def test_a_pull_is_refused_before_its_lease_while_the_reserve_is_given_up(
     store: LocalContentStore, ballast: Ballast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.check_room()

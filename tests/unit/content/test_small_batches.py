@@ -53,7 +53,7 @@ def test_wrong_bytes_get_no_name(store: LocalContentStore, wrong: SmallBlob, kin
     assert left_over(store) == []
 
 
-def test_a_blob_that_came_meanwhile_is_no_error(store: LocalContentStore) -> None:
+def test_a_blob_that_another_writer_stored_is_no_error(store: LocalContentStore) -> None:
     with store.small_blobs(CancelToken()) as one, store.small_blobs(CancelToken()) as two:
         one.put([blob(b"same")])
         two.put([blob(b"same")])
@@ -63,7 +63,7 @@ def test_a_blob_that_came_meanwhile_is_no_error(store: LocalContentStore) -> Non
 def test_something_else_in_a_blobs_place_is_refused(store: LocalContentStore) -> None:
     thing = blob(b"x")
     (store.root / "blobs" / "sha256" / thing.digest.encoded).mkdir(parents=True)
-    with store.small_blobs(CancelToken()) as small_blobs, pytest.raises(StoreCorruptError, match="no file"):
+    with store.small_blobs(CancelToken()) as small_blobs, pytest.raises(StoreCorruptError, match="something else"):
         small_blobs.put([thing])
     assert left_over(store) == []
 

@@ -36,7 +36,7 @@ from tests.unit.content.remains import left_over
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from imagestore.content.small_writer import SmallBlobs
+    from imagestore.content.small_writer import LocalSmallBlobs
 
 SIZES = [0, 1, 4096, LEAST_DIRECT_BYTES - 1, LEAST_DIRECT_BYTES, LEAST_DIRECT_BYTES + 1, SMALL_BYTES - 1, SMALL_BYTES]
 REF = "layer-x"
@@ -65,14 +65,14 @@ def nothing(_: int) -> None:
 
 
 def opened(
-    store: LocalContentStore, small_blobs: SmallBlobs, data: bytes, *, total: int | None = None
+    store: LocalContentStore, small_blobs: LocalSmallBlobs, data: bytes, *, total: int | None = None
 ) -> LocalIngestWriter | SmallWriter:
     size = len(data) if total is None else total
     return small_blobs.writer(REF, expected=Digest.of(data), total=size, cancel=CancelToken())
 
 
 @pytest.fixture
-def small_blobs(store: LocalContentStore) -> Iterator[SmallBlobs]:
+def small_blobs(store: LocalContentStore) -> Iterator[LocalSmallBlobs]:
     with store.small_blobs(CancelToken()) as small_blobs:
         yield small_blobs
 
@@ -123,7 +123,7 @@ def test_it_does_not_matter_how_the_bytes_come(size: int, steps: list[int]) -> N
         assert store.read(Digest.of(data), limit_bytes=size) == data
 
 
-def test_larger_blobs_and_begun_ones_have_an_ingest(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_larger_blobs_and_begun_ones_have_an_ingest(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     with opened(store, small_blobs, b"large", total=SMALL_BYTES + 1) as writer:
         assert isinstance(writer, LocalIngestWriter)
         writer.abort()
@@ -133,7 +133,7 @@ def test_larger_blobs_and_begun_ones_have_an_ingest(store: LocalContentStore, sm
         assert (type(writer), writer.offset) == (LocalIngestWriter, 3)
 
 
-def test_what_came_before_the_writer_was_closed_is_resumed(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_bytes_of_a_closed_writer_are_resumed(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     data = content(1000)
     with opened(store, small_blobs, data) as writer:
         writer.fill(source(data[:600]), advanced=nothing)
@@ -146,7 +146,7 @@ def test_what_came_before_the_writer_was_closed_is_resumed(store: LocalContentSt
     assert store.read(Digest.of(data), limit_bytes=1000) == data
 
 
-def test_what_was_thrown_away_or_never_came_leaves_no_ingest(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_aborted_and_empty_writers_leave_no_ingest(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     with opened(store, small_blobs, b"abc") as writer:
         writer.write(b"ab")
         writer.abort()
@@ -155,7 +155,7 @@ def test_what_was_thrown_away_or_never_came_leaves_no_ingest(store: LocalContent
     assert left_over(store) == []
 
 
-def test_wrong_bytes_reach_no_disk_and_can_be_replaced(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_wrong_bytes_reach_no_disk_and_can_be_replaced(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     with opened(store, small_blobs, b"right") as writer:
         writer.write(b"wrong")
         with pytest.raises(DigestMismatchError):
@@ -169,7 +169,7 @@ def test_wrong_bytes_reach_no_disk_and_can_be_replaced(store: LocalContentStore,
     assert store.read(Digest.of(b"right"), limit_bytes=5) == b"right"
 
 
-def test_more_bytes_than_are_small_are_refused(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_more_bytes_than_are_small_are_refused(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     data = content(SMALL_BYTES + 1)
     with opened(store, small_blobs, b"") as writer:
         with pytest.raises(SizeMismatchError):
@@ -179,7 +179,7 @@ def test_more_bytes_than_are_small_are_refused(store: LocalContentStore, small_b
         writer.abort()
 
 
-def test_who_watches_may_refuse_bytes(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_an_observer_may_refuse_bytes(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     def refused(offset: int) -> None:
         raise SizeMismatchError("too long", expected=1, actual=offset)
 
@@ -189,7 +189,7 @@ def test_who_watches_may_refuse_bytes(store: LocalContentStore, small_blobs: Sma
         assert writer.offset == 0
 
 
-def test_one_fetches_and_the_others_find(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_one_fetches_and_the_others_find(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     waited = threading.Event()
     found: list[Exception] = []
 
@@ -209,7 +209,7 @@ def test_one_fetches_and_the_others_find(store: LocalContentStore, small_blobs: 
     assert len(found) == 1
 
 
-def test_writers_at_once_have_buffers_of_their_own(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_writers_at_once_have_buffers_of_their_own(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     def writer_of(data: bytes) -> LocalIngestWriter | SmallWriter:
         digest = Digest.of(data)
         return small_blobs.writer(str(digest), expected=digest, total=len(data), cancel=CancelToken())
@@ -226,8 +226,8 @@ def test_writers_at_once_have_buffers_of_their_own(store: LocalContentStore, sma
 
 
 @pytest.mark.parametrize("has_durable_name", [True, False])
-def test_the_folder_is_synced_only_if_nobody_else_will(
-    store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch, *, has_durable_name: bool
+def test_the_folder_is_synced_only_if_no_later_step_does_it(
+    store: LocalContentStore, small_blobs: LocalSmallBlobs, monkeypatch: pytest.MonkeyPatch, *, has_durable_name: bool
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -262,7 +262,7 @@ def test_a_disk_that_fails_leaves_no_name_and_no_file(
 
 
 def test_a_folder_that_cannot_be_made_is_tried_again(
-    store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch
+    store: LocalContentStore, small_blobs: LocalSmallBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -278,7 +278,7 @@ def test_a_folder_that_cannot_be_made_is_tried_again(
         writer.commit(Digest.of(b"x"), 1)
 
 
-def test_a_name_that_came_meanwhile_is_told(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_a_name_that_was_taken_in_between_is_an_error(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     with store.small_blobs(CancelToken()):
         with opened(store, small_blobs, b"x") as writer:
             writer.write(b"x")
@@ -290,11 +290,11 @@ def test_a_name_that_came_meanwhile_is_told(store: LocalContentStore, small_blob
         path.mkdir()
         with opened(store, small_blobs, b"x") as writer:
             writer.write(b"x")
-            with pytest.raises(StoreCorruptError, match="no file"):
+            with pytest.raises(StoreCorruptError, match="something else"):
                 writer.commit(Digest.of(b"x"), 1)
 
 
-def test_a_folder_under_way_is_never_stale(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_a_folder_under_way_is_never_stale(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     with opened(store, small_blobs, b"x") as writer:
         writer.write(b"x")
         writer.commit(Digest.of(b"x"), 1)
@@ -302,7 +302,7 @@ def test_a_folder_under_way_is_never_stale(store: LocalContentStore, small_blobs
     assert not store.abort_stale(stale)
 
 
-def test_another_algorithm_gets_its_folder(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_another_algorithm_gets_its_folder(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     digest = Digest.of(b"x", "sha512")
     with small_blobs.writer(REF, expected=digest, total=1, cancel=CancelToken()) as writer:
         writer.write(b"x")
@@ -310,7 +310,7 @@ def test_another_algorithm_gets_its_folder(store: LocalContentStore, small_blobs
     assert store.read(digest, limit_bytes=1) == b"x"
 
 
-def test_a_closed_writer_says_so(store: LocalContentStore, small_blobs: SmallBlobs) -> None:
+def test_a_closed_writer_says_so(store: LocalContentStore, small_blobs: LocalSmallBlobs) -> None:
     writer = opened(store, small_blobs, b"x")
     writer.write(b"x")
     writer.commit(Digest.of(b"x"), 1)
@@ -326,7 +326,7 @@ def test_a_closed_writer_says_so(store: LocalContentStore, small_blobs: SmallBlo
 
 @pytest.mark.parametrize("failure", [MemoryError(), KeyboardInterrupt(), StoreFullError("full")])
 def test_a_writer_lets_go_even_if_its_bytes_cannot_be_kept(
-    failure: BaseException, store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch
+    failure: BaseException, store: LocalContentStore, small_blobs: LocalSmallBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object, **__: object) -> LocalIngestWriter:
         raise failure
@@ -341,7 +341,7 @@ def test_a_writer_lets_go_even_if_its_bytes_cannot_be_kept(
 
 
 def test_a_lock_is_let_go_of_even_if_its_file_cannot_be_removed(
-    store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch
+    store: LocalContentStore, small_blobs: LocalSmallBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:
         raise OSError(errno.EROFS, "no")
@@ -357,7 +357,7 @@ def test_a_lock_is_let_go_of_even_if_its_file_cannot_be_removed(
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM])
 def test_any_refusal_of_direct_writes_means_the_usual_way(
-    code: int, store: LocalContentStore, small_blobs: SmallBlobs, monkeypatch: pytest.MonkeyPatch
+    code: int, store: LocalContentStore, small_blobs: LocalSmallBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_open = os.open
 
@@ -375,7 +375,7 @@ def test_any_refusal_of_direct_writes_means_the_usual_way(
 
 
 def test_when_too_many_blobs_are_in_memory_the_next_has_an_ingest(
-    store: LocalContentStore, small_blobs: SmallBlobs
+    store: LocalContentStore, small_blobs: LocalSmallBlobs
 ) -> None:
     def writer_of(number: int) -> LocalIngestWriter | SmallWriter:
         digest = Digest.of(b"%d" % number)

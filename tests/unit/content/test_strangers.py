@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
 from tests.unit.content.test_local import put
 

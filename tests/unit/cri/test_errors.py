@@ -246,7 +246,7 @@ def test_a_deadline_ends_the_download_and_the_next_pull_goes_on_there(tmp_path: 
             with pytest.raises(DeadlineExceededError):
                 client.pull(spec(f"{HOST}/slow:1"), cancel=CancelToken(0.5))
             until(lambda: not server.pulls.in_progress, "the pull has ended")
-            until(lambda: not list(here.store.metadata.leases()), "its thread has ended")
+            until(lambda: not list(here.store.metadata.leases.find()), "its thread has ended")
             if any(ingest.offset for ingest in here.store.content.statuses()):
                 break
         (ingest,) = here.store.content.statuses()

@@ -319,7 +319,7 @@ def test_a_list_of_several_messages_has_every_image_once(here: Node, client: Cri
     image = here.store.pull(f"{HOST}/user:uid")
     for number in range(250):
         other = replace(image.record, reference=f"{HOST}/many:{number}", image_id=Digest.of(str(number).encode()))
-        here.store.metadata.put_image(other, {})
+        here.store.metadata.images.put(other, {})
     assert len({each.id for each in client.list()}) == 251
 
 

@@ -201,11 +201,11 @@ def test_what_lists_show_is_what_records_say(tmp_path: Path) -> None:
     with node(tmp_path, IMAGES) as here:
         app, kata = here.store.pull(APP), here.store.pull(PYTHON, runtime_handler="kata")
         metadata = here.store.metadata
-        every = [ListedImage.of(each) for each in metadata.find_images()]
-        assert metadata.list_images() == every
-        assert metadata.list_images(handler="kata") == [ListedImage.of(kata.record)]
-        assert metadata.list_images(image_id=str(app.id)) == [ListedImage.of(app.record)]
-        assert metadata.list_images(image_id=str(app.id), handler="kata") == []
+        every = [ListedImage.of(each) for each in metadata.images.find()]
+        assert metadata.images.find_listed() == every
+        assert metadata.images.find_listed(handler="kata") == [ListedImage.of(kata.record)]
+        assert metadata.images.find_listed(image_id=str(app.id)) == [ListedImage.of(app.record)]
+        assert metadata.images.find_listed(image_id=str(app.id), handler="kata") == []
 
 
 def test_a_chain_id_covers_every_layer_below() -> None:

@@ -16,8 +16,7 @@ from imagestore.cri._proto import api_pb2 as cri
 from imagestore.cri.image_service import add_cri
 from imagestore.cri.pull_queue import PullQueue
 from imagestore.cri.runtime_service import RuntimeServicer, uses_systemd
-from imagestore.server.calls import CallWatch
-from imagestore.server.interceptors import UNKNOWN_METHOD, CallInterceptor
+from imagestore.server.calls import UNKNOWN_METHOD, CallInterceptor, CallWatch
 from imagestore.store.workers import StoreWorkers
 from tests.support.cri_server import CriServer
 from tests.support.node import CONFIG, node

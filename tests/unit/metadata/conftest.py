@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.unit.metadata.keeping import Clock
 
 

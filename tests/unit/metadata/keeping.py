@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 
 
@@ -31,9 +31,9 @@ A, B, C, D = (digest(name) for name in "abcd")
 def kept(store: SqliteMetadataStore, names: Iterable[Digest] = (A, B, C, D)) -> set[Digest]:
     """What a collection would spare; the question that it asks again before it deletes must agree."""
     names = list(names)
-    garbage = set(map(Digest.parse, store.garbage(map(str, names))))
-    assert set(map(Digest.parse, store.unheld(list(map(str, names))))) == garbage & set(names)
-    assert not store.keeps_nothing() or set(names) <= garbage
+    garbage = set(map(Digest.parse, store.graph.garbage(map(str, names))))
+    assert set(map(Digest.parse, store.graph.unheld(list(map(str, names))))) == garbage & set(names)
+    assert not store.graph.keeps_nothing() or set(names) <= garbage
     return set(names) - garbage
 
 

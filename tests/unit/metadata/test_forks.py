@@ -21,11 +21,12 @@ import pytest
 
 import imagestore
 from imagestore.errors import StoreError
-from imagestore.metadata import journal as journal_module
-from imagestore.metadata.fairness import WriteQueue
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.metadata.summaries import read_summaries
+from imagestore.metadata.sqlite import journal as journal_module
+from imagestore.metadata.sqlite import journal_lines
+from imagestore.metadata.sqlite.fairness import WriteQueue
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
+from imagestore.metadata.sqlite.summaries import read_summaries
 from tests.support.embedded import database_of
 
 
@@ -63,7 +64,7 @@ def test_a_child_forked_in_an_append_does_not_stop_the_journal_from_being_shorte
 ) -> None:
     journal = RecordJournal(tmp_path / "records.jsonl")
     monkeypatch.setattr(journal_module, "reach", lambda name: child.fork() if name == "journal-append" else None)
-    journal.release(1, "lease")
+    journal.append([journal_lines.release(1, "lease")])
     monkeypatch.undo()
     with journal.prepared(1, (), (), ()) as prepared:
         assert prepared is not None
@@ -74,9 +75,9 @@ def test_a_child_forked_in_an_exchange_does_not_hold_up_who_appends(
     tmp_path: Path, child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = RecordJournal(tmp_path / "records.jsonl")
-    journal.release(1, "lease")
+    journal.append([journal_lines.release(1, "lease")])
     other = RecordJournal(tmp_path / "records.jsonl")
-    appending = threading.Thread(target=lambda: other.release(2, "lease"), daemon=True)
+    appending = threading.Thread(target=lambda: other.append([journal_lines.release(2, "lease")]), daemon=True)
 
     def reach(name: str) -> None:
         if name == "journal-rename":
@@ -97,13 +98,13 @@ def test_a_child_forked_while_a_journal_is_prepared_does_not_lock_the_new_one(
     tmp_path: Path, child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = RecordJournal(tmp_path / "records.jsonl")
-    journal.release(1, "lease")
+    journal.append([journal_lines.release(1, "lease")])
     monkeypatch.setattr(journal_module, "reach", lambda name: child.fork() if name == "journal-sync" else None)
     with journal.prepared(1, (), (), ()) as prepared:
         assert prepared is not None
         assert journal.exchange(prepared, journal.size())
     monkeypatch.undo()
-    appending = threading.Thread(target=lambda: journal.release(2, "lease"), daemon=True)
+    appending = threading.Thread(target=lambda: journal.append([journal_lines.release(2, "lease")]), daemon=True)
     appending.start()
     appending.join(60)
     assert not appending.is_alive()
@@ -128,21 +129,21 @@ def leases(path: Path) -> list[str]:
 COMMITS_AFTER_A_FORK = """
 import os, sys
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 path, has_opened, has_closed = Path(sys.argv[1]), os.pipe(), os.pipe()
 SqliteMetadataStore(path).close()
 child = os.fork()
 if child:
     os.read(has_opened[0], 1)
     store = SqliteMetadataStore(path)
-    store.create_lease("a parent's", lifetime_seconds=60)
+    store.leases.create("a parent's", lifetime_seconds=60)
     store.close()
     os.write(has_closed[1], b"x")
     sys.exit(os.waitpid(child, 0)[1])
 own = SqliteMetadataStore(path)
 os.write(has_opened[1], b"x")
 os.read(has_closed[0], 1)
-own.create_lease("a child's", lifetime_seconds=60)
+own.leases.create("a child's", lifetime_seconds=60)
 os._exit(0)  # dies with the store open
 """
 
@@ -159,7 +160,7 @@ def test_a_child_opens_nothing_while_its_parent_has_a_store_open(tmp_path: Path,
     """Its commits would be lost as soon as its parent closes: SQLite believes that the child has locks."""
     store = SqliteMetadataStore(tmp_path / "metadata.db")
     SqliteMetadataStore(tmp_path / "other.db").close()
-    store.create_lease("a parent's", lifetime_seconds=60)
+    store.leases.create("a parent's", lifetime_seconds=60)
 
     def work(generations: int = generations) -> bool:
         if generations > 1:
@@ -175,7 +176,7 @@ def test_a_child_opens_nothing_while_its_parent_has_a_store_open(tmp_path: Path,
         return True
 
     assert in_child(work)()
-    store.create_lease("behind the child's end", lifetime_seconds=60)
+    store.leases.create("behind the child's end", lifetime_seconds=60)
     store.close()
     assert leases(tmp_path / "metadata.db") == ["a parent's", "behind the child's end"]
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as again:
@@ -185,7 +186,7 @@ def test_a_child_opens_nothing_while_its_parent_has_a_store_open(tmp_path: Path,
 OPENS_IN_A_CHILD = """
 import gc, os, sys
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 path = Path(sys.argv[1])
 store = SqliteMetadataStore(path)
 {ends}
@@ -193,7 +194,7 @@ gc.collect()
 child = os.fork()
 if child:
     sys.exit(os.waitpid(child, 0)[1])
-SqliteMetadataStore(path).create_lease("a child's", lifetime_seconds=60)
+SqliteMetadataStore(path).leases.create("a child's", lifetime_seconds=60)
 """
 
 
@@ -208,7 +209,7 @@ def test_a_store_that_could_not_be_opened_keeps_no_child_from_opening_one(tmp_pa
     (tmp_path / "metadata.db").write_bytes(b"no database" * 1000)
     code = (
         "import os, sys; from pathlib import Path; from imagestore.errors import StoreError;"
-        "from imagestore.metadata.sqlite import SqliteMetadataStore;"
+        "from imagestore.metadata.sqlite.store import SqliteMetadataStore;"
         "\ntry: SqliteMetadataStore(Path(sys.argv[1]))"
         "\nexcept StoreError: pass"
         "\nchild = os.fork()"
@@ -222,11 +223,11 @@ def test_a_store_that_could_not_be_opened_keeps_no_child_from_opening_one(tmp_pa
 def test_a_parent_goes_on_after_a_fork(tmp_path: Path) -> None:
     store = SqliteMetadataStore(tmp_path / "metadata.db")
     with store.exclusive():
-        store.create_lease("a", lifetime_seconds=60)
+        store.leases.create("a", lifetime_seconds=60)
         assert in_child(lambda: True)()
-        store.create_lease("b", lifetime_seconds=60)
+        store.leases.create("b", lifetime_seconds=60)
     assert in_child(lambda: True)()
-    store.create_lease("c", lifetime_seconds=60)
+    store.leases.create("c", lifetime_seconds=60)
     assert leases(tmp_path / "metadata.db") == ["a", "b", "c"]
     store.close()
 
@@ -273,9 +274,9 @@ def test_a_fork_next_to_threads_that_open_stores_leaves_a_child_that_opens_one_o
 COMMITS = """
 import os, signal, sys
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 store = SqliteMetadataStore(Path(sys.argv[1]))
-store.create_lease(sys.argv[2], lifetime_seconds=60)
+store.leases.create(sys.argv[2], lifetime_seconds=60)
 if sys.argv[3:]:
     os.kill(os.getpid(), signal.SIGKILL)
 store.close()
@@ -289,7 +290,7 @@ def commit_in_another_process(path: Path, name: str, *, is_killed: bool = False)
 ENDS = """
 import gc, os, sys
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 store, ended = SqliteMetadataStore(Path(sys.argv[1])), os.pipe()
 child = os.fork()
 if child:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore import Descriptor, Digest, Platform
-from imagestore.metadata import journal_lines
-from imagestore.metadata.journal_reading import Journaled, Reading
 from imagestore.metadata.records import ImageRecord, Lease
+from imagestore.metadata.sqlite import journal_lines
+from imagestore.metadata.sqlite.journal_reading import Journaled, Reading
 from imagestore.oci.media_types import OCI_MANIFEST
 
 A, B, C, D = (Digest.of(name) for name in (b"a", b"b", b"c", b"d"))

@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 from imagestore import Descriptor, Digest
 from imagestore.errors import InvalidInputError, LeaseNotFoundError
 from imagestore.metadata.marking import climb, mark
-from imagestore.metadata.namespace_api import HOME, NamedImage
-from imagestore.metadata.records import Holder, HolderKind
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.records import HOME, Holder, HolderKind, NamedImage
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci import gc_labels
 from imagestore.oci.gc_labels import ContentTerms, LeaseTerms, moment
 from imagestore.store.maintenance.why import Chain, explain
-from tests.support.locks import is_locked
 from tests.unit.metadata.keeping import A, B, C, Clock, D, digest, kept, record
 
 
@@ -79,70 +77,54 @@ def test_labels_on_leases_are_expiry_and_flatness() -> None:
 @pytest.mark.parametrize("labels", [{"k" * 2000: "v" * 2097}, {"": "v"}])
 def test_labels_are_bounded(store: SqliteMetadataStore, labels: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError, match="4096"):
-        store.label_content(A, labels)
+        store.graph.label_content(A, labels)
     with pytest.raises(InvalidInputError, match="4096"):
-        store.create_lease("l", lifetime_seconds=1, labels=labels)
+        store.leases.create("l", lifetime_seconds=1, labels=labels)
 
 
 def test_a_root_label_keeps_content_and_what_its_reference_labels_name(store: SqliteMetadataStore) -> None:
-    store.label_content(A, {gc_labels.ROOT: "now", f"{gc_labels.REFERENCE}.0": str(B), "free": "text", "empty": ""})
-    store.put_edges({B: [C]})
+    store.graph.label_content(
+        A, {gc_labels.ROOT: "now", f"{gc_labels.REFERENCE}.0": str(B), "free": "text", "empty": ""}
+    )
+    store.graph.put_edges({B: [C]})
     assert kept(store) == {A, B, C}
-    assert [store.is_held(each) for each in (A, B, C, D)] == [True, True, True, False]
-    assert store.content_labels(A).keys() == {gc_labels.ROOT, f"{gc_labels.REFERENCE}.0", "free"}
-    assert (store.children_of([str(A)]), store.parents(B)) == ({str(A): [str(B)]}, (A,))
-    store.label_content(A, {"free": "text"})
+    assert [store.graph.is_held(each) for each in (A, B, C, D)] == [True, True, True, False]
+    assert store.graph.content_labels(A).keys() == {gc_labels.ROOT, f"{gc_labels.REFERENCE}.0", "free"}
+    assert (store.graph.children_of([str(A)]), store.graph.parents(B)) == ({str(A): [str(B)]}, (A,))
+    store.graph.label_content(A, {"free": "text"})
     assert kept(store) == set()
-    assert store.parents(B) == ()
-    store.forget_content([str(A)])
-    assert store.content_labels(A) == {}
-
-
-def test_labels_that_two_processes_add_at_once_are_both_there(
-    store: SqliteMetadataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody writes between the reading and the writing: a lost reference would cost the content that it keeps."""
-    store.label_content(A, {"one": "1"})
-    read, locked = store.content_labels, []
-
-    def noted(digest: Digest) -> dict[str, str]:
-        locked.append(is_locked(tmp_path / "metadata.db"))
-        return read(digest)
-
-    monkeypatch.setattr(store, "content_labels", noted)
-    store.update_content_labels(A, {"two": "2"})
-    assert read(A) == {"one": "1", "two": "2"}
-    assert locked
-    assert all(locked)
+    assert store.graph.parents(B) == ()
+    store.graph.forget_content([str(A)])
+    assert store.graph.content_labels(A) == {}
 
 
 @pytest.mark.parametrize(
     "keep",
     [
-        lambda store: store.put_image(record(), {}),
-        lambda store: store.label_content(A, {gc_labels.ROOT: "now"}),
-        lambda store: store.create_lease("l", lifetime_seconds=10, content=[A]),
-        lambda store: store.put_named_image(NamedImage(HOME, "n", Descriptor("m", A, 1))),
-        lambda store: store.record_content("other", A, 1),
+        lambda store: store.images.put(record(), {}),
+        lambda store: store.graph.label_content(A, {gc_labels.ROOT: "now"}),
+        lambda store: store.leases.create("l", lifetime_seconds=10, content=[A]),
+        lambda store: store.named_images.put(NamedImage(HOME, "n", Descriptor("m", A, 1))),
+        lambda store: store.namespaces.record_content("other", A, 1),
     ],
     ids=["record", "root label", "lease", "named image", "another namespace"],
 )
 def test_a_store_that_keeps_nothing_has_none_of_the_roots(
     store: SqliteMetadataStore, keep: Callable[[SqliteMetadataStore], object]
 ) -> None:
-    store.put_edges({A: [B]})
-    store.label_content(C, {"free": "text"})
-    assert store.keeps_nothing()
+    store.graph.put_edges({A: [B]})
+    store.graph.label_content(C, {"free": "text"})
+    assert store.graph.keeps_nothing()
     keep(store)
-    assert not store.keeps_nothing()
+    assert not store.graph.keeps_nothing()
 
 
 def test_a_flat_lease_keeps_what_it_lists_and_nothing_below(store: SqliteMetadataStore) -> None:
-    store.put_edges({A: [B], B: [C]})
-    store.create_lease("flat", lifetime_seconds=10, labels={gc_labels.FLAT: "yes"})
-    store.lease_content("flat", [A, C])
+    store.graph.put_edges({A: [B], B: [C]})
+    store.leases.create("flat", lifetime_seconds=10, labels={gc_labels.FLAT: "yes"})
+    store.leases.add_content("flat", [A, C])
     assert kept(store) == {A, C}
-    assert [store.is_held(each) for each in (A, B, C)] == [True, False, True]
+    assert [store.graph.is_held(each) for each in (A, B, C)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -156,40 +138,40 @@ def test_a_flat_lease_keeps_what_it_lists_and_nothing_below(store: SqliteMetadat
 def test_the_expiry_label_of_a_lease_goes_before_its_lifetime(
     store: SqliteMetadataStore, clock: Clock, labels: dict[str, str], expires_at: float
 ) -> None:
-    assert store.create_lease("l", lifetime_seconds=10, labels=labels).expires_at == expires_at
-    store.lease_content("l", [A])
+    assert store.leases.create("l", lifetime_seconds=10, labels=labels).expires_at == expires_at
+    store.leases.add_content("l", [A])
     clock.now += 11
     assert kept(store) == ({A} if math.isinf(expires_at) else set())
     assert store.expire() == (0 if math.isinf(expires_at) else 1)
 
 
 def test_a_clock_set_back_deletes_no_lease_early(store: SqliteMetadataStore, clock: Clock) -> None:
-    store.create_lease("l", lifetime_seconds=10)
-    store.lease_content("l", [A])
+    store.leases.create("l", lifetime_seconds=10)
+    store.leases.add_content("l", [A])
     clock.now -= 86400
     assert store.expire() == 0
-    assert store.is_held(A)
+    assert store.graph.is_held(A)
 
 
 def test_leases_list_and_release_single_contents(store: SqliteMetadataStore) -> None:
-    store.create_lease("l", lifetime_seconds=10)
-    store.lease_content("l", [B, A])
-    store.unlease_content("l", [A, D])
-    assert store.leased_content("l") == (B,)
-    for ask in (lambda: store.leased_content("gone"), lambda: store.unlease_content("gone", [A])):
+    store.leases.create("l", lifetime_seconds=10)
+    store.leases.add_content("l", [B, A])
+    store.leases.remove_content("l", [A, D])
+    assert store.leases.content("l") == (B,)
+    for ask in (lambda: store.leases.content("gone"), lambda: store.leases.remove_content("gone", [A])):
         with pytest.raises(LeaseNotFoundError):
             ask()
     with pytest.raises(InvalidInputError):
-        store.create_lease("", lifetime_seconds=1)
+        store.leases.create("", lifetime_seconds=1)
 
 
 def test_a_record_with_a_past_expiry_label_goes(store: SqliteMetadataStore, clock: Clock) -> None:
-    store.put_image(record(labels={gc_labels.EXPIRE: "2023-11-14T22:13:30Z"}), {})
-    store.put_image(record("registry.example/b:1", B, {"other": gc_labels.EXPIRE}), {})
+    store.images.put(record(labels={gc_labels.EXPIRE: "2023-11-14T22:13:30Z"}), {})
+    store.images.put(record("registry.example/b:1", B, {"other": gc_labels.EXPIRE}), {})
     assert store.expire() == 0
     clock.now += 10
     assert store.expire() == 1
-    assert [each.reference for each in store.find_images()] == ["registry.example/b:1"]
+    assert [each.reference for each in store.images.find()] == ["registry.example/b:1"]
 
 
 @pytest.mark.parametrize(
@@ -205,26 +187,26 @@ def test_a_leased_record_outlives_its_expiry_until_the_lease_ends(
 ) -> None:
     for handler in ("runc", "kata"):
         expiring = record("registry.example/a:1", labels={gc_labels.EXPIRE: "2023-11-14T22:13:30Z"})
-        store.put_image(replace(expiring, handler=handler), {})
-    store.create_lease("l", lifetime_seconds=60)
-    store.lease_image("l", name, "runc")
-    store.lease_image("l", name, "runc")
+        store.images.put(replace(expiring, handler=handler), {})
+    store.leases.create("l", lifetime_seconds=60)
+    store.leases.add_image("l", name, "runc")
+    store.leases.add_image("l", name, "runc")
     clock.now += 10
     assert store.expire() == 2 - len(kept)
-    assert [each.handler for each in store.find_images()] == kept
+    assert [each.handler for each in store.images.find()] == kept
     clock.now += 60
     store.expire()
     store.expire()
-    assert store.find_images() == []
+    assert store.images.find() == []
     with pytest.raises(LeaseNotFoundError):
-        store.leased_images("l")
+        store.leases.images("l")
 
 
 def test_a_missing_lease_takes_no_image(store: SqliteMetadataStore) -> None:
     with pytest.raises(LeaseNotFoundError):
-        store.lease_image("gone", "a", "")
+        store.leases.add_image("gone", "a", "")
     with pytest.raises(LeaseNotFoundError):
-        store.unlease_image("gone", "a")
+        store.leases.remove_image("gone", "a")
 
 
 def test_a_record_whose_expiry_was_put_off_meanwhile_stays(tmp_path: Path) -> None:
@@ -242,45 +224,45 @@ def test_a_record_whose_expiry_was_put_off_meanwhile_stays(tmp_path: Path) -> No
         contextlib.closing(SqliteMetadataStore(path, clock=Clock())) as other,
     ):
         for name in "ab":
-            store.put_image(record(f"registry.example/{name}:1", labels={gc_labels.EXPIRE: past}), {})
+            store.images.put(record(f"registry.example/{name}:1", labels={gc_labels.EXPIRE: past}), {})
         put_off = record(labels={gc_labels.EXPIRE: later})
-        meanwhile.append(lambda: other.put_image(put_off, {}))
+        meanwhile.append(lambda: other.images.put(put_off, {}))
         assert store.expire() == 1
-        assert [each.reference for each in store.find_images()] == ["registry.example/a:1"]
+        assert [each.reference for each in store.images.find()] == ["registry.example/a:1"]
 
 
 def test_pins_and_times_of_use_outlive_a_new_pull(store: SqliteMetadataStore, clock: Clock) -> None:
-    store.put_image(record(), {})
+    store.images.put(record(), {})
     key = ("registry.example/a:1", "runc")
-    assert [each.is_pinned for each in store.pin_images([key, ("none", "runc")], is_pinned=True)] == [True]
+    assert [each.is_pinned for each in store.images.pin([key, ("none", "runc")], is_pinned=True)] == [True]
     clock.now += 100
-    store.touch_image(*key)
+    store.images.touch(*key)
     used = clock.now
     clock.now += 30
-    store.touch_image(*key)
-    stored = store.put_image(record(root=B), {})
+    store.images.touch(*key)
+    stored = store.images.put(record(root=B), {})
     assert (stored.is_pinned, stored.used_at) == (True, used)
-    store.touch_image("none", "runc")
-    assert not store.pin_images([key], is_pinned=False)[0].is_pinned
+    store.images.touch("none", "runc")
+    assert not store.images.pin([key], is_pinned=False)[0].is_pinned
 
 
 def test_a_use_after_the_clock_was_set_back_is_noted(store: SqliteMetadataStore, clock: Clock) -> None:
-    store.put_image(record(), {})
+    store.images.put(record(), {})
     clock.now -= 86400
-    store.touch_image("registry.example/a:1", "runc")
-    found = store.get_image("registry.example/a:1", "runc")
+    store.images.touch("registry.example/a:1", "runc")
+    found = store.images.get("registry.example/a:1", "runc")
     assert found is not None
     assert found.used_at == clock.now
 
 
 def test_why_names_each_root_with_a_shortest_chain(store: SqliteMetadataStore) -> None:
-    store.put_image(record(root=A), {A: [B]})
-    store.put_edges({B: [C], D: [C]})
-    store.create_lease("flat", lifetime_seconds=10, labels={gc_labels.FLAT: "1"})
-    store.lease_content("flat", [C, B])
-    store.create_lease("old", lifetime_seconds=0)
-    store.lease_content("old", [C])
-    store.label_content(D, {gc_labels.ROOT: "1"})
+    store.images.put(record(root=A), {A: [B]})
+    store.graph.put_edges({B: [C], D: [C]})
+    store.leases.create("flat", lifetime_seconds=10, labels={gc_labels.FLAT: "1"})
+    store.leases.add_content("flat", [C, B])
+    store.leases.create("old", lifetime_seconds=0)
+    store.leases.add_content("old", [C])
+    store.graph.label_content(D, {gc_labels.ROOT: "1"})
     assert explain(store, C) == (
         Chain(Holder(HolderKind.FLAT_LEASE, "flat"), (C,)),
         Chain(Holder(HolderKind.LABEL, gc_labels.ROOT), (D, C)),
@@ -293,33 +275,37 @@ NAMES_B = {f"{gc_labels.REFERENCE}.extra": str(B)}
 
 
 def test_a_record_keeps_what_its_labels_name_as_long_as_they_do(store: SqliteMetadataStore) -> None:
-    store.put_image(record(root=A, labels=NAMES_B), {A: [C], B: [D]})
+    store.images.put(record(root=A, labels=NAMES_B), {A: [C], B: [D]})
     assert kept(store) == {A, B, C, D}
     assert explain(store, D) == (Chain(Holder(HolderKind.IMAGE, "registry.example/a:1", "runc"), (B, D)),)
-    (found,) = store.find_images()
+    (found,) = store.images.find()
     assert (found.roots, found.held) == ((A,), (A, B))
-    assert (store.find_by_root(B), store.kept_with(A), store.kept_with(B)) == ([], (), ())
-    store.put_image(record(root=A), {})
+    assert (store.images.find_by_root(B), store.named_images.kept_with(A), store.named_images.kept_with(B)) == (
+        [],
+        (),
+        (),
+    )
+    store.images.put(record(root=A), {})
     assert kept(store) == {A, C}
 
 
 def test_a_label_that_names_a_root_takes_nothing_away_when_it_goes(store: SqliteMetadataStore) -> None:
-    store.put_image(record(root=B, labels=NAMES_B), {})
-    assert [each.roots for each in store.find_images()] == [(B,)]
-    store.put_image(record(root=B), {})
+    store.images.put(record(root=B, labels=NAMES_B), {})
+    assert [each.roots for each in store.images.find()] == [(B,)]
+    store.images.put(record(root=B), {})
     assert kept(store) == {B}
 
 
 @pytest.mark.parametrize("is_all", [False, True])
 def test_what_labels_named_is_among_what_removed_records_held(store: SqliteMetadataStore, is_all: bool) -> None:
-    store.put_image(record(root=A, labels=NAMES_B), {})
-    known = store.everything(10)
+    store.images.put(record(root=A, labels=NAMES_B), {})
+    known = store.images.everything(10)
     assert known is not None
     if is_all:
-        assert store.drop_everything(known)
-    held = known.roots if is_all else store.drop_images(known.keys)
+        assert store.images.drop_everything(known)
+    held = known.roots if is_all else store.images.drop(known.keys)
     assert set(held) == {str(A), str(B)}
-    assert store.keeps_nothing()
+    assert store.graph.keeps_nothing()
 
 
 GRAPH = st.dictionaries(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=4), max_size=10)
@@ -355,22 +341,22 @@ def test_both_questions_of_collection_agree(
     store = SqliteMetadataStore(tmp_path_factory.mktemp("graph") / "metadata.db")
     names = [digest(str(number)) for number in range(10)]
     with store.exclusive():
-        store.put_edges({names[parent]: [names[child] for child in below] for parent, below in children.items()})
-        store.create_lease("l", lifetime_seconds=100)
-        store.lease_content("l", [names[number] for number in leased])
-        store.create_lease("flat", lifetime_seconds=100, labels={gc_labels.FLAT: "1"})
-        store.lease_content("flat", [names[number] for number in flat])
+        store.graph.put_edges({names[parent]: [names[child] for child in below] for parent, below in children.items()})
+        store.leases.create("l", lifetime_seconds=100)
+        store.leases.add_content("l", [names[number] for number in leased])
+        store.leases.create("flat", lifetime_seconds=100, labels={gc_labels.FLAT: "1"})
+        store.leases.add_content("flat", [names[number] for number in flat])
         for number in rooted:
-            store.label_content(names[number], {gc_labels.ROOT: "1"})
+            store.graph.label_content(names[number], {gc_labels.ROOT: "1"})
     live = kept(store, names)
     assert live == {names[each] for each in mark(leased | rooted, lambda node: children.get(node, ())) | flat}
-    found = [Digest.parse(text) for text in store.garbage(str(names[number]) for number in present)]
+    found = [Digest.parse(text) for text in store.graph.garbage(str(names[number]) for number in present)]
     starts = {names[number] for number, below in children.items() if below} | {names[number] for number in rooted}
     assert set(found) == ({names[number] for number in present} | starts) - live
     assert len(set(found)) == len(found)
     inner = [each in starts for each in found]
     assert inner == sorted(inner, reverse=True), "what points on comes first"
-    assert {each for each in names if store.is_held(each)} == live
+    assert {each for each in names if store.graph.is_held(each)} == live
     assert {each for each in names if explain(store, each)} == live
     store.close()
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from imagestore import Digest
 from imagestore.errors import LeaseNotFoundError
-from imagestore.metadata import journal_lines
-from imagestore.metadata.journal_reading import Journaled, Reading
 from imagestore.metadata.records import Lease
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import journal_lines
+from imagestore.metadata.sqlite.journal_reading import Journaled, Reading
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.unit.metadata.keeping import A, B, C
 
 LASTING = Lease("l", 1.0, math.inf, False, {"note": "x"}, "k8s.io")
@@ -41,33 +41,37 @@ def in_order(*digests: Digest) -> tuple[Digest, ...]:
 def test_a_lease_filled_one_by_one_takes_as_much_of_the_journal_for_each(
     tmp_path: Path, store: SqliteMetadataStore
 ) -> None:
-    lease = store.create_lease("lasting", lifetime_seconds=math.inf)
-    contents = [Digest.of(str(number).encode()) for number in range(200)]
+    lease = store.leases.create("lasting", lifetime_seconds=math.inf)
+    contents = [Digest.of(str(number).encode()) for number in range(50)]
     for digest in contents:
-        store.lease_content("lasting", [digest])
-    assert (tmp_path / "records.jsonl").stat().st_size < 200 * 400
+        store.leases.add_content("lasting", [digest])
+    assert (tmp_path / "records.jsonl").stat().st_size < 50 * 400
     assert store.journaled().leases == [(lease, in_order(*contents))]
     for digest in contents[1:]:
-        store.unlease_content("lasting", [digest])
-    assert (tmp_path / "records.jsonl").stat().st_size < 400 * 400
+        store.leases.remove_content("lasting", [digest])
+    assert (tmp_path / "records.jsonl").stat().st_size < 100 * 400
     assert store.journaled().leases == [(lease, (contents[0],))]
 
 
-def test_a_lease_of_very_many_contents_comes_back(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    contents = [Digest.parse(f"sha256:{number:064x}") for number in range(25_000)]
-    lease = store.create_lease("lasting", lifetime_seconds=math.inf, content=contents)
+def test_a_lease_of_more_contents_than_a_line_takes_comes_back(
+    tmp_path: Path, store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert journal_lines._CONTENTS * 80 < 1024 * 1024
+    monkeypatch.setattr(journal_lines, "_CONTENTS", 100)
+    contents = [Digest.parse(f"sha256:{number:064x}") for number in range(250)]
+    lease = store.leases.create("lasting", lifetime_seconds=math.inf, content=contents)
     assert store.journaled().leases == [(lease, tuple(contents))]
-    store.lease_content("lasting", contents[:3])
-    store.unlease_content("lasting", contents[1:])
+    store.leases.add_content("lasting", contents[:3])
+    store.leases.remove_content("lasting", contents[1:])
     assert store.journaled().leases == [(lease, (contents[0],))]
-    store.lease_content("lasting", contents)
+    store.leases.add_content("lasting", contents)
     # Written anew from the database.
     (tmp_path / "records.jsonl").unlink()
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as again:
         found = again.journaled()
     assert (found.leases, found.unreadable) == ([(lease, tuple(contents))], 0)
     lengths = [len(line) for line in (tmp_path / "records.jsonl").read_bytes().splitlines()]
-    assert max(lengths) < 1024 * 1024
+    assert max(lengths) < 100 * 80
 
 
 def test_a_line_that_is_spoiled_costs_what_it_added_and_not_the_lease() -> None:
@@ -110,12 +114,12 @@ def test_lines_of_a_version_that_wrote_the_whole_list_each_time_are_read() -> No
 
 def test_a_lease_that_lasts_no_more_does_not_come_back(store: SqliteMetadataStore) -> None:
     """As any other that is to end within a day: what the journal keeps of it would have no end."""
-    store.create_lease("shortened", lifetime_seconds=math.inf)
-    store.lease_content("shortened", [A])
-    store.renew_lease("shortened", lifetime_seconds=60.0)
+    store.leases.create("shortened", lifetime_seconds=math.inf)
+    store.leases.add_content("shortened", [A])
+    store.leases.renew("shortened", lifetime_seconds=60.0)
     assert store.journaled().leases == []
-    store.lease_content("shortened", [B])
-    store.renew_lease("shortened", lifetime_seconds=math.inf)
+    store.leases.add_content("shortened", [B])
+    store.leases.renew("shortened", lifetime_seconds=math.inf)
     assert listed(store.journaled()) == {"shortened": in_order(A, B)}
 
 
@@ -140,7 +144,7 @@ def test_the_journal_says_of_each_lasting_lease_what_the_database_says(
         TemporaryDirectory() as folder,
         contextlib.closing(SqliteMetadataStore(Path(folder, "metadata.db"), clock=lambda: 1000.0)) as store,
     ):
-        store.create_lease("one", lifetime_seconds=math.inf)
+        store.leases.create("one", lifetime_seconds=math.inf)
         for changes in transactions:
             with contextlib.suppress(ZeroDivisionError), store.exclusive():
                 for what, name, digests, is_last in changes:
@@ -150,25 +154,25 @@ def test_the_journal_says_of_each_lasting_lease_what_the_database_says(
             if is_shortened:
                 Path(folder, "records.jsonl").unlink(missing_ok=True)
                 store.tidy()
-        store.label_content(A, {"note": "the last transaction was committed"})
-        lasting = [each for each in store.leases() if math.isinf(each.expires_at)]
-        assert store.journaled().leases == [(each, store.leased_content(each.id)) for each in lasting]
+        store.graph.label_content(A, {"note": "the last transaction was committed"})
+        lasting = [each for each in store.leases.find() if math.isinf(each.expires_at)]
+        assert store.journaled().leases == [(each, store.leases.content(each.id)) for each in lasting]
 
 
 def change(store: SqliteMetadataStore, what: str, name: str, digests: list[Digest]) -> None:
-    if what == "make" and name not in {each.id for each in store.leases()}:
-        store.create_lease(name, lifetime_seconds=math.inf)
+    if what == "make" and name not in {each.id for each in store.leases.find()}:
+        store.leases.create(name, lifetime_seconds=math.inf)
     with contextlib.suppress(LeaseNotFoundError):
         if what == "add":
-            store.lease_content(name, digests)
+            store.leases.add_content(name, digests)
         elif what == "take":
-            store.unlease_content(name, digests)
+            store.leases.remove_content(name, digests)
         elif what == "renew":
-            store.renew_lease(name, lifetime_seconds=math.inf)
+            store.leases.renew(name, lifetime_seconds=math.inf)
         elif what == "end soon":
-            store.renew_lease(name, lifetime_seconds=60.0)
+            store.leases.renew(name, lifetime_seconds=60.0)
         elif what == "release":
-            store.delete_lease(name)
+            store.leases.delete(name)
 
 
 @pytest.mark.parametrize(

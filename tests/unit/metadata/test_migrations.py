@@ -21,10 +21,10 @@ from imagestore.errors import (
     StoreError,
     StoreReadOnlyError,
 )
-from imagestore.metadata import backup, location, schema
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.location import NETWORK, file_system
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import backup, journal_lines, location, schema
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.location import NETWORK, file_system
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.support.syncs import noted_syncs
 from tests.unit.metadata.keeping import without_log
 
@@ -113,12 +113,12 @@ def test_version_1_keeps_its_records_edges_and_leases(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     version_1(path)
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        (record,) = store.find_images()
+        (record,) = store.images.find()
         assert (record.reference, record.handler, str(record.image_id)) == ("registry.example/a:1", "runc", CONFIG)
         assert (record.created_at, record.updated_at, record.is_pinned, record.used_at) == (1.0, 2.0, False, 0.0)
         assert record.platform == Platform("linux", "amd64")
-        assert store.garbage([MANIFEST, LAYER, CONFIG]) == [CONFIG]
-        (lease,) = store.leases()
+        assert store.graph.garbage([MANIFEST, LAYER, CONFIG]) == [CONFIG]
+        (lease,) = store.leases.find()
         assert (lease.id, lease.is_flat, dict(lease.labels)) == ("l", False, {})
         assert store.journaled().candidates == [[record]], "a store from before the journal gets one"
 
@@ -127,45 +127,45 @@ def test_version_2_keeps_what_it_has_and_its_leases_are_the_stores_own(tmp_path:
     path = tmp_path / "metadata.db"
     version_2(path)
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        (record,) = store.find_images()
+        (record,) = store.images.find()
         assert (record.is_pinned, record.used_at) == (True, 3.0)
-        assert store.garbage([MANIFEST, LAYER, CONFIG]) == []
-        assert [(lease.id, lease.namespace, lease.name) for lease in store.leases()] == [("l", "k8s.io", "l")]
-        assert store.namespaces() == {"k8s.io": {}}
-        assert store.is_home(Digest.parse(CONFIG))
+        assert store.graph.garbage([MANIFEST, LAYER, CONFIG]) == []
+        assert [(lease.id, lease.namespace, lease.name) for lease in store.leases.find()] == [("l", "k8s.io", "l")]
+        assert store.namespaces.find() == {"k8s.io": {}}
+        assert store.namespaces.is_home(Digest.parse(CONFIG))
 
 
 def test_a_lease_of_version_4_takes_names_of_images(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     version_4(path)
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        assert (store.leased_content("l"), store.leased_images("l")) == ((Digest.parse(LAYER),), ())
-        store.lease_image("l", "registry.example/a:1", "runc")
-        assert store.leased_images("l") == ("registry.example/a:1",)
+        assert (store.leases.content("l"), store.leases.images("l")) == ((Digest.parse(LAYER),), ())
+        store.leases.add_image("l", "registry.example/a:1", "runc")
+        assert store.leases.images("l") == ("registry.example/a:1",)
 
 
 def test_an_older_database_beside_its_journal_is_not_taken_for_one_that_is_gone(tmp_path: Path) -> None:
     """Every store in use has a journal; its images must be there after the program was updated."""
     path = tmp_path / "metadata.db"
     version_2(path)
-    RecordJournal.beside(path).put_labels(1, Digest.parse(LAYER), {"key": "value"})
+    RecordJournal.beside(path).append([journal_lines.labels(1, Digest.parse(LAYER), {"key": "value"})])
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        assert [record.reference for record in store.find_images()] == ["registry.example/a:1"]
+        assert [record.reference for record in store.images.find()] == ["registry.example/a:1"]
 
 
 def test_version_3_keeps_what_labels_of_its_images_name(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     version_3(path)
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        (record,) = store.find_images()
+        (record,) = store.images.find()
         assert (record.roots, set(record.held)) == (
             tuple(map(Digest.parse, [MANIFEST])),
             set(map(Digest.parse, [MANIFEST, LAYER, CONFIG])),
         )
-        assert store.garbage([MANIFEST, LAYER, CONFIG, NAMED]) == []
-        store.put_image(replace(record, labels={}), {})
-        assert store.garbage([MANIFEST, LAYER, CONFIG, NAMED]) == [CONFIG]
-        (image,) = store.named_images("k8s.io")
+        assert store.graph.garbage([MANIFEST, LAYER, CONFIG, NAMED]) == []
+        store.images.put(replace(record, labels={}), {})
+        assert store.graph.garbage([MANIFEST, LAYER, CONFIG, NAMED]) == [CONFIG]
+        (image,) = store.named_images.find("k8s.io")
         assert image.also_keeps == ()
 
 
@@ -233,7 +233,7 @@ def test_a_backup_is_a_whole_database_and_never_replaces_a_file(tmp_path: Path) 
         assert copy.stat().st_mode & 0o777 == 0o600
         assert sorted(path.name for path in copy.parent.iterdir()) == ["metadata.db"]
         with contextlib.closing(SqliteMetadataStore(copy)) as copied:
-            assert copied.find_images() == store.find_images()
+            assert copied.images.find() == store.images.find()
         with pytest.raises(AlreadyExistsError, match="expected a new file"):
             store.backup(copy)
         with pytest.raises(InvalidInputError, match="No such file"):
@@ -270,9 +270,9 @@ def test_a_backup_keeps_its_name_when_the_power_fails(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     "write",
     [
-        lambda store: store.create_lease("new", lifetime_seconds=60),
-        lambda store: store.delete_lease("lease"),
-        lambda store: store.drop_everything(store.everything(10)),
+        lambda store: store.leases.create("new", lifetime_seconds=60),
+        lambda store: store.leases.delete("lease"),
+        lambda store: store.images.drop_everything(store.images.everything(10)),
         lambda store: store.transient().__enter__(),
     ],
 )
@@ -282,14 +282,14 @@ def test_who_has_the_database_open_while_a_newer_version_changes_its_schema_writ
     """Its rows would lack what the new tables count on. As a server does that outlives an update."""
     path = tmp_path / "metadata.db"
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        store.create_lease("lease", lifetime_seconds=60)
+        store.leases.create("lease", lifetime_seconds=60)
         with contextlib.closing(sqlite3.connect(path)) as newer:
             newer.executescript(f"CREATE TABLE future (a TEXT) STRICT; PRAGMA user_version = {schema.CURRENT + 1}")
         for _ in range(2):
             with pytest.raises(schema.SchemaTooNewError, match=f"from schema version {schema.CURRENT} to") as caught:
                 write(store)
             assert "start this process again" in caught.value.hint
-        assert [lease.id for lease in store.leases()] == ["lease"]
+        assert [lease.id for lease in store.leases.find()] == ["lease"]
 
 
 def test_an_older_database_on_a_read_only_disk_says_what_it_needs(
@@ -308,15 +308,15 @@ def test_a_read_only_disk_is_read_unless_changes_lie_beside_the_database(
     """Nobody can bring them in there, and without them the database says what it said long ago."""
     path = tmp_path / "metadata.db"
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        store.create_lease("here", lifetime_seconds=60)
+        store.leases.create("here", lifetime_seconds=60)
     monkeypatch.setattr(location, "is_read_only", lambda _: True)
     for log in (None, b""):
         if log is not None:
             Path(f"{path}-wal").write_bytes(log)
         with contextlib.closing(SqliteMetadataStore(path)) as store:
-            assert [lease.id for lease in store.leases()] == ["here"]
+            assert [lease.id for lease in store.leases.find()] == ["here"]
             with pytest.raises(StoreReadOnlyError, match="file system is read-only") as refused:
-                store.delete_lease("here")
+                store.leases.delete("here")
             assert "mount it writable" in refused.value.hint
     Path(f"{path}-wal").write_bytes(b"changes")
     with pytest.raises(StoreReadOnlyError, match="log next to it holds changes") as caught:
@@ -330,7 +330,7 @@ def test_a_disk_that_refuses_changes_without_being_mounted_so_is_read_like_one_t
     """As ext4 does after an error, and a read-only subvolume of btrfs: statvfs(2) says nothing."""
     path = tmp_path / "metadata.db"
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        store.create_lease("here", lifetime_seconds=60)
+        store.leases.create("here", lifetime_seconds=60)
     without_log(path)
     system_open = os.open
 
@@ -341,10 +341,10 @@ def test_a_disk_that_refuses_changes_without_being_mounted_so_is_read_like_one_t
 
     monkeypatch.setattr(os, "open", refuse)
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        assert [lease.id for lease in store.leases()] == ["here"]
+        assert [lease.id for lease in store.leases.find()] == ["here"]
         assert store.is_unchanging
         with pytest.raises(StoreReadOnlyError, match="file system is read-only") as caught:
-            store.delete_lease("here")
+            store.leases.delete("here")
     assert "mount it writable" in caught.value.hint
 
 
@@ -364,7 +364,7 @@ def test_what_a_callers_transaction_raises_is_the_callers(tmp_path: Path, kind: 
 
     def fail(store: SqliteMetadataStore) -> None:
         with store.exclusive():
-            store.create_lease("undone", lifetime_seconds=60)
+            store.leases.create("undone", lifetime_seconds=60)
             raise raised
 
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
@@ -372,7 +372,7 @@ def test_what_a_callers_transaction_raises_is_the_callers(tmp_path: Path, kind: 
             fail(store)
         assert caught.value is raised
         assert (raised.__cause__, raised.__context__) == (None, None)
-        assert list(store.leases()) == []
+        assert list(store.leases.find()) == []
 
 
 def test_a_backup_goes_where_no_file_has_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ def test_a_backup_goes_where_no_file_has_two_names(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "link", refuse)
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
-        store.create_lease("mine", lifetime_seconds=60)
+        store.leases.create("mine", lifetime_seconds=60)
         store.backup(tmp_path / "copy")
         (tmp_path / "there").write_text("mine")
         with pytest.raises(AlreadyExistsError, match="it exists"):

@@ -10,26 +10,25 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import (
-    AlreadyExistsError,
-    LeaseNotFoundError,
     StoreCorruptError,
     StoreError,
     StoreFullError,
     StoreReadOnlyError,
 )
-from imagestore.metadata import location
-from imagestore.metadata.failures import Translated
-from imagestore.metadata.opening import DatabaseAccess
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.schema import CURRENT
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import location
+from imagestore.metadata.sqlite.database import Database
+from imagestore.metadata.sqlite.failures import Translated
+from imagestore.metadata.sqlite.opening import DatabaseAccess
+from imagestore.metadata.sqlite.schema import CURRENT
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.util.disk_reserve import BALLAST_BYTES
 from tests.support.locks import locks_on
@@ -40,7 +39,7 @@ def kept(store: SqliteMetadataStore) -> set[Digest]:
     """What a collection would spare of everything these tests name."""
     names = ("index", "manifest one", "manifest two", "manifest config", "one", "two", "config", "layer", "a", "b")
     everything = {digest(name) for name in names}
-    return everything - set(map(Digest.parse, store.garbage(map(str, everything))))
+    return everything - set(map(Digest.parse, store.graph.garbage(map(str, everything))))
 
 
 def record(reference: str = "registry.example/a:1", handler: str = "runc", image: str = "config") -> ImageRecord:
@@ -63,107 +62,27 @@ def edges(image: str = "config") -> dict[Digest, list[Digest]]:
     return {digest(f"manifest {image}"): [digest(image), digest("layer")]}
 
 
-def test_a_record_comes_back_as_it_was_put(store: SqliteMetadataStore, clock: Clock) -> None:
-    stored = store.put_image(record(), edges())
-    assert stored == replace(record(), created_at=clock.now, updated_at=clock.now)
-    assert store.get_image("registry.example/a:1", "runc") == stored
-    assert store.get_image("registry.example/a:1", "kata") is None
-
-
-def test_one_reference_has_a_record_for_each_handler(store: SqliteMetadataStore) -> None:
-    store.put_image(record(handler="runc", image="one"), edges("one"))
-    store.put_image(record(handler="kata", image="two"), edges("two"))
-    assert [(each.handler, each.image_id) for each in store.find_images()] == [
-        ("kata", digest("two")),
-        ("runc", digest("one")),
-    ]
-
-
-def test_replacing_a_record_keeps_when_it_was_made(store: SqliteMetadataStore, clock: Clock) -> None:
-    first = store.put_image(record(image="one"), edges("one"))
-    clock.now += 60
-    second = store.put_image(record(image="two"), edges("two"))
-    assert (second.created_at, second.updated_at) == (first.created_at, first.updated_at + 60)
-    assert [each.image_id for each in store.find_images()] == [digest("two")]
-    assert kept(store) == {digest("index"), digest("manifest two"), digest("two"), digest("layer")}
-
-
-def test_records_are_found_by_each_condition(store: SqliteMetadataStore) -> None:
-    store.put_image(record("registry.example/a:1", "runc", "one"), {})
-    store.put_image(record("registry.example/a:2", "runc", "one"), {})
-    store.put_image(record("registry.example/a:1", "kata", "two"), {})
-    assert len(store.find_images(reference="registry.example/a:1")) == 2
-    assert len(store.find_images(handler="runc")) == 2
-    assert len(store.find_images(image_id_prefix=str(digest("one")))) == 2
-    assert len(store.find_images(image_id_prefix=str(digest("one"))[:15], handler="kata")) == 0
-    assert len(store.find_by_root(digest("index"))) == 3
-    assert len(store.find_by_root(digest("manifest two"))) == 1
-
-
-def test_removal_returns_what_was_there(store: SqliteMetadataStore) -> None:
-    stored = store.put_image(record(), edges())
-    key = (stored.reference, stored.handler)
-    assert store.remove_images([key, ("nothing", "runc")]) == [stored]
-    assert store.remove_images([key]) == []
-    assert kept(store) == set()
-
-
-def test_edges_lead_from_manifests_to_children(store: SqliteMetadataStore) -> None:
-    store.put_image(record(), edges())
-    parent = digest("manifest config")
-    assert set(store.own_children(parent)) == {digest("config"), digest("layer")}
-    assert set(store.edges()[parent]) == {digest("config"), digest("layer")}
-    store.forget_content([str(parent)])
-    assert store.edges() == {}
-
-
 def test_a_lease_holds_content_until_released_or_expired(store: SqliteMetadataStore, clock: Clock) -> None:
-    store.create_lease("pull-1", lifetime_seconds=100)
-    store.lease_content("pull-1", [digest("a"), digest("b")])
-    store.lease_content("pull-1", [digest("a")])
+    store.leases.create("pull-1", lifetime_seconds=100)
+    store.leases.add_content("pull-1", [digest("a"), digest("b")])
+    store.leases.add_content("pull-1", [digest("a")])
     assert kept(store) == {digest("a"), digest("b")}
     clock.now += 99
-    store.renew_lease("pull-1", lifetime_seconds=100)
+    store.leases.renew("pull-1", lifetime_seconds=100)
     clock.now += 99
     assert kept(store) == {digest("a"), digest("b")}
     assert store.expire() == 0
     clock.now += 1
     assert kept(store) == set()
     assert store.expire() == 1
-    assert list(store.leases()) == []
-
-
-def test_missing_leases_are_named(store: SqliteMetadataStore) -> None:
-    with pytest.raises(LeaseNotFoundError, match="'gone'"):
-        store.lease_content("gone", [digest("a")])
-    with pytest.raises(LeaseNotFoundError):
-        store.renew_lease("gone", lifetime_seconds=1)
-    assert not store.delete_lease("gone")
-
-
-def test_a_lease_id_is_taken_once(store: SqliteMetadataStore) -> None:
-    store.create_lease("x", lifetime_seconds=1)
-    with pytest.raises(AlreadyExistsError):
-        store.create_lease("x", lifetime_seconds=1)
-
-
-def test_a_failed_transaction_changes_nothing(store: SqliteMetadataStore) -> None:
-    def fail_inside() -> None:
-        with store.exclusive():
-            store.put_image(record(), edges())
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        fail_inside()
-    assert store.find_images() == []
-    assert store.edges() == {}
+    assert list(store.leases.find()) == []
 
 
 def test_records_outlive_the_process(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    stored = store.put_image(record(), edges())
+    stored = store.images.put(record(), edges())
     store.close()
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as reopened:
-        assert reopened.find_images() == [stored]
+        assert reopened.images.find() == [stored]
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path, store: SqliteMetadataStore) -> None:
@@ -187,7 +106,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, co
 
 
 def test_a_damaged_record_is_named_and_not_guessed(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    store.put_image(record(), {})
+    store.images.put(record(), {})
     store.close()
     with sqlite3.connect(tmp_path / "metadata.db") as database:
         database.execute("UPDATE image SET target = '[]'")
@@ -196,7 +115,7 @@ def test_a_damaged_record_is_named_and_not_guessed(tmp_path: Path, store: Sqlite
         contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as reopened,
         pytest.raises(StoreCorruptError, match="record can't be read"),
     ):
-        reopened.find_images()
+        reopened.images.find()
 
 
 def test_a_folder_that_does_not_exist_is_an_error_of_ours(tmp_path: Path) -> None:
@@ -205,7 +124,7 @@ def test_a_folder_that_does_not_exist_is_an_error_of_ours(tmp_path: Path) -> Non
 
 
 def test_a_store_that_can_not_be_opened_leaves_no_file_open(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    store.put_image(record(), edges())
+    store.images.put(record(), edges())
     store.backup(tmp_path / "copy.db")
     store.close()
     (tmp_path / "copy.db").replace(tmp_path / "metadata.db")
@@ -223,9 +142,9 @@ def test_a_store_that_can_not_be_opened_leaves_no_file_open(tmp_path: Path, stor
 def _write_many(path: Path, name: str) -> None:
     store = SqliteMetadataStore(path)
     for number in range(20):
-        store.put_image(record(f"registry.example/{name}:{number}"), edges())
-        store.create_lease(f"{name}-{number}", lifetime_seconds=10)
-        store.delete_lease(f"{name}-{number}")
+        store.images.put(record(f"registry.example/{name}:{number}"), edges())
+        store.leases.create(f"{name}-{number}", lifetime_seconds=10)
+        store.leases.delete(f"{name}-{number}")
     store.close()
 
 
@@ -239,14 +158,14 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         worker.join()
         assert worker.exitcode == 0
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        assert len(store.find_images()) == 60
+        assert len(store.images.find()) == 60
 
 
-@pytest.mark.parametrize("work", ["find_images()", "damage()", "backup(Path(sys.argv[1] + str(os.getpid())))"])
+@pytest.mark.parametrize("work", ["images.find()", "damage()", "backup(Path(sys.argv[1] + str(os.getpid())))"])
 def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path, work: str) -> None:
     code = (
         "import os, sys; from pathlib import Path;"
-        "from imagestore.errors import StoreError; from imagestore.metadata.sqlite import SqliteMetadataStore;"
+        "from imagestore.errors import StoreError; from imagestore.metadata.sqlite.store import SqliteMetadataStore;"
         "store = SqliteMetadataStore(Path(sys.argv[1]));"
         "child = os.fork();"
         # One write each: two processes share the pipe.
@@ -282,14 +201,14 @@ def test_a_little_space_is_kept_back_and_given_up_when_the_disk_is_full(
     SqliteMetadataStore(tmp_path / "metadata.db").close()
     ballast = tmp_path / "ballast"
     assert ballast.stat().st_size == BALLAST_BYTES
-    prepare, failures = SqliteMetadataStore._prepare, [StoreFullError("full")]
+    prepare, failures = Database._prepare, [StoreFullError("full")]
 
-    def full_once(store: SqliteMetadataStore, *, is_rebuilding: bool) -> None:
+    def full_once(database: Database, on_making: Callable[[], None] | None) -> None:
         if failures:
             raise failures.pop()
-        prepare(store, is_rebuilding=is_rebuilding)
+        prepare(database, on_making)
 
-    monkeypatch.setattr(SqliteMetadataStore, "_prepare", full_once)
+    monkeypatch.setattr(Database, "_prepare", full_once)
     SqliteMetadataStore(tmp_path / "metadata.db").close()
     assert not ballast.exists()
     SqliteMetadataStore(tmp_path / "metadata.db").close()
@@ -299,10 +218,11 @@ def test_a_little_space_is_kept_back_and_given_up_when_the_disk_is_full(
 def test_a_transaction_that_fails_at_its_very_begin_is_over(tmp_path: Path) -> None:
     """Everybody else would wait for it, and this process could write no more."""
     begin = (
-        "import sys; from pathlib import Path; from imagestore.metadata.sqlite import SqliteMetadataStore as Store\n"
+        "import sys; from pathlib import Path\n"
+        "from imagestore.metadata.sqlite.store import SqliteMetadataStore as Store\n"
         "store = Store(Path(sys.argv[1]))\n"
         "for name in 'abc':\n"
-        "    try: print(store.create_lease(name, lifetime_seconds=1).id)\n"
+        "    try: print(store.leases.create(name, lifetime_seconds=1).id)\n"
         "    except Exception as error: print(error)\n"
     )
     path = tmp_path / "metadata.db"
@@ -315,30 +235,31 @@ def test_a_transaction_that_fails_at_its_very_begin_is_over(tmp_path: Path) -> N
 
 def test_an_image_can_be_used_where_that_cannot_be_noted(store: SqliteMetadataStore, tmp_path: Path) -> None:
     """A sandbox that starts, or a pull of what is here, needs no space."""
-    used = store.put_image(record(), {})
+    used = store.images.put(record(), {})
     touch = (
-        "import sys; from pathlib import Path; from imagestore.metadata.sqlite import SqliteMetadataStore as Store\n"
-        "Store(Path(sys.argv[1])).touch_image(sys.argv[2], sys.argv[3])\n"
+        "import sys; from pathlib import Path\n"
+        "from imagestore.metadata.sqlite.store import SqliteMetadataStore as Store\n"
+        "Store(Path(sys.argv[1])).images.touch(sys.argv[2], sys.argv[3])\n"
     )
     command = [sys.executable, "-c", touch, os.fspath(tmp_path / "metadata.db"), used.reference, used.handler]
     environment = {**os.environ, "IMAGESTORE_FAILPOINT": "touch-update:1:ENOSPC"}
     subprocess.run(command, env=environment, timeout=60, check=True)
-    assert store.find_images() == [used]
+    assert store.images.find() == [used]
     subprocess.run(command, timeout=60, check=True)
-    assert store.find_images() != [used]
+    assert store.images.find() != [used]
 
 
 def test_a_text_that_is_none_is_damage(tmp_path: Path) -> None:
     """SQLite's own check lets it pass, so ours looks at all; and Python's module tells no code."""
     path = tmp_path / "metadata.db"
     with contextlib.closing(SqliteMetadataStore(path)) as store:
-        store.put_image(record(), {})
+        store.images.put(record(), {})
     path.write_bytes(path.read_bytes().replace(b"amd64", b"\xff\xffd64"))
     with contextlib.closing(SqliteMetadataStore(path)) as store:
         (line,) = store.damage()
         assert line.startswith("table image: Could not decode to UTF-8")
         with pytest.raises(StoreCorruptError, match="UTF-8") as caught:
-            store.find_images()
+            store.images.find()
     assert "check --rebuild" in caught.value.hint
 
 
@@ -368,7 +289,7 @@ def test_looking_for_the_cause_of_a_failure_drops_no_lock(tmp_path: Path) -> Non
     """SQLite has its locks on descriptors of this process; to close another one of that file drops them."""
     path = tmp_path / "metadata.db"
     with contextlib.closing(SqliteMetadataStore(path)) as metadata:
-        metadata.find_images()
+        metadata.images.find()
         before = locks_on(tmp_path)
         assert location.cause(path) is None
         assert locks_on(tmp_path) == before
@@ -388,7 +309,7 @@ def test_the_cause_of_a_failure_is_the_systems_and_costs_no_lock(
         return system_open(name, flags)
 
     with contextlib.closing(SqliteMetadataStore(path)) as metadata:
-        metadata.find_images()
+        metadata.images.find()
         before = locks_on(tmp_path)
         monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may open everything
         assert location.cause(path) is None  # and can, after all
@@ -455,7 +376,7 @@ def test_a_page_that_cannot_be_read_is_damage_on_a_full_disk_too(
 def test_a_second_opening_without_space_drops_no_lock_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     with contextlib.closing(SqliteMetadataStore(path)) as metadata:
-        metadata.find_images()
+        metadata.images.find()
         before = locks_on(tmp_path)
         DatabaseAccess(path).do_without_space()
         assert locks_on(tmp_path) == before

@@ -9,8 +9,8 @@ import pytest
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.metadata.summaries import ImageSummary, read_summaries
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
+from imagestore.metadata.sqlite.summaries import ImageSummary, read_summaries
 from imagestore.oci.media_types import OCI_MANIFEST
 
 IMAGE = Digest.of(b"config")
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
         ("registry.example/a:1", "runhcs", WINDOWS),
     ):
         roots = (MANIFEST.digest,)
-        store.put_image(ImageRecord(reference, handler, MANIFEST, MANIFEST, IMAGE, platform, "", roots, 33), {})
+        store.images.put(ImageRecord(reference, handler, MANIFEST, MANIFEST, IMAGE, platform, "", roots, 33), {})
     store.close()
     return tmp_path / "metadata.db"
 
@@ -40,7 +40,7 @@ def test_summaries_are_in_order_and_as_recorded(path: Path) -> None:
 
 def test_summaries_include_what_is_only_in_the_log(path: Path) -> None:
     with_log = SqliteMetadataStore(path)
-    with_log.remove_images([("registry.example/a:1", "runhcs")])
+    with_log.images.remove([("registry.example/a:1", "runhcs")])
     found = read_summaries(path)
     assert found is not None
     assert [each.reference for each in found] == ["registry.example/b:1"]

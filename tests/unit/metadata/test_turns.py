@@ -16,9 +16,9 @@ import pytest
 
 from imagestore import Digest
 from imagestore.errors import LeaseNotFoundError
-from imagestore.metadata import database
-from imagestore.metadata.fairness import WriteQueue
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import database
+from imagestore.metadata.sqlite.fairness import WriteQueue
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from tests.unit.metadata.keeping import record
 
 
@@ -43,13 +43,13 @@ def store(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
 
 
 def lease_ids(store: SqliteMetadataStore) -> list[str]:
-    return [lease.id for lease in store.leases()]
+    return [lease.id for lease in store.leases.find()]
 
 
 def test_another_process_that_waits_writes_before_the_next_batch(tmp_path: Path, store: SqliteMetadataStore) -> None:
     # Two connections are to SQLite and to flock what two processes are.
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as other:
-        waiting = threading.Thread(target=lambda: other.create_lease("l", lifetime_seconds=100))
+        waiting = threading.Thread(target=lambda: other.leases.create("l", lifetime_seconds=100))
         with store.batch():
             waiting.start()
             while not is_locked(tmp_path / "waiting"):
@@ -92,7 +92,7 @@ def test_giving_way_inside_a_transaction_waits_for_nobody(
     def wait(_seconds: float) -> None:
         raise AssertionError("who holds the lock can let nobody in")
 
-    monkeypatch.setattr("imagestore.metadata.fairness.time.sleep", wait)
+    monkeypatch.setattr("imagestore.metadata.sqlite.fairness.time.sleep", wait)
     with WriteQueue(tmp_path / "waiting").waiting_process(), store.exclusive():
         store.give_way()
 
@@ -101,14 +101,14 @@ def test_a_batch_inside_a_transaction_is_a_part_of_it(store: SqliteMetadataStore
     def fail_inside() -> None:
         with store.exclusive():
             with store.batch():
-                store.create_lease("l", lifetime_seconds=100)
+                store.leases.create("l", lifetime_seconds=100)
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
         fail_inside()
     assert lease_ids(store) == []
     with store.batch():
-        store.create_lease("l", lifetime_seconds=100)
+        store.leases.create("l", lifetime_seconds=100)
     assert lease_ids(store) == ["l"]
 
 
@@ -116,43 +116,43 @@ def test_a_list_of_everything_waits_for_no_writer_and_stops_none(store: SqliteMe
     """A thread inside a transaction has the process's connection; lists and marks have their own."""
     content = Digest.of(b"x")
     found: list[object] = []
-    reader = threading.Thread(target=lambda: found.extend([store.find_images(), store.garbage([str(content)])]))
+    reader = threading.Thread(target=lambda: found.extend([store.images.find(), store.graph.garbage([str(content)])]))
     with store.exclusive():
-        store.create_lease("l", lifetime_seconds=100)
-        store.lease_content("l", [content])
+        store.leases.create("l", lifetime_seconds=100)
+        store.leases.add_content("l", [content])
         reader.start()
         reader.join()
         assert found == [[], [str(content)]], "what isn't committed isn't seen"
-        assert store.garbage([str(content)]) == [], "but by whoever writes it"
+        assert store.graph.garbage([str(content)]) == [], "but by whoever writes it"
 
 
 def test_what_an_expired_lease_lists_goes_in_batches_and_the_lease_at_once(tmp_path: Path) -> None:
     now = [1000.0]
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db", clock=lambda: now[0])) as store:
         for lease_id, lifetime in (("old", 10), ("young", 100)):
-            store.create_lease(lease_id, lifetime_seconds=lifetime)
-            store.lease_content(lease_id, [Digest.of(f"{lease_id} {number}".encode()) for number in range(1100)])
+            store.leases.create(lease_id, lifetime_seconds=lifetime)
+            store.leases.add_content(lease_id, [Digest.of(f"{lease_id} {number}".encode()) for number in range(1100)])
         now[0] += 50
         assert store.expire() == 1
         assert lease_ids(store) == ["young"]
-        assert len(store.leased_content("young")) == 1100
+        assert len(store.leases.content("young")) == 1100
         with pytest.raises(LeaseNotFoundError):
-            store.renew_lease("old", lifetime_seconds=9)
+            store.leases.renew("old", lifetime_seconds=9)
 
 
 def test_the_owner_of_a_lease_that_is_being_deleted_finds_it_gone(store: SqliteMetadataStore) -> None:
     """A collection that died half way through deleting it leaves it ended, with a part of what it listed."""
-    store.create_lease("l", lifetime_seconds=float("-inf"))
+    store.leases.create("l", lifetime_seconds=float("-inf"))
     with pytest.raises(LeaseNotFoundError):
-        store.renew_lease("l", lifetime_seconds=9)
+        store.leases.renew("l", lifetime_seconds=9)
     with pytest.raises(LeaseNotFoundError):
-        store.lease_content("l", [])
+        store.leases.add_content("l", [])
     assert lease_ids(store) == []
-    store.create_lease("l", lifetime_seconds=9)
+    store.leases.create("l", lifetime_seconds=9)
     assert lease_ids(store) == ["l"]
 
 
-@pytest.mark.parametrize("reads", ["_reading_apart", "_snapshot"])
+@pytest.mark.parametrize("reads", ["reading_apart", "snapshot"])
 def test_reads_that_belong_together_see_one_state_whoever_writes_between_them(tmp_path: Path, reads: str) -> None:
     """A mark that saw two would take what moved from the one to the other for garbage."""
     path = tmp_path / "metadata.db"
@@ -161,11 +161,11 @@ def test_reads_that_belong_together_see_one_state_whoever_writes_between_them(tm
         contextlib.closing(SqliteMetadataStore(path)) as store,
         contextlib.closing(SqliteMetadataStore(path)) as other,
     ):
-        with getattr(store, reads)() as snapshot:
+        with getattr(store.database, reads)() as snapshot:
             for name in "abc":
                 counts += snapshot.execute("SELECT count(*) FROM image").fetchone()
-                other.put_image(record(f"registry.example/{name}:1"), {})
-        with getattr(store, reads)() as snapshot:
+                other.images.put(record(f"registry.example/{name}:1"), {})
+        with getattr(store.database, reads)() as snapshot:
             counts += snapshot.execute("SELECT count(*) FROM image").fetchone()
     assert counts == [counts[0]] * 3 + [3]
     assert counts[0] < 2
@@ -188,15 +188,15 @@ def test_a_log_that_others_add_to_while_it_is_brought_home_begins_anew(
             def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
                 found = super().execute(sql, *values)
                 if "wal_checkpoint" in sql and (name := next(interruptions, None)):
-                    other.create_lease(name, lifetime_seconds=100)
+                    other.leases.create(name, lifetime_seconds=100)
                 return found
 
         connect = sqlite3.connect
         monkeypatch.setattr(database, "_LOG_CHANGES", 0)
         monkeypatch.setattr(sqlite3, "connect", lambda *values, **named: connect(*values, **named, factory=Interrupted))
         with store.batch():
-            store.create_lease("l", lifetime_seconds=100)
+            store.leases.create("l", lifetime_seconds=100)
         assert next(interruptions, None) is None, "somebody came in between twice"
         before = log_number(path)
-        store.create_lease("next", lifetime_seconds=100)
+        store.leases.create("next", lifetime_seconds=100)
         assert log_number(path) != before

@@ -86,7 +86,7 @@ def test_a_collection_takes_nothing_that_is_served(tmp_path: Path) -> None:
         # A manifest was served and its blobs not yet: from then on they are held.
         mirror.get(f"/v2/app/manifests/0?ns={upstream.address}")
         with mirror.workers.lend() as store:
-            held = store.metadata.leased_content(lease_of(upstream.address))
+            held = store.metadata.leases.content(lease_of(upstream.address))
             assert layer_of(0) in held
         assert pull(mirror, upstream, 0) == 200
         with mirror.workers.lend() as store:
@@ -104,7 +104,7 @@ def test_a_lost_catalogue_loses_only_what_it_can_fetch_again(tmp_path: Path) -> 
             path.unlink() if damage is None else path.write_bytes(damage)
             with running_mirror(tmp_path, table) as mirror:
                 with mirror.workers.lend() as store:
-                    assert not [lease for lease in store.metadata.leases() if lease.id.startswith("mirror/")]
+                    assert not [lease for lease in store.metadata.leases.find() if lease.id.startswith("mirror/")]
                     store.collect_garbage()
                 assert pull(mirror, upstream, 0) == 200
 
@@ -116,10 +116,10 @@ def test_leases_follow_the_catalogue_at_the_start(tmp_path: Path) -> None:
             pull(mirror, upstream, 0)
             lease, other = lease_of(upstream.address), Digest.of(b"evicted just before a crash")
             with mirror.workers.lend() as store:
-                store.metadata.lease_content(lease, [other])
-                store.metadata.unlease_content(lease, [layer_of(0)])
+                store.metadata.leases.add_content(lease, [other])
+                store.metadata.leases.remove_content(lease, [layer_of(0)])
         with running_mirror(tmp_path, table) as mirror, mirror.workers.lend() as store:
-            held = store.metadata.leased_content(lease)
+            held = store.metadata.leases.content(lease)
             assert other not in held
             assert layer_of(0) in held
 
@@ -148,10 +148,10 @@ def test_a_new_table_lets_go_of_nothing_that_is_being_noted(tmp_path: Path) -> N
         pull(mirror, upstream, 0)
         lease, other = lease_of(upstream.address), Digest.of(b"held, and noted in a moment")
         with mirror.workers.lend() as store:
-            store.metadata.lease_content(lease, [other])
+            store.metadata.leases.add_content(lease, [other])
         mirror.call(mirror.mirror.reload())
         with mirror.workers.lend() as store:
-            assert other in store.metadata.leased_content(lease)
+            assert other in store.metadata.leases.content(lease)
 
 
 def test_what_is_here_is_served_though_its_use_cannot_be_noted(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_what_one_replica_evicts_is_nowhere_any_more(tmp_path: Path, monkeypatch
             assert quota is not None
             assert used <= quota
             with pair[0].workers.lend() as store:
-                held = set(store.metadata.leased_content(lease_of(upstream.address)))
+                held = set(store.metadata.leases.content(lease_of(upstream.address)))
                 with contextlib.closing(open_sqlite_rows(tmp_path / "shared.db")) as rows:
                     # The lease holds what the catalogue names, and nothing that was evicted.
                     assert held == rows.contents(upstream.address)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from imagestore.cri.model import SandboxMetadata
 from imagestore.node.credentials import DOCKER_CONFIG_JSON, PullSecret
 from imagestore.node.feature_gates import FeatureGates
-from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.image_manager import EnsureRequest, ImageManager
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.kubelet_messages import EnsureResult, NodeEvent, ObjectReference
 from imagestore.node.metrics import NodeMetrics
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 OFF = FeatureGates(ensure_secret_pulled_images=False)
 HANDLERS = FeatureGates(runtime_class_in_image_cri=True, ensure_secret_pulled_images=False)
 SUBJECT = ObjectReference("Pod", "web", "default", "uid-1", "spec.containers{web}")
-POD = Pod("uid-1", "default", "web", {"note": "x"})
+POD = SandboxMetadata("web", "uid-1", "default", {"note": "x"})
 PRESENT = "registry.example/app:1"
 
 

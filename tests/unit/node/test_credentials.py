@@ -195,8 +195,8 @@ def test_secrets_come_before_the_nodes_own() -> None:
     )
     found = with_secrets(secrets, NodeKeyring(Lookup())).lookup("registry.example/app")
     assert [(each.auth.username, each.source) for each in found] == [
-        ("pod", SecretSource("1", "ns", "one")),
-        ("pod", SecretSource("2", "ns", "two")),
+        ("pod", SecretSource("ns", "one", "1")),
+        ("pod", SecretSource("ns", "two", "2")),
         ("node", None),
     ]
     assert "no json" not in repr(secrets)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from imagestore import Secret
 from imagestore.errors import ImageServiceError, ServiceUnavailableError
 from imagestore.node.docker.api import negotiate, registry_auth
-from imagestore.node.docker.progress import MAX_LINE_BYTES, read
+from imagestore.node.docker.pulling import MAX_LINE_BYTES, read_progress
 from imagestore.registry.credentials.cri import AuthConfig
 
 
@@ -67,18 +67,18 @@ OBJECTS = st.lists(
 @given(OBJECTS, st.sampled_from([b"", b"\n", b"\r\n", b" \t"]), st.integers(1, 20))
 def test_objects_are_found_however_chunks_fall(objects: list[dict[str, object]], separator: bytes, size: int) -> None:
     data = separator.join(json.dumps(each, ensure_ascii=False).encode() for each in objects)
-    found = list(read((data[start : start + size] for start in range(0, len(data), size)), "pull"))
+    found = list(read_progress((data[start : start + size] for start in range(0, len(data), size)), "pull"))
     assert [(each.status, each.part) for each in found] == [(each["status"], each["id"]) for each in objects]
 
 
 @given(st.binary(max_size=80))
 def test_any_stream_is_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(ImageServiceError):
-        list(read([data], "pull"))
+        list(read_progress([data], "pull"))
 
 
 def test_what_came_before_a_cut_is_told() -> None:
-    steps = read([b'{"status":"a"}{"sta'], "pull")
+    steps = read_progress([b'{"status":"a"}{"sta'], "pull")
     assert next(steps).status == "a"
     with pytest.raises(ServiceUnavailableError, match="in the middle of an object"):
         next(steps)
@@ -87,5 +87,5 @@ def test_what_came_before_a_cut_is_told() -> None:
 def test_an_endless_object_is_refused_before_it_is_all_there() -> None:
     chunks = iter([b'{"a":"', *[b"x" * 1024] * (MAX_LINE_BYTES // 1024), b"never asked for"])
     with pytest.raises(ImageServiceError, match="too large"):
-        list(read(chunks, "pull"))
+        list(read_progress(chunks, "pull"))
     assert list(chunks) == [b"never asked for"]

@@ -311,11 +311,14 @@ def test_odd_members_of_images_are_tolerated(bed: Bed) -> None:
     assert (found.repo_tags, found.repo_digests, found.size) == ((), ("not a name",), 1)
 
 
-def test_newer_engines_tell_usage_elsewhere(bed: Bed) -> None:
+@pytest.mark.parametrize(
+    ("member", "size"), [("ImageUsage", 42), ("ImageUsage", 0), ("ImagesUsage", 42), ("ImagesUsage", 0)]
+)
+def test_newer_engines_tell_usage_elsewhere(bed: Bed, member: str, size: int) -> None:
     bed.engine.api = "1.52"
-    bed.engine.answers["/system/df"] = (200, b'{"ImageUsage":{"TotalSize":42}}')
+    bed.engine.answers["/system/df"] = (200, json.dumps({member: {"TotalSize": size}}).encode())
     (usage,) = bed.service.filesystems().image_filesystems
-    assert (usage.mountpoint, usage.used_bytes) == ("/var/lib/docker", 42)
+    assert (usage.mountpoint, usage.used_bytes) == ("/var/lib/docker", size)
     assert bed.engine.requests[-1][2] == {"type": "image"}
 
 

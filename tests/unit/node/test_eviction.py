@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,22 @@ from hypothesis import strategies as st
 
 from imagestore.cri.model import ContainerImage
 from imagestore.errors import InvalidInputError
-from imagestore.node.eviction import CollectionPolicy, DiskUsage, Spared, candidates, free_space, size_text, sort_key
+from imagestore.node.eviction import (
+    CollectionPolicy,
+    CollectionReport,
+    DiskUsage,
+    Spared,
+    candidates,
+    free_space,
+    size_text,
+    sort_key,
+)
 from imagestore.node.image_uses import Detector, ImageKey, ImageUse
 from imagestore.util.durations import Duration
 from tests.support.image_services import image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -98,8 +111,9 @@ def test_a_walk_frees_in_order_and_no_more_than_needed(uses: list[ImageUse], tar
     for earlier, later in pairwise(may_go):
         assert sort_key(earlier) < sort_key(later)
         assert earlier.last_used is None or (later.last_used is not None and earlier.last_used <= later.last_used)
-    walk = free_space(may_go, target, minimum_age=Duration(age), now=now, remove=lambda use: "")
-    gone = [each.image for each in walk.tried]
+    walk = CollectionReport(False, target_bytes=target)
+    free_space(may_go, walk, minimum_age=Duration(age), now=now, remove=lambda use: "")
+    gone = [each.image for each in walk.removed]
     assert gone == [use for use in may_go if use in gone]
     assert walk.freed_bytes == sum(use.size_bytes for use in gone)
     assert all(use.first_detected is None or now - use.first_detected >= age for use in gone)
@@ -112,17 +126,22 @@ def test_freeing_exactly_what_is_asked_is_enough_and_every_image_left_has_its_re
     def use(name: str, *, last_used: int | None = None, first_detected: int | None = 0) -> ImageUse:
         return ImageUse(ImageKey(name), first_detected, last_used, 100, False)
 
+    def free(target: int, remove: Callable[[ImageUse], str] = lambda _: "") -> CollectionReport:
+        walk = CollectionReport(False, target_bytes=target)
+        free_space(images, walk, minimum_age=Duration(20), now=60, remove=remove)
+        return walk
+
     images = [use("never"), use("young", first_detected=50), use("early", last_used=9), use("now", last_used=60)]
-    walk = free_space(images, 200, minimum_age=Duration(20), now=60, remove=lambda _: "")
-    assert [each.image.key.image_id for each in walk.tried] == ["never", "early"]
+    walk = free(200)
+    assert [each.image.key.image_id for each in walk.removed] == ["never", "early"]
     assert [(image.key.image_id, why) for image, why in walk.spared] == [
         ("young", Spared.TOO_YOUNG),
         ("now", Spared.NOT_NEEDED),
     ]
-    walk = free_space(images, 201, minimum_age=Duration(20), now=60, remove=lambda _: "")
+    walk = free(201)
     assert walk.spared[-1] == (images[-1], Spared.USED_RECENTLY)
-    walk = free_space(images, 1, minimum_age=Duration(20), now=60, remove=lambda one: "" if one.last_used else "busy")
-    assert [each.image.key.image_id for each in walk.tried] == ["never", "early"]
+    walk = free(1, lambda one: "" if one.last_used else "busy")
+    assert [each.image.key.image_id for each in (*walk.failed, *walk.removed)] == ["never", "early"]
     assert (walk.spared[0], walk.freed_bytes) == ((images[0], Spared.FAILED), 100)
 
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from imagestore.cri.model import ImageSpec
+from imagestore.cri.model import ImageSpec, SandboxMetadata
 from imagestore.errors import (
     ConfigError,
     ImageDeniedError,
@@ -15,7 +15,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.node.feature_gates import FeatureGates
-from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.image_manager import EnsureRequest, ImageManager
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.kubelet_messages import ErrorClass, NodeEvent, start_failure
 from imagestore.node.puller import TokenBucket
@@ -174,7 +174,7 @@ def test_back_off_is_kept_by_pod_and_image() -> None:
     bed = Bed(service=FakeService(pull_errors=[ImageServiceError("broken")]))
     bed.ensure()
     assert bed.ensure("registry.example/other:1").was_pulled
-    other = EnsureRequest(PRESENT, Pod("uid-2"), PullPolicy.IF_NOT_PRESENT)
+    other = EnsureRequest(PRESENT, SandboxMetadata(uid="uid-2"), PullPolicy.IF_NOT_PRESENT)
     assert bed.manager.ensure(other).was_pulled
 
 

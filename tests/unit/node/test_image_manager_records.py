@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore import CancelToken
+from imagestore.cri.model import SandboxMetadata
 from imagestore.errors import ImageServiceError, OperationCancelledError
 from imagestore.node.feature_gates import FeatureGates
-from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.image_manager import EnsureRequest, ImageManager
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.kubelet_messages import ErrorClass
 from imagestore.node.pull_record_files import PullRecordFiles
@@ -126,5 +127,5 @@ def test_what_came_in_is_recorded_whatever_a_listener_does(tmp_path: Path) -> No
         pulling_times=Broken(),
     )
     with pytest.raises(RuntimeError, match="a bug of uid-1"):
-        manager.ensure(EnsureRequest("registry.example/app:1", Pod("uid-1")))
+        manager.ensure(EnsureRequest("registry.example/app:1", SandboxMetadata(uid="uid-1")))
     assert PullRecordFiles(tmp_path).counts() == (0, 1)

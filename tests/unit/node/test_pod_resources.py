@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,6 +160,38 @@ def _plans() -> list[PodPlan]:
             (Target("windows", Isolation.HYPERVISOR), NODE, before, keep),
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "origins"),
+    [
+        (
+            CgroupVersion.V1,
+            {
+                "cpu.shares": "cpu_shares",
+                "cpu.cfs_quota_us": "cpu_quota",
+                "cpu.cfs_period_us": "cpu_period",
+                "memory.limit_in_bytes": "memory_limit_in_bytes",
+                "memory.memsw.limit_in_bytes": "memory_swap_limit_in_bytes",
+                "hugetlb.2MB.limit_in_bytes": "hugepage_limits",
+            },
+        ),
+        (
+            CgroupVersion.V2,
+            {
+                "cpu.weight": "cpu_shares, formula curve",
+                "cpu.max": "cpu_quota, cpu_period",
+                "memory.max": "memory_limit_in_bytes",
+                "hugetlb.2MB.max": "hugepage_limits",
+                "hugetlb.2MB.rsvd.max": "hugepage_limits",
+            },
+        ),
+    ],
+)
+def test_each_file_names_the_member_it_comes_from(version: CgroupVersion, origins: dict[str, str]) -> None:
+    node = replace(NODE, cgroup=version)
+    (main,) = (each for each in plan(pod_from_json(POD), Target("linux"), node=node).containers if each.name == "main")
+    assert {line.field: line.source for line in main.lines if line.field in origins} == origins
 
 
 def test_every_formula_works_out_to_its_number() -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from imagestore.errors import StoreCorruptError, StoreError
 from imagestore.node import pull_records
+from imagestore.node.credentials import ServiceAccountSource
 from imagestore.node.metrics import NodeMetrics
 from imagestore.node.pull_record_files import PullRecordFiles, file_name
 from imagestore.node.pull_record_manager import PullManager
-from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
+from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret
 from imagestore.node.pull_verification import CredentialVerification
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def test_at_start_what_ended_processes_left_is_deleted(tmp_path: Path) -> None:
 
 def test_files_are_named_and_written_as_the_kubelets(tmp_path: Path) -> None:
     secret = RecordedSecret("default", "pull-secret", "uid", "hash")
-    account = RecordedServiceAccount("default", "robot", "uid")
+    account = ServiceAccountSource("default", "robot", "uid")
     files = PullRecordFiles(tmp_path)
     files.begin("busybox").release()
     files.write(

@@ -33,11 +33,11 @@ def credential(user: str, source: SecretSource | ServiceAccountSource | None) ->
     return TrackedCredential(AuthConfig(username=user), source)
 
 
-MINE = credential("mine", SecretSource("u1", "ns", "pull"))
-RENEWED = credential("renewed", SecretSource("u1", "ns", "pull"))
-COPIED = credential("mine", SecretSource("u2", "other", "copy"))
-FOREIGN = credential("foreign", SecretSource("u3", "other", "pull"))
-ACCOUNT = credential("token", ServiceAccountSource("s1", "ns", "robot"))
+MINE = credential("mine", SecretSource("ns", "pull", "u1"))
+RENEWED = credential("renewed", SecretSource("ns", "pull", "u1"))
+COPIED = credential("mine", SecretSource("other", "copy", "u2"))
+FOREIGN = credential("foreign", SecretSource("other", "pull", "u3"))
+ACCOUNT = credential("token", ServiceAccountSource("ns", "robot", "s1"))
 NODE = credential("node", None)
 
 

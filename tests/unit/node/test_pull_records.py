@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.node import pull_records
-from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
+from imagestore.node.credentials import ServiceAccountSource
+from imagestore.node.pull_records import PullCredentials, PulledRecord, RecordedSecret
 
 
 @pytest.mark.parametrize("time", ["0001-01-02T00:00:00Z", "0999-12-31T23:59:59Z", "9999-12-31T23:59:59Z"])
@@ -39,7 +40,7 @@ def test_the_kubelets_older_records_are_read() -> None:
 
 NAMES = st.sampled_from(["a", "b", "c"])
 SECRETS = st.builds(RecordedSecret, NAMES, NAMES, NAMES, st.sampled_from(["", "h1", "h2"]))
-ACCOUNTS = st.builds(RecordedServiceAccount, NAMES, NAMES, NAMES)
+ACCOUNTS = st.builds(ServiceAccountSource, NAMES, NAMES, NAMES)
 
 
 def unique(secrets: list[RecordedSecret]) -> tuple[RecordedSecret, ...]:

@@ -8,12 +8,12 @@ import pytest
 
 from imagestore import ImageStore, TransferPolicy
 from imagestore.cri.client import CriImageService
-from imagestore.cri.model import ImageSpec
+from imagestore.cri.model import ImageSpec, SandboxMetadata
 from imagestore.node.embedded import EmbeddedImageService
 from imagestore.node.eviction import CollectionPolicy, DiskUsage
 from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.image_gc import ImageCollector
-from imagestore.node.image_manager import EnsureRequest, ImageManager, Pod
+from imagestore.node.image_manager import EnsureRequest, ImageManager
 from imagestore.node.image_names import PullPolicy
 from imagestore.node.kubelet_messages import ErrorClass
 from imagestore.testing import build_index, layer
@@ -47,7 +47,7 @@ class TestContract(HandlerContract):
 
 def test_images_are_ensured_and_collected_by_handler(bench: Bench) -> None:
     manager = ImageManager(bench.service, gates=GATES)
-    pod = Pod("uid", "default", "web")
+    pod = SandboxMetadata("web", "uid", "default")
     first = manager.ensure(EnsureRequest(APP, pod, PullPolicy.IF_NOT_PRESENT))
     arm = manager.ensure(EnsureRequest(APP, pod, PullPolicy.IF_NOT_PRESENT, "arm"))
     assert (first.was_pulled, arm.was_pulled) == (True, True)

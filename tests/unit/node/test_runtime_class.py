@@ -9,17 +9,18 @@ from imagestore.node.feature_gates import FeatureGates
 from imagestore.node.runtime_class import (
     RuntimeClass,
     admit,
-    handler_of,
     image_handler,
     parse_runtime_class,
     parse_runtime_classes,
 )
 from imagestore.util.yaml_documents import parse_documents
 
+ON = FeatureGates(runtime_class_in_image_cri=True)
+
 
 def test_runtime_classes_name_handlers() -> None:
     classes = [RuntimeClass("gold", "kata"), RuntimeClass("silver", "kata"), RuntimeClass("bare", "runc")]
-    assert [handler_of(name, classes) for name in (None, "", "gold", "silver", "bare")] == [
+    assert [image_handler(name, classes, ON) for name in (None, "", "gold", "silver", "bare")] == [
         "",
         "",
         "kata",
@@ -27,11 +28,9 @@ def test_runtime_classes_name_handlers() -> None:
         "runc",
     ]
     with pytest.raises(RuntimeClassNotFoundError) as caught:
-        handler_of("lead", classes)
+        image_handler("lead", classes, ON)
     assert str(caught.value) == 'runtimeclass.node.k8s.io "lead" not found'
     assert image_handler("lead", classes, FeatureGates()) == ""
-    with pytest.raises(RuntimeClassNotFoundError):
-        image_handler("lead", classes, FeatureGates(runtime_class_in_image_cri=True))
 
 
 @pytest.mark.parametrize("handler", ["", "Kata", "kata_qemu", "-kata", "a" * 64, "kata\n"])
@@ -78,9 +77,9 @@ def test_a_list_of_the_api_leaves_out_the_kind_of_its_items() -> None:
 
 def test_a_class_that_comes_twice_must_be_the_same() -> None:
     gold = RuntimeClass("gold", "kata")
-    assert handler_of("gold", [gold, gold, RuntimeClass("silver", "x")]) == "kata"
+    assert image_handler("gold", [gold, gold, RuntimeClass("silver", "x")], ON) == "kata"
     with pytest.raises(ConfigError, match="RuntimeClass 'gold' comes twice") as caught:
-        handler_of("gold", [gold, RuntimeClass("gold", "other")])
+        image_handler("gold", [gold, RuntimeClass("gold", "other")], ON)
     assert caught.value.hint == "leave one of them"
 
 
@@ -107,5 +106,5 @@ def test_admission_adds_overhead_and_node_selector_and_says_what_contradicts() -
     ]
     assert len(admit({"overhead": {"cpu": "1"}}, RuntimeClass("bare", "runc"))) == 1
     for name in ("overhead", "scheduling"):
-        with pytest.raises(ConfigError, match=f"RuntimeClass 'gold': {name}"):
+        with pytest.raises(ConfigError, match=f"RuntimeClass 'gold'.{name}: expected an object, found int '5'"):
             parse_runtime_class({**document, name: 5})

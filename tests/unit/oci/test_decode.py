@@ -1,4 +1,4 @@
-"""JSON from strangers: what is refused before a schema is asked."""
+"""Untrusted JSON: what is refused before a schema is asked."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_large_documents_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatc
         now -= 1
         return found
 
-    monkeypatch.setattr("imagestore.oci.index.decode", counted)
+    monkeypatch.setattr("imagestore.oci.other_documents.decode", counted)
     raw = b'{"schemaVersion": 2, "manifests": []' + b" " * 300_000 + b"}"
     with ThreadPoolExecutor(8) as pool:
         assert [each.manifests for each in pool.map(Index.parse, [raw] * 16)] == [()] * 16

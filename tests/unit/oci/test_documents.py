@@ -122,7 +122,7 @@ def test_a_version_that_is_not_stated_is_none(version: int | None) -> None:
     assert len(Index.parse(json.dumps(bare).encode()).manifests) == 1
 
 
-def test_what_nobody_reads_breaks_no_document() -> None:
+def test_members_that_are_not_read_break_no_document() -> None:
     """Skopeo and containerd take these, and nothing that counts is in them."""
     entry = descriptor(annotations={"": "x"}, urls=[None, "https://example.test/x"], data="")
     entry["platform"] = {**LINUX, "os.features": [None, "", " ", "x"], "features": [None]}

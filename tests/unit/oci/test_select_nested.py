@@ -89,7 +89,7 @@ def test_nested_index_with_fitting_platform_competes_and_with_another_stays_clos
     assert len(documents.opened) == 1
 
 
-def test_what_is_beside_the_chosen_entry_of_a_nested_index_comes_next_then_what_is_outside() -> None:
+def test_entries_next_to_the_chosen_one_in_a_nested_index_come_next_then_those_outside() -> None:
     documents = Documents()
     found = select_from(
         entry_for("linux/386"),

@@ -186,8 +186,6 @@ def test_explanations_are_values() -> None:
     assert first == second == Explanation(False, "architecture", first.reason)
     assert hash(first) == hash(second)
     assert first != node.explain(Platform("linux", "s390x"))
-    assert first != first.reason
-    assert repr(first) == f"Explanation(False, 'architecture', {first.reason!r})"
 
 
 def test_windows_fallback_architecture_is_a_fallback() -> None:

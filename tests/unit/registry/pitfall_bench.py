@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imagestore import Image as Pulled
     from imagestore.registry.credentials.model import Target
     from imagestore.testing import BasicAuth, Image
-    from imagestore.testing.engine.engine import Shaper
+    from imagestore.testing.engine.engine import FaultInjector
 
 HOST = platforms.parse("linux/amd64")
 REFERENCE = "registry.example/team/app:1"
@@ -59,7 +59,7 @@ class Bench(ExitStack):
         images: Mapping[str, Image] | None = None,
         *,
         auth: BasicAuth | TokenAuth | Mapping[str, BasicAuth | TokenAuth] | None = None,
-        faults: Sequence[FaultRule | Shaper] = (),
+        faults: Sequence[FaultRule | FaultInjector] = (),
         storage_host: str = "",
         credentials: CredentialLookup | None = None,
         settings: str = "",

@@ -169,7 +169,7 @@ def test_an_exchange_that_fails_lets_the_next_one_try(pool: ThreadPoolExecutor, 
     assert len({each.result(60) for each in others}) == OTHERS
 
 
-def test_those_who_waited_for_a_service_that_does_not_answer_ask_it_no_more(pool: ThreadPoolExecutor) -> None:
+def test_threads_that_waited_for_a_silent_service_do_not_ask_it_again(pool: ThreadPoolExecutor) -> None:
     server = StrictServer()
     server.first = failing(RegistryUnavailableError("no answer within the time allowed", host="registry.example"))
     first, others = while_one_is_asked(server, pool)
@@ -180,7 +180,7 @@ def test_those_who_waited_for_a_service_that_does_not_answer_ask_it_no_more(pool
     assert len(server.asked) == 1
 
 
-def test_a_service_that_did_not_answer_is_asked_by_who_comes_later() -> None:
+def test_a_service_that_did_not_answer_is_asked_by_later_requests() -> None:
     server = StrictServer()
     server.first = failing(RegistryUnavailableError("no answer within the time allowed", host="registry.example"))
     server.is_free.set()
@@ -190,7 +190,7 @@ def test_a_service_that_did_not_answer_is_asked_by_who_comes_later() -> None:
     assert answer(authenticator)
 
 
-def test_what_is_remembered_of_an_outage_keeps_nothing_of_who_met_it() -> None:
+def test_a_remembered_outage_keeps_no_frames_of_its_caller() -> None:
     """A pull has buffers of megabytes, and the login may not be used again for days."""
 
     def fail(_asked: Asked) -> FakeResponse:
@@ -209,7 +209,7 @@ def test_what_is_remembered_of_an_outage_keeps_nothing_of_who_met_it() -> None:
     assert left() is None
 
 
-def test_logins_with_a_password_wait_for_nobody(pool: ThreadPoolExecutor) -> None:
+def test_logins_with_a_password_do_not_wait_for_each_other(pool: ThreadPoolExecutor) -> None:
     together = threading.Barrier(2, timeout=60)
 
     def handler(asked: Asked) -> FakeResponse:

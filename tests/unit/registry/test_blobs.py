@@ -171,7 +171,7 @@ def test_a_host_that_refuses_ranges_is_asked_for_the_whole_once(make_bench: Make
 
 
 @pytest.mark.parametrize("status", [404, 410])
-def test_a_blob_that_went_meanwhile_is_not_asked_for_again(make_bench: MakeBench, status: int) -> None:
+def test_a_blob_that_was_deleted_during_the_transfer_is_not_requested_again(make_bench: MakeBench, status: int) -> None:
     script = Script(whole(CONTENT[:500], RESET), httpx.Response(status))
     with pytest.raises(RegistryError):
         read(make_bench(script))
@@ -310,7 +310,7 @@ def test_one_byte_too_many_is_refused(make_bench: MakeBench) -> None:
         read(bench)
 
 
-def test_a_partial_answer_nobody_asked_for_is_refused(make_bench: MakeBench) -> None:
+def test_an_unrequested_partial_answer_is_refused(make_bench: MakeBench) -> None:
     with pytest.raises(ProtocolError, match="206"):
         read(make_bench(Script(part(0))))
 

@@ -89,7 +89,7 @@ def test_a_head_by_digest_needs_to_name_none(router: respx.MockRouter, bench: An
         {"Content-Length": str(4 * 1024 * 1024 + 1)},
     ],
 )
-def test_what_a_head_says_else_of_a_known_target_is_not_listened_to(
+def test_other_head_fields_of_a_known_target_are_ignored(
     router: respx.MockRouter, bench: Any, headers: dict[str, str]
 ) -> None:
     router.head(f"{BASE}/manifests/1").respond(200, headers={**HEAD, **headers})
@@ -152,7 +152,7 @@ def test_after_a_head_the_get_has_all_its_tries(router: respx.MockRouter, bench:
         (206, {}),
     ],
 )
-def test_resolve_lets_get_decide_when_head_says_too_little(
+def test_resolve_sends_get_when_head_lacks_the_digest(
     router: respx.MockRouter, bench: Any, status: int, changed: dict[str, str]
 ) -> None:
     router.head(f"{BASE}/manifests/1").respond(status, headers={**HEAD, **changed})
@@ -281,7 +281,7 @@ def test_a_page_instead_of_a_document_is_named_as_that(router: respx.MockRouter,
 
 
 @pytest.mark.parametrize("content", [b'{"schemaVersion": 1}', b'{"fsLayers": []}'])
-def test_schema_1_is_told_by_its_members_where_no_type_says_it(
+def test_schema_1_is_recognized_by_its_members_without_a_type(
     router: respx.MockRouter, bench: Any, content: bytes
 ) -> None:
     router.get(f"{BASE}/manifests/1").respond(200, headers={"Content-Type": "application/json"}, content=content)
@@ -321,7 +321,7 @@ def test_a_type_that_says_nothing_leaves_the_decision_to_the_body(
 
 
 @pytest.mark.parametrize("content_type", ["text/html", "application/xhtml+xml", "image/png", "application/pdf"])
-def test_a_type_that_says_something_else_is_refused_as_the_servers_word(
+def test_another_type_is_refused_and_named_as_the_servers(
     router: respx.MockRouter, bench: Any, content_type: str
 ) -> None:
     router.get(f"{BASE}/manifests/1").respond(200, headers={"Content-Type": content_type}, content=INDEX)
@@ -375,7 +375,7 @@ def test_what_does_not_say_what_it_is_is_left_to_its_reader(
 
 @pytest.mark.parametrize("content_type", OLD_TYPES)
 @pytest.mark.parametrize("reference", [TAGGED, PINNED])
-def test_a_true_schema_1_manifest_is_told_so(
+def test_a_real_schema_1_manifest_is_named_in_the_error(
     router: respx.MockRouter, bench: Any, reference: Reference, content_type: str
 ) -> None:
     old = b'{"schemaVersion": 1, "name": "a", "fsLayers": [], "signatures": []}'
@@ -445,7 +445,7 @@ def test_document_with_other_bytes_is_refused(
 
 
 @pytest.mark.parametrize("length", [True, False])
-def test_bytes_that_a_proxy_coded_are_told_as_that(make_bench: Callable[..., Any], length: bool) -> None:
+def test_bytes_that_a_proxy_coded_are_named_as_coded(make_bench: Callable[..., Any], length: bool) -> None:
     coded = bytes(byte ^ 0x55 for byte in INDEX[1:])
     fields = {"Content-Length": str(len(coded))} if length else {}
     bench = make_bench(marked("br", coded, {**fields, "Docker-Content-Digest": str(INDEX_DIGEST)}))

@@ -44,7 +44,7 @@ def test_a_part_of_the_work_has_no_budget_of_its_own(make_bench: MakeBench) -> N
     assert len(bench.time.slept) == 3
 
 
-def test_without_a_limit_nobody_sleeps(make_bench: MakeBench) -> None:
+def test_without_a_limit_there_is_no_sleep(make_bench: MakeBench) -> None:
     bench = make_bench(lambda request: httpx.Response(200, content=CONTENT))
     read(bench, LAYER)
     assert bench.time.slept == []

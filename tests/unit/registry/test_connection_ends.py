@@ -16,9 +16,9 @@ from imagestore import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import DeadlineExceededError, OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.network import Timeouts
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
@@ -43,7 +43,7 @@ def test_a_stall_in_the_body_is_unavailable(hasty: HttpSender, serve: Serve) -> 
         drain(response)
 
 
-def test_a_kept_connection_waits_until_the_deadline_of_who_uses_it_now(serve: Serve) -> None:
+def test_a_kept_connection_has_the_deadline_of_its_current_request(serve: Serve) -> None:
     server = serve(whole(), lambda connection: connection.recv(1))
     with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=PATIENT)) as sender:
         with get(sender, server, CancelToken(60)) as response:
@@ -55,7 +55,7 @@ def test_a_kept_connection_waits_until_the_deadline_of_who_uses_it_now(serve: Se
 
 def test_a_body_that_drips_is_unavailable(serve: Serve) -> None:
     server = serve(say(HEAD % SIZE, *(bytes([byte]) for byte in BODY[:100]), pause=0.02))
-    timeouts = Timeouts(idle=60.0, pace=Pace(least_bytes_per_second=1000, window_seconds=0.2))
+    timeouts = Timeouts(idle=60.0, least_bytes_per_second=1000, window=0.2)
     with (
         contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
         get(sender, server) as response,
@@ -116,7 +116,7 @@ def test_over_tls_the_connection_serves_again(serve: Serve, authority: trustme.C
     assert server.connections == 1
 
 
-def test_bytes_behind_an_answer_over_tls_reach_nobody(
+def test_bytes_behind_an_answer_over_tls_are_dropped(
     serve: Serve, authority: trustme.CA, context: ssl.SSLContext
 ) -> None:
     """What comes in the same record was deciphered with the answer: the socket itself shows nothing of it."""
@@ -182,14 +182,14 @@ def give_up(authority: trustme.CA, script: Script, timeouts: Timeouts, reason: s
 def test_limits_hold_inside_a_tls_record_and_handshake(
     authority: trustme.CA, context: ssl.SSLContext, after_handshake: bool
 ) -> None:
-    timeouts = Timeouts(connect=0.4, idle=0.4, pace=Pace(head_seconds=0.8))
+    timeouts = Timeouts(connect=0.4, idle=0.4, head=0.8)
     script = dripping(context, HEAD % SIZE + BODY[:8000], 0.02, after_handshake=after_handshake)
     give_up(authority, script, timeouts, "within the time")
 
 
 def test_a_handshake_that_drips_ends_with_the_time_to_connect(authority: trustme.CA, context: ssl.SSLContext) -> None:
     """Where the head's limit is far longer, and some byte always comes before the idle one is over."""
-    timeouts = Timeouts(connect=0.3, idle=60.0, pace=Pace(head_seconds=30.0))
+    timeouts = Timeouts(connect=0.3, idle=60.0, head=30.0)
     script = dripping(context, b"", 0.02, after_handshake=False)
     give_up(authority, script, timeouts, "no connection within the time allowed")
 
@@ -207,7 +207,7 @@ def test_cancelling_is_no_end_of_a_body_that_ends_with_its_connection(sender: Ht
         timer.join()
 
 
-def test_bytes_that_come_too_late_for_their_answer_reach_nobody(sender: HttpSender, serve: Serve) -> None:
+def test_bytes_that_arrive_after_their_answer_are_dropped(sender: HttpSender, serve: Serve) -> None:
     late = say(b"HTTP/1.1 204 No\r\n\r\n", b"{}", pause=0.05)
     server = serve(late, whole(b"next"))
     assert read(sender, server) == b""
@@ -215,7 +215,7 @@ def test_bytes_that_come_too_late_for_their_answer_reach_nobody(sender: HttpSend
     assert server.connections == 2
 
 
-def test_bytes_behind_an_answer_reach_nobody(sender: HttpSender, serve: Serve) -> None:
+def test_bytes_behind_an_answer_are_dropped(sender: HttpSender, serve: Serve) -> None:
     server = serve(say(HEAD % 5 + b"hello" + HEAD % 4 + b"evil"), whole(b"next"))
     assert [read(sender, server) for _ in range(2)] == [b"hello", b"next"]
     assert server.connections == 2
@@ -244,7 +244,7 @@ def test_an_unread_body_that_came_with_its_head_costs_no_connection(sender: Http
     assert server.connections == 1
 
 
-def test_a_length_beside_a_coding_ends_the_connection(sender: HttpSender, serve: Serve) -> None:
+def test_a_length_with_a_transfer_coding_ends_the_connection(sender: HttpSender, serve: Serve) -> None:
     both = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
     server = serve(say(both), whole(b"next"))
     assert [read(sender, server) for _ in range(2)] == [b"ok", b"next"]

@@ -17,9 +17,9 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
-from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.network import Timeouts
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.scripted_server import reset
 from tests.unit.registry.wire import OK, PATIENT, RawServers, say
@@ -138,7 +138,7 @@ def test_a_body_that_drips_is_unavailable(raw_server: RawServers) -> None:
             connection.sendall(b"x")
             time.sleep(0.02)
 
-    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(pace=Pace(window_seconds=0.2)))
+    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(window=0.2))
     with contextlib.closing(sender), pytest.raises(RegistryUnavailableError, match="slower than 1024 bytes"):
         get(sender, raw_server(drip))
 
@@ -153,8 +153,8 @@ def test_a_long_body_must_be_faster_than_a_short_one(raw_server: RawServers) -> 
                 connection.sendall(b"x" * 1000)
                 time.sleep(0.02)
 
-    pace = Pace(window_seconds=0.2, least_bytes_per_second=1, longest_body_seconds=3600.0)
-    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(pace=pace))
+    timeouts = Timeouts(window=0.2, least_bytes_per_second=1, body=3600.0)
+    sender = HttpSender(proxies=ProxyRules(), timeouts=timeouts)
     request = make_request("GET", f"http://{raw_server(drip).host}/v2/x")
     response = sender.send(request, cancel=CancelToken())
     with contextlib.closing(sender), response, pytest.raises(RegistryUnavailableError, match="slower than 277778"):
@@ -163,12 +163,12 @@ def test_a_long_body_must_be_faster_than_a_short_one(raw_server: RawServers) -> 
 
 def test_a_slow_start_is_no_slow_body(raw_server: RawServers) -> None:
     def late(connection: socket.socket) -> None:
-        time.sleep(1.5)
+        time.sleep(0.75)
         connection.sendall(OK + b"h")
         time.sleep(0.05)
         connection.sendall(b"ello")
 
-    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(pace=Pace(window_seconds=1.0)))
+    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(window=0.5))
     with contextlib.closing(sender):
         assert get(sender, raw_server(late)) == b"hello"
 
@@ -241,7 +241,7 @@ def test_a_late_cancel_does_not_touch_the_connections_next_user(sender: HttpSend
     assert get(sender, server) == b"again"
 
 
-def test_nobody_listening_is_unavailable(sender: HttpSender) -> None:
+def test_a_port_without_a_listener_is_unavailable(sender: HttpSender) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RegistryUnavailableError, match="no connection: Connection refused"):

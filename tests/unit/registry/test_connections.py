@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from imagestore import CancelToken
 from imagestore.errors import PreconditionError, RegistryUnavailableError
-from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.network import Timeouts
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
@@ -104,7 +104,7 @@ def test_a_body_that_ends_early_is_unavailable_and_what_came_is_kept(sender: Htt
     assert server.connections == 2
 
 
-def test_bytes_beyond_the_body_reach_nobody(sender: HttpSender, serve: Serve) -> None:
+def test_bytes_beyond_the_body_are_dropped(sender: HttpSender, serve: Serve) -> None:
     forged = HEAD % 6 + b"forged"
     server = serve(say(HEAD % SIZE + BODY + forged), whole(b"honest"))
     assert read(sender, server) == BODY
@@ -113,14 +113,14 @@ def test_bytes_beyond_the_body_reach_nobody(sender: HttpSender, serve: Serve) ->
     assert server.connections == 2
 
 
-def test_a_connection_that_the_peer_closed_meanwhile_is_not_used(sender: HttpSender, serve: Serve) -> None:
+def test_a_connection_that_the_peer_closed_while_idle_is_not_used(sender: HttpSender, serve: Serve) -> None:
     server = serve(hang_up_after(whole()), whole(b"next"))
     assert read(sender, server) == BODY
     time.sleep(0.05)
     assert read(sender, server) == b"next"
 
 
-def test_a_closed_sender_asks_nobody(serve: Serve) -> None:
+def test_a_closed_sender_sends_nothing(serve: Serve) -> None:
     server = serve(whole())
     sender = HttpSender(proxies=ProxyRules())
     sender.close()
@@ -200,7 +200,7 @@ def test_a_refusal_before_everything_is_sent_is_heard(sender: HttpSender, serve:
 
 def sending_in_pieces() -> contextlib.closing[HttpSender]:
     """A sender whose time without a byte is less than the large bodies here take."""
-    timeouts = Timeouts(connect=60.0, idle=1.0, pace=Pace(head_seconds=60.0))
+    timeouts = Timeouts(connect=60.0, idle=1.0, head=60.0)
     return contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts))
 
 

@@ -137,8 +137,8 @@ def members(content: bytes, size: int) -> bytes:
 @pytest.mark.parametrize("pieces", [0, 1000, 1])
 @pytest.mark.parametrize("length", [True, False])
 def test_a_blob_of_several_members_is_unpacked(make_bench: MakeBench, length: bool, pieces: int, behind: bytes) -> None:
-    content = PLAIN[:20_000]
-    coded = gzip.compress(b"") + members(content, 7000) + gzip.compress(b"")
+    content = PLAIN[: 2000 if pieces == 1 else 20_000]
+    coded = gzip.compress(b"") + members(content, len(content) // 3) + gzip.compress(b"")
     bench = make_bench(serving(coded + behind[: 600 if pieces == 1 else None], length=length, pieces=pieces))
     assert read(bench, layer(content, media_types.OCI_LAYER)) == content
 
@@ -212,7 +212,7 @@ def test_a_part_of_a_blob_that_is_stored_coded_goes_on(make_bench: MakeBench) ->
 
 
 def test_what_unpacks_to_more_ends_at_the_size(make_bench: MakeBench) -> None:
-    bomb = gzip.compress(b"\x1f\x8b" + bytes(64 << 20))
+    bomb = gzip.compress(b"\x1f\x8b" + bytes(16 << 20))
     with pytest.raises(IntegrityError) as raised:
         read(make_bench(serving(bomb)), layer(PLAIN[:5000]))
     assert "marked Content-Encoding: gzip" in raised.value.hint
@@ -279,7 +279,7 @@ def test_a_token_is_unpacked_or_its_coding_named(coding: str) -> None:
     assert "marked Content-Encoding: br" in raised.value.hint
 
 
-def test_a_wrong_digest_inside_is_told_with_the_coding(make_bench: MakeBench) -> None:
+def test_a_wrong_digest_inside_names_the_coding(make_bench: MakeBench) -> None:
     other = INDEX.replace(b"2", b"3")
     bench = make_bench(serving(gzip.compress(other)))
     with pytest.raises(DigestMismatchError) as raised:

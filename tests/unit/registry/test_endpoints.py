@@ -109,7 +109,7 @@ def test_two_ways_to_reach_the_registry_are_both_tried() -> None:
         ("r.example:443", "https://r.example:444/v2", "https://r.example:444/v2/a/b/tags/list?ns=r.example%3A443"),
     ],
 )
-def test_a_mirror_is_told_which_registry_is_meant(host: str, base: str, url: str) -> None:
+def test_a_mirror_gets_the_registry_as_ns_parameter(host: str, base: str, url: str) -> None:
     (endpoint,) = endpoints_from(host, RegistryHosts(server=HostConfig(base)))
     assert endpoint.url("a/b", "tags/list") == url
 
@@ -233,7 +233,7 @@ def test_mirrors_get_fewer_tries_than_the_registry(make_bench: MakeBench) -> Non
     assert [mirrors.asked.count(f"GET {name}") for name in ("first", "second", "registry")] == [2, 2, 5]
 
 
-def test_nobody_waits_long_for_a_mirror(make_bench: MakeBench) -> None:
+def test_waits_for_a_mirror_are_short(make_bench: MakeBench) -> None:
     mirrors = Mirrors(first=httpx.Response(429, headers={"Retry-After": "100"}), second=good)
     bench = mirrors.bench(make_bench)
     assert bench.client.resolve(TAGGED, cancel=bench.cancel) == WANTED
@@ -260,7 +260,7 @@ def test_a_host_without_pull_is_never_asked(make_bench: MakeBench) -> None:
     assert mirrors.asked == ["GET second"] * 2
 
 
-def test_no_able_host_is_an_error_with_the_mend(make_bench: MakeBench) -> None:
+def test_no_able_host_is_an_error_with_a_hint(make_bench: MakeBench) -> None:
     nobody = RegistryHosts(server=HostConfig("https://m.example/v2", capabilities=frozenset({"push"})))
     bench = make_bench(absent, endpoints=lambda host: endpoints_from(host, nobody))
     with pytest.raises(ProtocolError, match="no configured host") as raised:

@@ -97,7 +97,7 @@ def test_ordinary_words_are_shown_as_they_are(make_bench: MakeBench, authenticat
     ("status", "kind"), [(401, AuthenticationError), (403, AccessDeniedError), (404, ReferenceNotFoundError)]
 )
 @pytest.mark.parametrize("ask", [resolve, open_blob])
-def test_whose_login_was_refused_is_said(
+def test_a_refusal_names_the_login(
     make_bench: MakeBench, authenticator: Any, status: int, kind: type[RegistryError], ask: Callable[[Any], None]
 ) -> None:
     authenticator.account = "file /x, member auths['h']"

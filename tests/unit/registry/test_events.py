@@ -23,7 +23,7 @@ from imagestore import (
     Waiting,
 )
 from imagestore.cli import progress
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.testing import FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
@@ -38,7 +38,7 @@ def events_of(bench: Bench) -> list[Event]:
     return found
 
 
-def test_a_pull_tells_its_life_in_order(tmp_path: Path) -> None:
+def test_a_pull_reports_its_events_in_order(tmp_path: Path) -> None:
     with Bench(tmp_path, {REFERENCE: IMAGE}) as bench:
         found = events_of(bench)
     (part,) = IMAGE.layers
@@ -58,7 +58,7 @@ def test_a_pull_tells_its_life_in_order(tmp_path: Path) -> None:
     assert about_layer[-1] == BlobDone(part, part.size)
 
 
-def test_a_wait_tells_its_host_length_and_reason(tmp_path: Path) -> None:
+def test_a_wait_reports_host_length_and_reason(tmp_path: Path) -> None:
     refused = FaultRule(Refuse(429, retry_after="1"), Where(kind="blob"), times=1)
     with Bench(tmp_path, {REFERENCE: IMAGE}, faults=[refused]) as bench:
         (waited, *_) = [event for event in events_of(bench) if isinstance(event, Waiting)]
@@ -67,7 +67,7 @@ def test_a_wait_tells_its_host_length_and_reason(tmp_path: Path) -> None:
     assert "429" in waited.reason
 
 
-def test_a_change_of_host_tells_both_and_the_reason(tmp_path: Path) -> None:
+def test_a_change_of_host_reports_both_and_the_reason(tmp_path: Path) -> None:
     folder = tmp_path / "certs" / "registry.example"
     folder.mkdir(parents=True)
     (folder / "hosts.toml").write_text('[host."https://mirror.example"]\n')
@@ -79,7 +79,7 @@ def test_a_change_of_host_tells_both_and_the_reason(tmp_path: Path) -> None:
     assert all("403" in event.reason for event in switched)
 
 
-def test_waiting_for_another_pull_of_the_same_blob_is_told(tmp_path: Path) -> None:
+def test_waiting_for_another_pull_of_the_same_blob_is_reported(tmp_path: Path) -> None:
     (part,) = IMAGE.layers
     found: list[Event] = []
     with Bench(tmp_path, {REFERENCE: IMAGE}) as bench:
@@ -103,7 +103,7 @@ def test_a_host_is_named_once_in_a_line() -> None:
         assert [line.count("m.example") for line in lines] == [1, 1]
 
 
-def test_damage_on_the_way_is_told(tmp_path: Path) -> None:
+def test_damage_in_transit_is_reported(tmp_path: Path) -> None:
     flipped = FaultRule(Flip(), Where(reference=str(LAYER.digest)), times=1)
     with Bench(tmp_path, {REFERENCE: IMAGE}, faults=[flipped]) as bench:
         found = events_of(bench)

@@ -75,7 +75,7 @@ def test_places_are_given_in_the_order_of_asking() -> None:
     assert served == list(range(6))
 
 
-def test_whoever_comes_when_a_place_gets_free_stands_behind_those_who_wait() -> None:
+def test_a_new_transfer_waits_behind_those_that_wait() -> None:
     slots, cancel, order = TransferSlots(1), CancelToken(120), []
     taken = slots.take(ONE, cancel=cancel)
 
@@ -95,7 +95,7 @@ def test_whoever_comes_when_a_place_gets_free_stands_behind_those_who_wait() -> 
     assert order == ["waited", "came later"]
 
 
-def test_whoever_gives_up_waiting_holds_nobody_up() -> None:
+def test_a_cancelled_wait_delays_no_other() -> None:
     slots = TransferSlots(1)
     taken = slots.take(ONE, cancel=CancelToken())
     with pytest.raises(DeadlineExceededError):

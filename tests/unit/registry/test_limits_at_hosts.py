@@ -15,7 +15,7 @@ from tests.support.streams import drain
 from tests.unit.registry.wire import CONTENT, LAYER, ONE, OTHER, MakeBench, Mirrored
 
 
-def test_who_was_refused_waits_until_a_transfer_that_is_served_has_ended() -> None:
+def test_a_refused_transfer_waits_until_a_served_one_has_ended() -> None:
     slots, cancel, order = TransferSlots(4), CancelToken(60), list[str]()
     served, refused = (slots.take(ONE, cancel=cancel) for _ in range(2))
     served.note_served()
@@ -34,7 +34,7 @@ def test_who_was_refused_waits_until_a_transfer_that_is_served_has_ended() -> No
     assert order == ["tried again"]
 
 
-def test_nobody_waits_for_transfers_that_no_host_serves() -> None:
+def test_refused_transfers_do_not_wait_for_each_other() -> None:
     slots, cancel = TransferSlots(4), CancelToken(60)
     first, second = (slots.take(ONE, cancel=cancel) for _ in range(2))
     slots.take(OTHER, cancel=cancel).note_served()
@@ -43,7 +43,7 @@ def test_nobody_waits_for_transfers_that_no_host_serves() -> None:
         assert not each.wait_for_another(cancel=cancel)
 
 
-def test_who_was_refused_while_another_was_served_may_try_again_though_that_one_is_over() -> None:
+def test_a_transfer_refused_while_another_was_served_retries_after_that_one_ended() -> None:
     slots, cancel = TransferSlots(4), CancelToken()
     served, refused = (slots.take(ONE, cancel=cancel) for _ in range(2))
     served.note_served()
@@ -109,7 +109,7 @@ class Busy(httpx.SyncByteStream):
         (404, {}, False),
     ],
 )
-def test_who_is_refused_beside_a_long_transfer_waits_for_its_end(
+def test_a_transfer_refused_during_a_long_one_waits_for_its_end(
     make_bench: MakeBench, status: int, fields: dict[str, str], waits: bool
 ) -> None:
     host = OneAtATime(status, fields)

@@ -16,7 +16,7 @@ import pytest
 from imagestore import CancelToken
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.network import Exchange, Pace
+from imagestore.registry.transport.network import Exchange
 from imagestore.registry.transport.proxy import ProxyRules
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -41,7 +41,7 @@ def test_without_more_threads_connections_are_made_all_the_same(
 
 
 def test_a_signal_handler_that_cancels_never_waits_for_the_thread_it_interrupts() -> None:
-    exchange = Exchange(CancelToken(), Pace())
+    exchange = Exchange(CancelToken())
     ours, theirs = socket.socketpair()
     handled: list[bool] = []
 

@@ -62,7 +62,7 @@ def test_time_that_was_not_used_is_not_saved_up() -> None:
     assert clock.slept == [0.5, 0.5]
 
 
-def test_without_a_limit_nobody_sleeps() -> None:
+def test_without_a_limit_there_is_no_sleep() -> None:
     clock = Clock()
     limited(None, clock).throttle(1 << 30, cancel=CancelToken())
     assert clock.slept == []

@@ -160,7 +160,7 @@ def test_a_body_compressed_in_transit_is_not_unpacked(tmp_path: Path, kind: str)
         assert bench.blobs == []
 
 
-def test_nobody_else_can_read_the_store(tmp_path: Path) -> None:
+def test_no_other_user_can_read_the_store(tmp_path: Path) -> None:
     """CVE-2024-25621."""
     before = os.umask(0)
     try:
@@ -172,7 +172,7 @@ def test_nobody_else_can_read_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rootfs-of-unknown-type", "config-without-rootfs", "diff-ids-not-a-list"])
-def test_an_image_config_is_checked_before_anybody_sees_it(tmp_path: Path, name: str) -> None:
+def test_an_image_config_is_checked_before_it_is_returned(tmp_path: Path, name: str) -> None:
     """CVE-2022-23648, CVE-2026-53488: what a consumer gets has the types it expects, and nothing was expanded."""
     with Bench(tmp_path, {REFERENCE: INVALID[name].image}) as bench:
         with pytest.raises(INVALID[name].error):

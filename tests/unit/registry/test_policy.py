@@ -140,7 +140,7 @@ def test_a_mirror_that_is_named_is_shown_them(tmp_path: Path) -> None:
     assert set(logins.asked) == {"registry.example"}
 
 
-def test_whose_login_does_not_allow_it_is_said_of_the_real_authenticator_too(tmp_path: Path) -> None:
+def test_the_real_authenticator_names_the_login_that_does_not_allow_it(tmp_path: Path) -> None:
     named = 'mirror_credentials = { "mirror.example" = "registry.example" }'
     _, _, store = pull_through_mirror(tmp_path, named)
     with store, pytest.raises(ReferenceNotFoundError) as caught:

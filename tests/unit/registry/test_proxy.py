@@ -25,9 +25,9 @@ from imagestore.errors import (
 from imagestore.registry.errors_body import failure
 from imagestore.registry.retry import is_transient
 from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.network import Timeouts
 from imagestore.registry.transport.proxy import ProxyRules
 from tests.unit.registry.wire import PATIENT
 
@@ -149,7 +149,7 @@ def test_a_proxy_that_cannot_be_reached_is_named_without_its_login(scheme: str) 
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_proxy_whose_name_is_not_known_is_told_from_the_registrys(scheme: str) -> None:
+def test_an_unknown_proxy_name_differs_from_an_unknown_registry_name(scheme: str) -> None:
     proxy = "http://user:hunter2@nowhere.invalid:3128"
     with pytest.raises(RegistryUnavailableError, match=r"through proxy http://nowhere\.invalid:3128, which") as raised:
         fetch(ProxyRules(http=proxy, https=proxy), f"{scheme}://registry.example/v2/")
@@ -167,7 +167,7 @@ def test_a_proxy_that_speaks_no_tls_is_not_taken_for_the_registry() -> None:
     assert "hosts.toml" not in raised.value.hint
 
 
-def test_who_may_have_answered_for_a_registry_is_known(raw_server: RawServers) -> None:
+def test_a_response_names_the_proxy_that_may_have_answered(raw_server: RawServers) -> None:
     proxy = raw_server(lambda connection: connection.sendall(b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n"))
     rules = ProxyRules(http=f"http://user:hunter2@{proxy.host}")
     with contextlib.closing(HttpSender(proxies=rules, timeouts=PATIENT)) as sender:
@@ -287,4 +287,4 @@ class TestSlowNames:
 
     def test_the_heads_limit_leaves_it(self, stuck: Any) -> None:
         with pytest.raises(RegistryUnavailableError):
-            self.ask(CancelToken(), Timeouts(pace=Pace(head_seconds=0.05)))
+            self.ask(CancelToken(), Timeouts(head=0.05))

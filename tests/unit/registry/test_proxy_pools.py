@@ -12,7 +12,7 @@ import pytest
 
 from imagestore import CancelToken
 from imagestore.registry.transport.messages import make_request
-from imagestore.registry.transport.network import EXCHANGE, Exchange, Pace
+from imagestore.registry.transport.network import EXCHANGE, Exchange
 from imagestore.registry.transport.proxy import ProxiedTransport
 from tests.unit.registry.scripted_server import BODY, HEAD, Server, reset, say, whole
 
@@ -26,7 +26,7 @@ def transport(proxy: Server) -> Iterator[ProxiedTransport]:
 def ask(transport: ProxiedTransport) -> httpx.Response:
     request = make_request("GET", "http://registry.example/v2/x")
     limits = dict.fromkeys(("connect", "read", "write", "pool"), 2.0)
-    request.extensions = {"timeout": limits, EXCHANGE: Exchange(CancelToken(60), Pace())}
+    request.extensions = {"timeout": limits, EXCHANGE: Exchange(CancelToken(60))}
     return transport.handle_request(request)
 
 

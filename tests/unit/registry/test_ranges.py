@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from httpx import Headers
 
-from imagestore.registry.ranges import ContentRange, Verdict, judge, parse_content_range
+from imagestore.registry.blob_sources import ContentRange, Verdict, judge, parse_content_range
 from imagestore.registry.transport.messages import parse_length
 
 

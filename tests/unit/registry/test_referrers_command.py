@@ -75,7 +75,7 @@ def test_nothing_is_stored(server: RegistryServer, capsys: pytest.CaptureFixture
     assert not list((tmp_path / "store").rglob("sha256/*"))
 
 
-def test_an_image_nobody_refers_to_has_an_empty_list(
+def test_an_image_without_referrers_has_an_empty_list(
     server: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert json.loads(run(server, capsys, "referrers", "-o", "json", tag="parts"))["referrers"] == []

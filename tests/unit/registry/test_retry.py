@@ -94,7 +94,7 @@ def _tls_refused() -> RegistryUnavailableError:
         (_tls_refused(), False),
     ],
 )
-def test_only_what_time_can_mend_is_transient(error: RegistryUnavailableError, expected: bool) -> None:
+def test_only_failures_that_a_retry_can_pass_are_transient(error: RegistryUnavailableError, expected: bool) -> None:
     assert is_transient(error) is expected
 
 
@@ -205,7 +205,7 @@ def test_retry_after_is_waited_for_and_shown(make_bench: MakeBench, status: int,
     assert str(status) in waiting.reason
 
 
-def test_a_wait_longer_than_the_limit_fails_at_once_and_says_how_long(make_bench: MakeBench) -> None:
+def test_a_wait_longer_than_the_limit_fails_at_once_and_names_the_time(make_bench: MakeBench) -> None:
     answer, methods = script(httpx.Response(429, headers={"Retry-After": "3600"}))
     bench = make_bench(answer)
     with pytest.raises(RateLimitedError, match="429") as raised:
@@ -252,7 +252,7 @@ class WithMirror:
         return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
 
 
-def test_a_mirror_that_asked_for_a_long_wait_is_not_asked_again_meanwhile(make_bench: MakeBench) -> None:
+def test_a_mirror_that_asked_for_a_long_wait_is_not_asked_before_its_end(make_bench: MakeBench) -> None:
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

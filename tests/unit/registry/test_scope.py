@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import InvalidInputError
-from imagestore.registry.auth.scope import MAX_SCOPES, Scope, merge_scopes, parse_scopes, wanted_scopes
+from imagestore.registry.auth.challenge import MAX_SCOPES, Scope, merge_scopes, parse_scopes, wanted_scopes
 
 
 @pytest.mark.parametrize(

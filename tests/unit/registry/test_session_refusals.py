@@ -199,7 +199,7 @@ class TestRemembered:
             resolve(client)
 
     @pytest.mark.parametrize(("method", "status"), [("GET", 416), ("GET", 429), ("HEAD", 405)])
-    def test_what_is_refused_to_everybody_says_nothing_of_a_login(self, method: str, status: int) -> None:
+    def test_a_status_that_no_login_changes_needs_no_new_login(self, method: str, status: int) -> None:
         registry, logins = Registry(), Logins("right")
 
         def refuse(request: httpx.Request) -> httpx.Response:

@@ -9,7 +9,7 @@ import pytest
 
 from imagestore import CancelToken, Secret
 from imagestore.errors import AuthenticationError, OperationCancelledError
-from imagestore.registry.auth.scope import Scope
+from imagestore.registry.auth.challenge import Scope
 from imagestore.registry.auth.tokens import (
     TokenCache,
     TokenKey,
@@ -171,7 +171,7 @@ def test_threads_share_one_exchange() -> None:
     assert (len(asked), got) == (1, ["shared"] * 8)
 
 
-def test_everybody_waiting_gets_the_failure() -> None:
+def test_every_waiting_thread_gets_the_failure() -> None:
     cache, gate, asked = TokenCache(), threading.Event(), []
     failures: list[AuthenticationError] = []
 
@@ -199,7 +199,7 @@ def test_everybody_waiting_gets_the_failure() -> None:
     assert len(asked) == 1
 
 
-def test_a_cancelled_leader_hands_over_to_one_who_waits() -> None:
+def test_after_a_cancelled_exchange_a_waiting_thread_exchanges() -> None:
     cache, started, gate, got = TokenCache(), threading.Event(), threading.Event(), []
 
     def cancelled() -> TokenReply:
@@ -224,7 +224,7 @@ def test_a_cancelled_leader_hands_over_to_one_who_waits() -> None:
     assert got == ["mine"]
 
 
-def test_who_waits_can_be_cancelled() -> None:
+def test_a_waiting_thread_can_be_cancelled() -> None:
     cache, started, gate, cancel = TokenCache(), threading.Event(), threading.Event(), CancelToken()
 
     def slow() -> TokenReply:

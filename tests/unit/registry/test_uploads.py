@@ -27,7 +27,7 @@ from imagestore.registry.blobs import Transfer
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.retry import Timing
 from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.upload_sessions import UploadSessions
+from imagestore.registry.upload_sessions import upload_note
 from imagestore.util.files import StreamReader
 
 TARGET: Final = Reference.parse("registry.example/team/app:1")
@@ -478,24 +478,24 @@ def test_a_note_that_is_none_is_not_followed(tmp_path: Path, text: str) -> None:
 
 
 def test_two_processes_share_no_upload(tmp_path: Path) -> None:
-    sessions = UploadSessions(str(tmp_path))
+    folder = str(tmp_path)
     origin, digest = Origin("https", "registry.example", 443), Digest.of(LARGE)
-    with sessions.note(origin, "app", digest) as first, sessions.note(origin, "app", digest) as second:
+    with upload_note(folder, origin, "app", digest) as first, upload_note(folder, origin, "app", digest) as second:
         first.keep("https://registry.example/u0")
         assert second.location == ""
         second.keep("https://registry.example/u1")
-    with sessions.note(origin, "app", digest) as later:
+    with upload_note(folder, origin, "app", digest) as later:
         assert later.location == "https://registry.example/u0"
-    with sessions.note(origin, "other", digest) as other:
+    with upload_note(folder, origin, "other", digest) as other:
         assert other.location == ""
 
 
 def test_an_old_note_counts_no_more(tmp_path: Path) -> None:
-    sessions = UploadSessions(str(tmp_path))
+    folder = str(tmp_path)
     origin, digest = Origin("https", "registry.example", 443), Digest.of(LARGE)
-    with sessions.note(origin, "app", digest) as note:
+    with upload_note(folder, origin, "app", digest) as note:
         note.keep("https://registry.example/u0")
     (path,) = tmp_path.iterdir()
     os.utime(path, (0, 0))
-    with sessions.note(origin, "app", digest) as later:
+    with upload_note(folder, origin, "app", digest) as later:
         assert later.location == ""

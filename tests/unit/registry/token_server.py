@@ -14,7 +14,8 @@ from httpx import Headers
 from imagestore import CancelToken, Credential, CredentialLookup, Secret
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.credentials.model import Explicit, FoundCredential
+from imagestore.registry.credentials.model import FoundCredential
+from imagestore.registry.credentials.sources import ExplicitSource
 from imagestore.registry.transport.addresses import Origin
 from imagestore.registry.transport.messages import Response
 
@@ -70,7 +71,7 @@ class TokenServer:
 
 
 def given(credential: Credential, host: str = "registry.example") -> CredentialLookup:
-    return CredentialResolver((Explicit(FoundCredential(credential, "file /x, member auths['h']"), host),))
+    return CredentialResolver((ExplicitSource(FoundCredential(credential, "file /x, member auths['h']"), host),))
 
 
 ALICE = Credential("alice", Secret(PASSWORD))

@@ -12,13 +12,12 @@ from imagestore import Descriptor, Digest
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.transport.addresses import Origin
-from imagestore.registry.transport.http import Timeouts
-from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.network import Timeouts
 
 #: For exchanges that end well, however busy the machine is.
-PATIENT = Timeouts(connect=60.0, idle=60.0, pace=Pace(head_seconds=60.0))
+PATIENT = Timeouts(connect=60.0, idle=60.0, head=60.0)
 #: For peers who never go on.
-HASTY = Timeouts(connect=60.0, idle=0.2, pace=Pace(head_seconds=0.4))
+HASTY = Timeouts(connect=60.0, idle=0.2, head=0.4)
 RawServers = Callable[..., Any]
 MakeBench = Callable[..., Any]
 ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)

@@ -1,11 +1,11 @@
-"""CPU numbers, control groups of both versions, systemd's properties: tables."""
+"""CPU numbers and control groups of both versions: tables."""
 
 from __future__ import annotations
 
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import cgroup, systemd
+from imagestore.resources import cgroup
 from imagestore.resources.cgroup import WeightFormula
 from imagestore.resources.cpu import (
     Mapping,
@@ -115,20 +115,6 @@ def test_a_quota_without_a_period_means_nothing(period: int) -> None:
 def test_both_formulas_of_the_weight(shares: int, curve: int, linear: int) -> None:
     assert cgroup.shares_to_weight(shares) == curve
     assert cgroup.shares_to_weight(shares, WeightFormula.LINEAR) == linear
-
-
-@pytest.mark.parametrize(
-    ("weight", "curve", "linear"), [(0, 0, 0), (1, 2, 2), (39, 305, 998), (100, 1024, 2597), (10000, 262144, 262144)]
-)
-def test_weights_read_back(weight: int, curve: int, linear: int) -> None:
-    assert cgroup.weight_to_shares(weight) == curve
-    assert cgroup.weight_to_shares(weight, WeightFormula.LINEAR) == linear
-
-
-@pytest.mark.parametrize("weight", [-1, 10001])
-def test_weights_outside_the_kernels_bounds_are_refused(weight: int) -> None:
-    with pytest.raises(InvalidResourcesError, match="0 to 10000"):
-        cgroup.weight_to_shares(weight)
 
 
 @pytest.mark.parametrize("formula", WeightFormula)
@@ -300,81 +286,3 @@ def test_memory_of_version_2(memory: int, memory_swap: int, files: dict[str, str
 def test_the_unified_map_wins() -> None:
     found = LinuxContainerResources(cpu_shares=1024, unified={"cpu.weight": "7", "cpu.idle": "1"})
     assert cgroup.v2_files(found) == {"cpu.weight": "7", "cpu.idle": "1"}
-
-
-@pytest.mark.parametrize(
-    ("quota", "period", "per_second"),
-    [
-        (0, 0, systemd.INFINITY),
-        (-1, 100_000, systemd.INFINITY),
-        (25_000, 100_000, 250_000),
-        (33_333, 100_000, 340_000),
-        (1000, 0, 10_000),
-        (1, 100_000, 10_000),
-        (100_001, 100_000, 1_010_000),
-        (200_000, 100_000, 2_000_000),
-        (2500, 5000, 500_000),
-    ],
-)
-def test_systemd_keeps_quotas_as_whole_percents(quota: int, period: int, per_second: int) -> None:
-    assert systemd.cpu_quota_per_second(quota, period) == per_second
-
-
-@pytest.mark.parametrize(
-    ("quota", "period", "version", "names"),
-    [
-        (0, 0, 252, set()),
-        (25_000, 100_000, 252, {"CPUQuotaPerSecUSec", "CPUQuotaPeriodUSec"}),
-        (25_000, 100_000, 241, {"CPUQuotaPerSecUSec"}),
-        (25_000, 0, 252, {"CPUQuotaPerSecUSec"}),
-        (-1, 0, 252, {"CPUQuotaPerSecUSec"}),
-    ],
-)
-def test_systemd_learned_the_period_in_242(quota: int, period: int, version: int, names: set[str]) -> None:
-    assert set(systemd.cpu_properties(quota, period, systemd_version=version)) == names
-
-
-def test_a_unified_map_as_unit_properties() -> None:
-    unified = {
-        "cpu.idle": "1",
-        "cpu.weight": "35",
-        "cpu.max": "25000 50000",
-        "memory.max": "max",
-        "memory.swap.max": "0",
-        "memory.min": "5",
-        "pids.max": "0",
-        "cpuset.cpus": "0-3,8",
-        "memory.oom.group": "1",
-        "io.weight": "7",
-    }
-    assert systemd.unified_properties(unified, systemd_version=252) == {
-        "CPUWeight": 0,
-        "CPUQuotaPeriodUSec": 50_000,
-        "CPUQuotaPerSecUSec": 500_000,
-        "MemoryMax": systemd.INFINITY,
-        "MemorySwapMax": 0,
-        "MemoryMin": 5,
-        "TasksMax": 1,
-        "AllowedCPUs": b"\x0f\x01",
-    }
-    older = systemd.unified_properties(unified, systemd_version=243)
-    assert older["CPUWeight"] == 35
-    assert "AllowedCPUs" not in older
-
-
-@pytest.mark.parametrize(
-    "unified",
-    [
-        {"memory.max": "-1"},
-        {"memory.max": "1G"},
-        {"pids.max": ""},
-        {"cpuset.cpus": "3-1"},
-        {"cpuset.cpus": ""},
-        {"cpuset.mems": "a"},
-        {"cpu.weight": str(2**64)},
-        {"cpuset.cpus": "8192"},
-    ],
-)
-def test_unit_properties_that_cant_be_read_are_refused(unified: dict[str, str]) -> None:
-    with pytest.raises(InvalidResourcesError):
-        systemd.unified_properties(unified, systemd_version=252)

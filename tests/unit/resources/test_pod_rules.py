@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import pod_reading, totals
+from imagestore.resources import pod_reading
+from imagestore.resources.linux import PodCgroup, pod_cgroup
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node
-from imagestore.resources.pod import Pod, Requirements
-from imagestore.resources.pod_cgroup import PodCgroup, pod_cgroup
+from imagestore.resources.pod import Pod, Requirements, pod_limits, pod_requests, with_defaults
 from imagestore.resources.qos import QosClass, oom_score_adjust, qos_class
 from imagestore.resources.quantity import parse
 from tests.unit.resources.pods import container, init, needs, pod
@@ -56,10 +56,10 @@ def test_the_class_is_decided_by_cpu_and_memory_of_all_containers(given: Pod, ex
 
 def test_missing_requests_take_the_limits_and_explicit_ones_stay() -> None:
     given = pod(container("cpu=0", "cpu=1 memory=1Gi hugepages-2Mi=4Mi"), init_containers=(init("", "cpu=2"),))
-    filled = totals.with_defaults(given)
+    filled = with_defaults(given)
     assert filled.containers[0].resources.requests == needs("cpu=0 memory=1Gi hugepages-2Mi=4Mi").requests
     assert filled.init_containers[0].resources.requests == needs("cpu=2").requests
-    assert qos_class(totals.with_defaults(pod(container("", "cpu=1 memory=1Gi")))) is GUARANTEED
+    assert qos_class(with_defaults(pod(container("", "cpu=1 memory=1Gi")))) is GUARANTEED
 
 
 def test_the_pods_own_requests_default_to_its_containers_then_to_its_limits() -> None:
@@ -68,13 +68,13 @@ def test_the_pods_own_requests_default_to_its_containers_then_to_its_limits() ->
         container("cpu=500m"),
         resources=needs("", "cpu=4 memory=8Gi"),
     )
-    own = totals.with_defaults(given).resources
+    own = with_defaults(given).resources
     assert own is not None
     assert own.requests == needs("cpu=1500m memory=8Gi").requests
-    asked = totals.with_defaults(pod(container("cpu=1"), resources=needs("cpu=3", "cpu=4"))).resources
+    asked = with_defaults(pod(container("cpu=1"), resources=needs("cpu=3", "cpu=4"))).resources
     assert asked is not None
     assert asked.requests == needs("cpu=3").requests
-    assert totals.with_defaults(pod(container("cpu=1"), resources=needs("memory=1Gi"))).resources == needs("memory=1Gi")
+    assert with_defaults(pod(container("cpu=1"), resources=needs("memory=1Gi"))).resources == needs("memory=1Gi")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_the_pods_own_requests_default_to_its_containers_then_to_its_limits() ->
 def test_the_pods_own_huge_pages_default_to_what_its_containers_may_have(
     own: Requirements, requests: str, limits: str
 ) -> None:
-    given = totals.with_defaults(pod(container("cpu=1", "hugepages-2Mi=4Mi"), container(), resources=own))
+    given = with_defaults(pod(container("cpu=1", "hugepages-2Mi=4Mi"), container(), resources=own))
     assert given.resources == needs(requests, limits)
     assert list(pod_reading.faults(given)) == []
 
@@ -126,15 +126,15 @@ def test_a_pod_has_what_its_containers_ask_for(given: Pod, fault: str) -> None:
     ],
 )
 def test_requests_of_a_pod(given: Pod, cpu: str) -> None:
-    assert totals.pod_requests(given)["cpu"] == parse(cpu)
+    assert pod_requests(given)["cpu"] == parse(cpu)
 
 
 def test_overhead_is_added_to_limits_only_where_there_is_one() -> None:
-    assert totals.pod_limits(pod(container("", "cpu=1 memory=0"), overhead="cpu=1 memory=1Gi x/y=1")) == {
+    assert pod_limits(pod(container("", "cpu=1 memory=0"), overhead="cpu=1 memory=1Gi x/y=1")) == {
         "cpu": parse("2"),
         "memory": parse("0"),
     }
-    assert totals.pod_limits(pod(container("", "cpu=1"), resources=needs("", "cpu=3"))) == {"cpu": parse("3")}
+    assert pod_limits(pod(container("", "cpu=1"), resources=needs("", "cpu=3"))) == {"cpu": parse("3")}
 
 
 GIGABYTE = 10**9

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import pod_reading, totals
-from imagestore.resources.pod import Pod
+from imagestore.resources import pod_reading
+from imagestore.resources.pod import Pod, container_requests, with_defaults
 from imagestore.resources.quantity import ZERO, parse
 from tests.unit.resources.pods import container, init, needs, pod
 
@@ -61,7 +61,7 @@ def test_a_quantity_of_null_is_there_and_is_zero_as_for_the_api_server() -> None
     found = pod_reading.pod_from_json(document)
     assert found.overhead == {"cpu": ZERO}
     pod_reading.check(found)
-    stored = totals.with_defaults(found)
+    stored = with_defaults(found)
     assert stored.containers[0].resources == needs("memory=0 cpu=0", "cpu=1 memory=0")
     assert stored.init_containers[0].resources == needs("cpu=0", "cpu=0")
 
@@ -227,4 +227,4 @@ def test_amounts_are_rounded_up_to_a_thousandth_each_before_they_are_added() -> 
     pod = pod_reading.pod_from_json({"containers": containers})
     assert [str(each.resources.requests["cpu"]) for each in pod.containers] == ["1m"] * 10
     assert [str(each.resources.limits["cpu"]) for each in pod.containers] == ["1m"] * 10
-    assert str(totals.container_requests(pod)["cpu"]) == "10m"
+    assert str(container_requests(pod)["cpu"]) == "10m"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import oci_spec, status, windows
+from imagestore.resources import oci_spec, windows
 from imagestore.resources.cpu import Mapping
 from imagestore.resources.messages import (
     HugepageLimit,
@@ -15,7 +15,6 @@ from imagestore.resources.messages import (
 )
 from imagestore.resources.node import KubeletSettings, Node
 from imagestore.resources.pod import Container
-from imagestore.resources.quantity import parse
 from imagestore.resources.windows import Isolation
 from tests.unit.resources.pods import container
 
@@ -93,12 +92,6 @@ def test_precedence_is_count_shares_maximum_under_process_isolation(
     assert windows.by_precedence(given, Isolation.HYPERVISOR) == given
 
 
-@pytest.mark.parametrize("number", [-1, 64 * 2**32])
-def test_a_processor_outside_every_group_is_refused(number: int) -> None:
-    with pytest.raises(InvalidResourcesError):
-        windows.group_affinity([number])
-
-
 def test_linux_resources_leave_zeros_out_and_forbid_swapping() -> None:
     assert oci_spec.linux_resources(LinuxContainerResources()) == {}
     found = LinuxContainerResources(
@@ -147,13 +140,6 @@ def test_windows_resources_refuse_thin_out_or_keep_what_excludes_each_other() ->
     assert under_hypervisor == everything
 
 
-def test_a_windows_container_runs_on_the_processors_chosen_for_it() -> None:
-    given = windows.container_resources(
-        container(limits="cpu=1"), node=Node(processors=96), settings=TODAY, affinity=[65, 0, 2]
-    )
-    assert given.affinity_cpus == (WindowsCpuGroupAffinity(5, 0), WindowsCpuGroupAffinity(2, 1))
-
-
 @pytest.mark.parametrize("processors", [0, -1])
 def test_a_share_of_no_processors_is_refused(processors: int) -> None:
     with pytest.raises(InvalidResourcesError, match="expected at least 1"):
@@ -188,9 +174,3 @@ def test_windows_numbers_that_do_not_fit_are_refused(given: WindowsContainerReso
 @pytest.mark.parametrize("limit", ["922337203685477581m", "9223372036854775808m", "18446744073709555616m", "100E"])
 def test_a_limit_beyond_64_bits_is_all_of_the_processors(limit: str) -> None:
     assert of_windows(container("", f"cpu={limit}"), processors=4).cpu_maximum == 10000
-
-
-@pytest.mark.parametrize(("limit", "processors", "reported"), [("333m", 7, "332m"), ("1", 4, "1"), ("1m", 64, "6m")])
-def test_windows_loses_precision(limit: str, processors: int, reported: str) -> None:
-    found = status.from_windows(of_windows(container("", f"cpu={limit}"), processors=processors), processors=processors)
-    assert found == status.Reported(cpu_limit=parse(reported))

@@ -40,7 +40,7 @@ def test_a_collection_is_counted_by_whether_it_freed_all(
     assert f"imagestore_gc_freed_bytes_total {freed}.0" in lines
 
 
-def test_a_server_says_what_it_can_not_delete_and_what_it_freed(
+def test_a_server_logs_what_it_can_not_delete_and_what_it_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unlink = os.unlink

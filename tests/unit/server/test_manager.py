@@ -19,7 +19,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[socket.socket]
         yield receiver
 
 
-def test_manager_hears_of_start_reload_life_and_end(manager: socket.socket) -> None:
+def test_manager_gets_start_reload_watchdog_and_stop(manager: socket.socket) -> None:
     notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
     notifier.ready("serving\nEVIL=1")
     assert manager.recv(4096) == b"READY=1\nSTATUS=serving EVIL=1"

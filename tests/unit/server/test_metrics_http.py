@@ -25,14 +25,14 @@ class Broken:
         raise ValueError("hunter2-canary")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     Gauge("answer", "All of it.", registry=registry).set(42)
     return registry
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def publication(registry: CollectorRegistry) -> Iterator[MetricsServer]:
     published = MetricsServer(registry, "127.0.0.1", 0)
     yield published
@@ -58,7 +58,10 @@ def test_they_are_answered_over_ipv6(registry: CollectorRegistry) -> None:
         assert b"answer 42.0\n" in answer.read()
 
 
-def test_a_caller_who_says_nothing_is_closed_and_keeps_no_other_waiting(publication: MetricsServer) -> None:
+def test_an_idle_connection_is_closed_and_delays_no_other(
+    publication: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagestore.server.metrics_http._Handler.timeout", 0.3)
     with contextlib.ExitStack() as stack:
         silent = [
             stack.enter_context(socket.create_connection(("127.0.0.1", publication.port), timeout=60))
@@ -71,7 +74,7 @@ def test_a_caller_who_says_nothing_is_closed_and_keeps_no_other_waiting(publicat
                 assert each.recv(1) == b""
 
 
-def test_of_many_callers_who_say_a_byte_now_and_then_the_oldest_are_given_up(
+def test_of_too_many_connections_the_oldest_are_closed(
     publication: MetricsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Longer than this test waits, so that none is given up for its silence.

@@ -86,7 +86,7 @@ def test_socket_appears_with_its_rights_and_was_never_wider(folder: Path) -> Non
     assert [each.name for each in path.parent.iterdir()] == [".s.lock"]
 
 
-def test_the_folders_made_for_a_socket_shut_nobody_out_whom_it_lets_in(folder: Path) -> None:
+def test_a_new_socket_folder_lets_all_users_pass(folder: Path) -> None:
     made = folder / "outer" / "made"
     before = os.umask(0o077)
     try:
@@ -146,7 +146,7 @@ def test_socket_that_became_anothers_is_left_alone(folder: Path) -> None:
         assert connects(path)
 
 
-def test_folder_that_strangers_can_write_is_refused(folder: Path) -> None:
+def test_folder_that_other_users_can_write_is_refused(folder: Path) -> None:
     open_folder = folder / "open"
     open_folder.mkdir()
     open_folder.chmod(0o777)

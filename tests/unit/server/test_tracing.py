@@ -20,8 +20,8 @@ def test_call_is_a_span_below_its_callers() -> None:
         ("authorization", "hunter2-canary"),
         ("x-bin", b"\0"),
     ]
-    tracing.begin("/runtime.v1.ImageService/PullImage", headers).end("NOT_FOUND")
-    tracing.begin("/runtime.v1.ImageService/ListImages", []).end("OK")
+    tracing.end(tracing.begin("/runtime.v1.ImageService/PullImage", headers), "NOT_FOUND")
+    tracing.end(tracing.begin("/runtime.v1.ImageService/ListImages", []), "OK")
     tracing._provider.force_flush()
     pull, listing = exporter.get_finished_spans()
     tracing.close()

@@ -43,7 +43,7 @@ def test_held_store_serves_its_holder_after_it_was_replaced_and_is_closed_at_the
     asyncio.run(run())
 
 
-def test_store_stays_open_for_a_thread_whose_caller_went_away() -> None:
+def test_store_stays_open_for_a_thread_whose_caller_has_left() -> None:
     async def run() -> None:
         (first, first_store), (_, second_store) = made(), made()
         workers, begun, go, seen = StoreWorkers(first_store), threading.Event(), threading.Event(), list[Any]()

@@ -30,12 +30,12 @@ def here(tmp_path: Path) -> Iterator[Node]:
         yield opened
 
 
-def test_an_image_that_is_used_or_pinned_during_a_check_keeps_its_faults(here: Node) -> None:
-    (record,) = here.store.metadata.find_images()
+def test_an_image_that_is_used_or_pinned_meanwhile_keeps_its_faults(here: Node) -> None:
+    (record,) = here.store.metadata.images.find()
     lost = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest
     here.store.content.delete(lost)
     here.store.pin(PYTHON, runtime_handler=HYPERV)
-    (used,) = here.store.metadata.find_images()
+    (used,) = here.store.metadata.images.find()
     assert used != record
     faults = record_faults(here.store.metadata, here.store.content, record)
     assert [(each.kind, each.digest) for each in faults] == [(FaultKind.BLOB_MISSING, lost)]
@@ -43,17 +43,17 @@ def test_an_image_that_is_used_or_pinned_during_a_check_keeps_its_faults(here: N
     assert record_faults(here.store.metadata, here.store.content, record) == []
 
 
-def test_an_image_that_is_moved_during_a_check_has_no_fault(here: Node) -> None:
+def test_an_image_that_leads_elsewhere_meanwhile_has_no_fault(here: Node) -> None:
     """What it led to before may be collected by now; that is no damage."""
-    (record,) = here.store.metadata.find_images()
+    (record,) = here.store.metadata.images.find()
     here.store.content.delete(here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest)
     assert len(record_faults(here.store.metadata, here.store.content, record)) == 1
-    here.store.metadata.put_image(replace(record, manifest=record.target), {})
+    here.store.metadata.images.put(replace(record, manifest=record.target), {})
     assert record_faults(here.store.metadata, here.store.content, record) == []
 
 
 def test_content_of_another_size_than_its_manifest_says_is_damaged(here: Node) -> None:
-    (record,) = here.store.metadata.find_images()
+    (record,) = here.store.metadata.images.find()
     layer = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0]
     spoil(here.store, layer.digest, b"cut off")
     faults = record_faults(here.store.metadata, here.store.content, record)
@@ -77,8 +77,8 @@ class Vanishing:
         return self._content.read(digest, limit_bytes=limit_bytes)
 
 
-def test_a_config_that_is_collected_during_a_check_does_not_end_it(here: Node) -> None:
-    (record,) = here.store.metadata.find_images()
+def test_a_config_that_is_collected_meanwhile_ends_no_check(here: Node) -> None:
+    (record,) = here.store.metadata.images.find()
     content = cast("ContentStore", Vanishing(here.store.content, record.image_id))
     assert record_faults(here.store.metadata, content, record) == []
 
@@ -123,7 +123,7 @@ def test_an_edge_that_cannot_be_read_hides_no_damage_of_blobs(here: Node, child:
         ("INSERT INTO namespace_content VALUES ('a', CAST(x'ff' AS TEXT), 1, '{}', 0, 1, 1)", "namespace_content"),
     ],
 )
-def test_a_text_that_is_none_is_found_in_any_table_and_a_rebuild_repairs_it(
+def test_a_text_that_is_none_is_found_in_any_table_and_a_rebuild_mends_it(
     here: Node, statement: str, table: str
 ) -> None:
     """Else collections would fail for ever, and who is sent to rebuild the database would be told that it is whole."""
@@ -135,14 +135,14 @@ def test_a_text_that_is_none_is_found_in_any_table_and_a_rebuild_repairs_it(
     assert not rebuild(here.store.root).was_whole
     with ImageStore(here.store.root) as store:
         store.collect_garbage()
-        assert (store.check().faults, list(store.metadata.leases())) == ((), [])
+        assert (store.check().faults, list(store.metadata.leases.find())) == ((), [])
 
 
 def test_leases_and_namespaces_that_cannot_be_read_are_damage(here: Node) -> None:
     with contextlib.closing(sqlite3.connect(here.store.root / "metadata.db")) as database, database:
         database.execute("INSERT INTO lease (id, created_at, expires_at, labels) VALUES ('a', 1, 9e9, 'nonsense')")
         database.execute("INSERT INTO namespace VALUES ('a', 'nonsense')")
-    for read in (here.store.metadata.leases, here.store.metadata.namespaces):
+    for read in (here.store.metadata.leases.find, here.store.metadata.namespaces.find):
         with pytest.raises(StoreCorruptError, match="a record can't be read"):
             read()
 
@@ -170,7 +170,7 @@ def test_damage_that_cannot_be_deleted_keeps_no_repair_from_telling_what_it_did(
     assert (repaired.fetched, repaired.deleted, repaired.failures) == ((layer,), (), ((str(lost), "can't delete"),))
 
 
-def test_damage_is_deleted_while_no_record_can_come_to_need_it(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_deleted_while_nobody_can_come_to_need_it(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pull that leases the blob after the look would lose it."""
     layer = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest
     here.store.remove(PYTHON, runtime_handler=HYPERV)

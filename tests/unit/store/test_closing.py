@@ -56,7 +56,7 @@ def test_a_pull_ends_with_its_store_and_leaves_nothing(tmp_path: Path, slow: Reg
     thread.join()
     assert len(slow.ledger.entries) == asked
     with imagestore.open(tmp_path / "store") as again:
-        assert list(again.metadata.leases()) == []
+        assert list(again.metadata.leases.find()) == []
 
 
 def test_closing_within_an_operation_does_not_wait_for_it(tmp_path: Path, slow: RegistryServer) -> None:

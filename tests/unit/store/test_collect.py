@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from imagestore import CancelToken, Descriptor, Digest, Platform
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.metadata.marking import breathing, in_order, mark
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store.garbage import STALE_INGEST_SECONDS, BatchTimer, collect, collect_from, sweep
+from tests.support.embedded import edges_of
 
 NEVER = CancelToken()
 
@@ -47,7 +48,7 @@ class Node:
         manifest = self.blob(f"manifest {name} {handler}")
         children = [self.blob(layer) for layer in layers if not self.content.exists(Digest.of(layer.encode()))]
         children += [Digest.of(layer.encode()) for layer in layers]
-        self.metadata.put_image(
+        self.metadata.images.put(
             ImageRecord(
                 reference=f"registry.example/{name}:1",
                 handler=handler,
@@ -92,7 +93,7 @@ def test_content_of_no_record_is_freed_and_shared_content_stays(node: Node) -> N
     node.image("one", "shared", "own of one")
     node.image("two", "shared", "own of two")
     node.blob("orphan")
-    node.metadata.remove_images([("registry.example/one:1", "runc")])
+    node.metadata.images.remove([("registry.example/one:1", "runc")])
     report = collect(node.metadata, node.content)
     assert node.names() == {"manifest two runc", "shared", "own of two"}
     assert report.bytes_freed == len("manifest one runc") + len("own of one") + len("orphan")
@@ -128,26 +129,26 @@ def test_a_file_that_can_not_be_looked_at_keeps_no_plan_from_telling_of_the_othe
 
 def test_a_lease_protects_what_it_holds_and_what_that_points_at(node: Node) -> None:
     node.image("one", "layer")
-    node.metadata.remove_images([("registry.example/one:1", "runc")])
-    node.metadata.create_lease("l", lifetime_seconds=100)
-    node.metadata.lease_content("l", [Digest.of(b"manifest one runc")])
+    node.metadata.images.remove([("registry.example/one:1", "runc")])
+    node.metadata.leases.create("l", lifetime_seconds=100)
+    node.metadata.leases.add_content("l", [Digest.of(b"manifest one runc")])
     assert collect(node.metadata, node.content).digests == ()
-    node.metadata.delete_lease("l")
+    node.metadata.leases.delete("l")
     assert len(collect(node.metadata, node.content).digests) == 2
 
 
 def test_expired_leases_protect_nothing_and_are_deleted(node: Node) -> None:
-    node.metadata.create_lease("l", lifetime_seconds=-1)
-    node.metadata.lease_content("l", [node.blob("x")])
+    node.metadata.leases.create("l", lifetime_seconds=-1)
+    node.metadata.leases.add_content("l", [node.blob("x")])
     assert len(collect(node.metadata, node.content).digests) == 1
-    assert list(node.metadata.leases()) == []
+    assert list(node.metadata.leases.find()) == []
 
 
 def test_what_was_leased_or_recorded_after_the_mark_is_spared(node: Node) -> None:
     garbage, leased = node.blob("garbage"), node.blob("leased meanwhile")
     candidates = [garbage, leased, node.blob("layer recorded meanwhile")]
-    node.metadata.create_lease("l", lifetime_seconds=100)
-    node.metadata.lease_content("l", [leased])
+    node.metadata.leases.create("l", lifetime_seconds=100)
+    node.metadata.leases.add_content("l", [leased])
     node.image("new", "layer recorded meanwhile")
     assert sweep(node.metadata, node.content, map(str, candidates)).freed == {str(garbage): len("garbage")}
 
@@ -172,12 +173,12 @@ def test_an_old_ingest_that_was_taken_off_its_lease_has_its_day(node: Node) -> N
     directory = node.content.root / "ingest" / ingest_name("r")
     (directory / "updatedat").write_text("2020-01-01T00:00:00Z")
     os.utime(directory / "data", (0, 0))
-    node.metadata.create_lease("l", lifetime_seconds=9e9)
-    node.metadata.put_ingest("default", "r", expected=None, lease="l")
-    assert node.metadata.lease_ingest("default", "r", "")
+    node.metadata.leases.create("l", lifetime_seconds=9e9)
+    node.metadata.namespaces.put_ingest("default", "r", expected=None, lease="l")
+    assert node.metadata.namespaces.lease_ingest("default", "r", "")
     assert collect(node.metadata, node.content).ingests == ()
     with contextlib.closing(SqliteMetadataStore(node.database, clock=lambda: 1e9)) as metadata:
-        assert metadata.kept_ingests() == frozenset()
+        assert metadata.namespaces.kept_ingests() == frozenset()
     with contextlib.closing(SqliteMetadataStore(node.database, clock=lambda: time.time() + 25 * 3600)) as metadata:
         collect(metadata, node.content)
     assert list(node.content.statuses()) == []
@@ -191,10 +192,10 @@ def test_an_ingest_under_way_is_spared_however_old(node: Node) -> None:
 
 def test_edges_of_content_that_is_gone_are_forgotten(node: Node) -> None:
     node.image("one", "layer")
-    node.metadata.remove_images([("registry.example/one:1", "runc")])
+    node.metadata.images.remove([("registry.example/one:1", "runc")])
     node.content.delete(Digest.of(b"manifest one runc"))
     collect(node.metadata, node.content)
-    assert node.metadata.edges() == {}
+    assert edges_of(node.metadata) == {}
 
 
 def test_a_batch_that_takes_its_time_ends_and_others_follow(node: Node) -> None:
@@ -203,28 +204,28 @@ def test_a_batch_that_takes_its_time_ends_and_others_follow(node: Node) -> None:
         node.image(f"image {number}", f"layer {number}", "base")
         node.blob(f"orphan {number}")
     node.image("kept", "base")
-    node.metadata.remove_images((f"registry.example/image {number}:1", "runc") for number in range(12))
+    node.metadata.images.remove((f"registry.example/image {number}:1", "runc") for number in range(12))
     freed = collect(node.metadata, node.content)
     assert (len(freed.digests), freed.kept_blobs) == (36, 2)
     assert node.names() == {"manifest kept runc", "base"}
-    assert node.metadata.edges().keys() == {Digest.of(b"manifest kept runc")}
+    assert edges_of(node.metadata).keys() == {Digest.of(b"manifest kept runc")}
 
 
 def removed(node: Node, count: int) -> list[Digest]:
     """Roots of images that were the only ones, each with a layer of its own; most are more than one batch takes."""
     for number in range(count):
         node.image(str(number), f"layer {number}")
-    records = node.metadata.remove_images((f"registry.example/{number}:1", "runc") for number in range(count))
+    records = node.metadata.images.remove((f"registry.example/{number}:1", "runc") for number in range(count))
     return [root for record in records for root in record.roots]
 
 
-def test_a_store_that_keeps_nothing_is_swept_without_questions(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_kept_nobody_is_asked(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     roots = removed(node, 50)
     orphan = node.blob("another's orphan")
     asked: list[object] = []
-    monkeypatch.setattr(node.metadata, "is_held", asked.append)
+    monkeypatch.setattr(node.metadata.graph, "is_held", asked.append)
     swept = collect_from(node.metadata, node.content, map(str, roots))
-    assert (len(swept.freed), node.names(), node.metadata.edges(), asked) == (100, {"another's orphan"}, {}, [])
+    assert (len(swept.freed), node.names(), edges_of(node.metadata), asked) == (100, {"another's orphan"}, {}, [])
     assert collect(node.metadata, node.content).digests == (orphan,)
 
 
@@ -236,7 +237,7 @@ def test_what_comes_back_while_everything_goes_keeps_what_it_points_at(
     roots, batch = removed(node, 50), node.metadata.batch
     batches: list[int] = []
 
-    def come_back() -> AbstractContextManager[None]:
+    def come_back() -> AbstractContextManager[object]:
         batches.append(len(node.names()))
         if len(batches) == 3:
             # Deleted in the first batch, as roots are.
@@ -244,8 +245,8 @@ def test_what_comes_back_while_everything_goes_keeps_what_it_points_at(
             node.image(str(again), f"layer {again}")
             came.append(again)
             if not is_recorded:
-                node.metadata.create_lease("l", lifetime_seconds=100, content=[manifest(again)])
-                node.metadata.remove_images([(f"registry.example/{again}:1", "runc")])
+                node.metadata.leases.create("l", lifetime_seconds=100, content=[manifest(again)])
+                node.metadata.images.remove([(f"registry.example/{again}:1", "runc")])
         return batch()
 
     def manifest(number: int) -> Digest:
@@ -257,22 +258,22 @@ def test_what_comes_back_while_everything_goes_keeps_what_it_points_at(
     collect_from(node.metadata, node.content, map(str, roots))
     (again,) = came
     assert node.names() == {f"manifest {again} runc", f"layer {again}"}
-    assert node.metadata.edges() == {manifest(again): (Digest.of(f"layer {again}".encode()),)}
+    assert edges_of(node.metadata) == {manifest(again): (Digest.of(f"layer {again}".encode()),)}
 
 
 def test_labels_on_content_that_is_gone_or_can_not_be_here_are_forgotten(node: Node) -> None:
     child = node.blob("child")
     for digest in (Digest.of(b"gone"), Digest("blake3", "0" * 64)):
-        node.metadata.label_content(digest, {"containerd.io/gc.ref.content.0": str(child)})
+        node.metadata.graph.label_content(digest, {"containerd.io/gc.ref.content.0": str(child)})
     report = collect(node.metadata, node.content)
     assert report.digests == (child,)
-    assert node.metadata.edges() == {}
+    assert edges_of(node.metadata) == {}
 
 
 def test_removed_images_take_what_only_they_pointed_at(node: Node) -> None:
     node.image("one", "shared", "own")
     node.image("two", "shared")
-    (removed,) = node.metadata.remove_images([("registry.example/one:1", "runc")])
+    (removed,) = node.metadata.images.remove([("registry.example/one:1", "runc")])
     swept = collect_from(node.metadata, node.content, map(str, removed.roots))
     assert swept.freed == {str(Digest.of(b"manifest one runc")): 17, str(Digest.of(b"own")): 3}
     assert collect_from(node.metadata, node.content, map(str, removed.roots)).freed == {}
@@ -284,8 +285,8 @@ def test_removed_images_take_what_labels_chain_to_them(node: Node) -> None:
     below, last = node.blob("below"), node.blob("last")
     for parent, child in ((Digest.of(b"layer"), below), (below, last), (Digest.of(b"layer"), Digest.of(b"kept"))):
         reference = {f"containerd.io/gc.ref.content.{child.encoded[:8]}": str(child)}
-        node.metadata.update_content_labels(parent, reference)
-    (removed,) = node.metadata.remove_images([("registry.example/one:1", "runc")])
+        node.metadata.graph.label_content(parent, {**node.metadata.graph.content_labels(parent), **reference})
+    (removed,) = node.metadata.images.remove([("registry.example/one:1", "runc")])
     swept = collect_from(node.metadata, node.content, map(str, removed.roots))
     assert swept.freed.keys() == {str(Digest.of(name)) for name in (b"manifest one runc", b"layer", b"below", b"last")}
     assert node.names() == {"manifest two runc", "kept"}
@@ -295,9 +296,9 @@ def test_what_labels_chain_to_a_record_is_no_garbage_at_any_depth(node: Node) ->
     node.image("one", "layer")
     below, last = node.blob("below"), node.blob("last")
     for parent, child in ((Digest.of(b"layer"), below), (below, last)):
-        node.metadata.label_content(parent, {"containerd.io/gc.ref.content.0": str(child)})
+        node.metadata.graph.label_content(parent, {"containerd.io/gc.ref.content.0": str(child)})
     assert collect(node.metadata, node.content, dry_run=True).digests == ()
-    assert node.metadata.edges()[below] == (last,)
+    assert edges_of(node.metadata)[below] == (last,)
 
 
 def test_the_lock_file_of_a_dead_holder_goes_with_a_collection_and_stays_in_a_dry_run(
@@ -316,7 +317,7 @@ def test_many_blobs_go_where_nothing_is_kept(node: Node) -> None:
     roots = removed(node, 200)
     swept = collect_from(node.metadata, node.content, map(str, roots))
     assert (len(swept.freed), swept.failures) == (400, {})
-    assert (node.names(), node.metadata.edges()) == (set(), {})
+    assert (node.names(), edges_of(node.metadata)) == (set(), {})
 
 
 @pytest.mark.parametrize("failpoint", ["delete-unlink:1", "delete-unlink:7", "database-commit:1"])
@@ -327,7 +328,7 @@ def test_a_collection_that_dies_leaves_garbage_for_the_next(node: Node, failpoin
     command = [sys.executable, "-c", COLLECT, str(root)]
     assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
     collect(node.metadata, node.content)
-    assert (node.names(), node.metadata.edges()) == (set(), {})
+    assert (node.names(), edges_of(node.metadata)) == (set(), {})
 
 
 COLLECT = """
@@ -335,7 +336,7 @@ import sys
 from pathlib import Path
 from imagestore.store.garbage import collect
 from imagestore.content.local import LocalContentStore
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 root = Path(sys.argv[1])
 collect(SqliteMetadataStore(root / "metadata.db"), LocalContentStore(root / "content", root / "locks"))
 """

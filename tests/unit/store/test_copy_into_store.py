@@ -33,7 +33,7 @@ def test_handlers_that_the_image_has_nothing_for_are_left_out(tmp_path: Path) ->
     ("options", "platforms"),
     [(CopyOptions(has_all_handlers=True), ["linux/s390x"]), (CopyOptions((PROCESS, "kata")), ["linux/amd64"])],
 )
-def test_an_image_with_nothing_for_who_was_named_is_an_error(
+def test_an_image_with_nothing_for_a_named_handler_is_an_error(
     tmp_path: Path, options: CopyOptions, platforms: list[str]
 ) -> None:
     with node(tmp_path, {PYTHON: build_index(platforms, seed="nothing")}) as opened:

@@ -104,7 +104,7 @@ def test_the_store_keeps_referrers_as_long_as_the_image(tmp_path: Path) -> None:
         assert digests(*REFERRERS) <= stored(here)
         here.store.delete(PYTHON)
         assert stored(here) == set()
-        assert here.store.metadata.content_labels(CHOSEN.digest) == {}
+        assert here.store.metadata.graph.content_labels(CHOSEN.digest) == {}
 
 
 def test_a_second_copy_adds_what_is_new(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_a_rebuilt_database_keeps_referrers(tmp_path: Path) -> None:
         (tmp_path / "store" / name).unlink(missing_ok=True)
     rebuild(tmp_path / "store")
     with node(tmp_path / "store", SIGNED) as here:
-        for lease in here.store.metadata.leases():
-            here.store.metadata.delete_lease(lease.id)
+        for lease in here.store.metadata.leases.find():
+            here.store.metadata.leases.delete(lease.id)
         here.store.collect_garbage()
         assert digests(*REFERRERS) <= stored(here)
         assert here.store.copy(f"store:{HERE}", f"oci:{tmp_path / 'out'}", options=ALONG).referrers == 2

@@ -13,11 +13,12 @@ import pytest
 
 from imagestore import EvictionPolicy, ImageStore
 from imagestore.errors import StoreCorruptError
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.maintenance.check import FaultKind
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
+from tests.support.embedded import database_of
 from tests.support.node import PYTHON, node, python_image
 from tests.unit.store.test_upkeep import OTHER
 
@@ -40,8 +41,8 @@ def root(tmp_path: Path) -> Path:
         image = here.store.pull(PYTHON, runtime_handler="kata")
         here.store.pull(OTHER, runtime_handler="kata")
         labels = {"containerd.io/gc.root": "yes", "containerd.io/gc.ref.content.x": str(image.manifest.digest)}
-        here.store.metadata.label_content(image.id, labels)
-        here.store.metadata.create_lease("lasting", lifetime_seconds=1e9, content=[image.id])
+        here.store.metadata.graph.label_content(image.id, labels)
+        here.store.metadata.leases.create("lasting", lifetime_seconds=1e9, content=[image.id])
     with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database, database:
         digest = str(image.id)
         named = "INSERT INTO named_image VALUES ('k8s.io', 'n', 'm', ?, 1, '{}', '{}', 1, 1, 9e9)"
@@ -78,8 +79,8 @@ def test_a_check_finds_an_index_that_lacks_rows_and_a_rebuild_makes_it_anew(root
     assert (report.reindexed, report.was_whole, report.kept_as, report.restored) == (True, False, None, ())
     with ImageStore(root) as store:
         assert store.check().faults == ()
-        assert store.metadata.named_image("k8s.io", "n") is not None
-        assert "lasting" in {lease.id for lease in store.metadata.leases()}
+        assert store.metadata.named_images.get("k8s.io", "n") is not None
+        assert "lasting" in {lease.id for lease in store.metadata.leases.find()}
     assert rebuild(root).was_whole
 
 
@@ -97,8 +98,7 @@ def test_a_collection_believes_the_tables_where_every_index_lacks_rows(root: Pat
     for index in INDEXES:
         forget(root, index)
     with ImageStore(root) as store:
-        assert isinstance(store.metadata, SqliteMetadataStore)
-        assert not store.metadata.keeps_nothing()
+        assert not database_of(store).graph.keeps_nothing()
         store.collect_garbage()
     assert blobs(root) == before
 
@@ -201,7 +201,7 @@ def test_a_transaction_that_died_makes_no_older_database(root: Path, last: str) 
         if last == "remove":
             store.remove(OTHER, runtime_handler="kata")
         with contextlib.suppress(ZeroDivisionError), store.metadata.exclusive():
-            store.metadata.pin_images([(PYTHON, "kata")], is_pinned=True)
+            store.metadata.images.pin([(PYTHON, "kata")], is_pinned=True)
             raise ZeroDivisionError
     with ImageStore(root) as store:
         assert store.check().faults == ()
@@ -215,7 +215,7 @@ def test_the_last_committed_change_is_found_behind_long_lines(root: Path) -> Non
         with open(journal, "ab") as file:
             file.write(b'\n{"begin": 7000}\n' + b"x" * 200_000 + b"\n" + b'{"number": 7001, "put": []}')
         with pytest.raises(StoreCorruptError, match="7000"):
-            metadata.pin_images([(PYTHON, "kata")], is_pinned=True)
+            metadata.images.pin([(PYTHON, "kata")], is_pinned=True)
 
 
 def test_a_change_of_another_process_makes_no_older_database(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,9 +247,9 @@ def test_a_database_older_by_one_change_is_noticed(root: Path, tmp_path: Path, w
         elif what == "tagged":
             here.store.tag(PYTHON, "registry.example/more:1")
         elif what == "labelled":
-            here.store.metadata.label_content(target, {"containerd.io/gc.root": "1"})
+            here.store.metadata.graph.label_content(target, {"containerd.io/gc.root": "1"})
         else:
-            here.store.metadata.create_lease("more", lifetime_seconds=math.inf, content=[target])
+            here.store.metadata.leases.create("more", lifetime_seconds=math.inf, content=[target])
     for path in root.glob("metadata.db-*"):
         path.unlink()
     shutil.copy(tmp_path / "old.db", root / "metadata.db")

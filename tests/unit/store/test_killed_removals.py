@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from imagestore import Digest, ImageStore
-from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.sqlite.changes import ChangeLog
+from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import PYTHON, node, python_image
@@ -26,7 +28,7 @@ def root(tmp_path: Path) -> Path:
     with node(root, images) as here:
         for name in images:
             here.store.pull(name, runtime_handler="kata")
-        here.store.metadata.create_lease("lasting", lifetime_seconds=1e9, content=[LEASED])
+        here.store.metadata.leases.create("lasting", lifetime_seconds=1e9, content=[LEASED])
     return root
 
 
@@ -36,18 +38,18 @@ def change(store: ImageStore, how: str) -> None:
     elif how == "many":
         store.delete_each([OTHER, "nothing:1"], runtime_handler="kata")
     elif how == "all":
-        store.metadata.create_lease("work", lifetime_seconds=60, content=[i.digest for i in store.content.walk()])
+        store.metadata.leases.create("work", lifetime_seconds=60, content=[i.digest for i in store.content.walk()])
         store.delete_each([PYTHON, OTHER, THIRD], runtime_handler="kata")
     elif how == "release":
-        store.metadata.delete_lease("lasting")
+        store.metadata.leases.delete("lasting")
     else:
-        store.metadata.unlease_content("lasting", [LEASED])
+        store.metadata.leases.remove_content("lasting", [LEASED])
 
 
 def state(root: Path) -> tuple[set[str], dict[str, int]]:
     with ImageStore(root) as store:
-        lasting = [lease.id for lease in store.metadata.leases() if lease.id == "lasting"]
-        leased = {each: len(store.metadata.leased_content(each)) for each in lasting}
+        lasting = [lease.id for lease in store.metadata.leases.find() if lease.id == "lasting"]
+        leased = {each: len(store.metadata.leases.content(each)) for each in lasting}
         return {image.reference for image in store.list()}, leased
 
 
@@ -56,12 +58,11 @@ def test_a_removal_that_dies_before_its_line_does_not_come_back(
     root: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     with monkeypatch.context() as patch, ImageStore(root) as store:
-        for name in ("remove", "release", "unlease"):
-            patch.setattr(RecordJournal, name, lambda *_: None)
+        patch.setattr(ChangeLog, "write", lambda *_: None)
         change(store, how)
     expected = state(root)
     with ImageStore(root) as store:  # any change that follows
-        store.metadata.create_lease("another", lifetime_seconds=1e9)
+        store.metadata.leases.create("another", lifetime_seconds=1e9)
     damage_database(root)
     rebuild(root)
     assert state(root) == expected
@@ -73,8 +74,7 @@ def test_a_whole_database_gets_nothing_back_that_was_removed(
 ) -> None:
     """It says itself that the last change was committed."""
     with monkeypatch.context() as patch, ImageStore(root) as store:
-        for name in ("remove", "release", "unlease"):
-            patch.setattr(RecordJournal, name, lambda *_: None)
+        patch.setattr(ChangeLog, "write", lambda *_: None)
         change(store, how)
     expected = state(root)
     report = rebuild(root)
@@ -94,7 +94,7 @@ def test_a_removal_that_dies_before_its_commit_is_none(root: Path, how: str, is_
         except ZeroDivisionError:
             pass
         if is_followed:
-            store.metadata.create_lease("another", lifetime_seconds=1e9)
+            store.metadata.leases.create("another", lifetime_seconds=1e9)
     damage_database(root)
     rebuild(root)
     assert state(root) == expected
@@ -103,10 +103,15 @@ def test_a_removal_that_dies_before_its_commit_is_none(root: Path, how: str, is_
 def test_a_journal_with_room_for_nothing_but_a_transactions_begin_is_no_reason_to_keep_an_image(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    append = RecordJournal.append
 
-    monkeypatch.setattr(RecordJournal, "announce", refuse)
+    def refuse_announced(journal: RecordJournal, entries: Iterable[str]) -> None:
+        listed = list(entries)
+        if any("announced" in entry for entry in listed):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(journal, listed)
+
+    monkeypatch.setattr(RecordJournal, "append", refuse_announced)
     with ImageStore(root) as store:
         change(store, "remove")
     damage_database(root)

@@ -15,32 +15,28 @@ import pytest
 
 from imagestore import Digest
 from imagestore.errors import ImageStoreError, StoreFullError, StoreReadOnlyError
-from imagestore.metadata import location
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite import location
+from imagestore.metadata.sqlite.leases import SqliteLeases
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
 
 
-class Full(SqliteMetadataStore):
-    """As on a disk that became full while the work ran."""
+class FullLeases(SqliteLeases):
+    """As on a disk that became full while the work ran; ``ballast`` says whether some space is kept back."""
 
-    def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
-        """There is no room even for that."""
-        raise StoreFullError(f"lease {lease_id}: no space")
+    ballast = False
 
-
-class Reserved(SqliteMetadataStore):
-    """As on a full disk that has space kept back."""
-
-    def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
+    def delete(self, lease_id: str, *, is_of_work: bool = False) -> bool:
         """Work that ends does without that space if it can."""
-        if is_of_work:
+        if is_of_work or not self.ballast:
             raise StoreFullError(f"lease {lease_id}: no space")
-        return super().delete_lease(lease_id)
+        return super().delete(lease_id)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
-    with contextlib.closing(Full(tmp_path / "metadata.db")) as store:
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        store.leases = FullLeases(store.database)
         yield store
 
 
@@ -49,15 +45,17 @@ def test_work_that_succeeded_does_not_fail_for_its_lease(
 ) -> None:
     with caplog.at_level(logging.WARNING), leases.held(store, purpose="pull") as held:
         pass
-    assert [each.id for each in store.leases()] == [held.id]
+    assert [each.id for each in store.leases.find()] == [held.id]
     assert "a lease can't be released" in caplog.text
 
 
-def test_a_lease_goes_with_what_is_kept_back_before_it_keeps_content_for_a_day(tmp_path: Path) -> None:
-    with contextlib.closing(Reserved(tmp_path / "metadata.db")) as store:
-        with leases.held(store, purpose="pull"):
-            pass
-        assert list(store.leases()) == []
+def test_a_lease_goes_with_what_is_kept_back_before_it_keeps_content_for_a_day(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.leases, "ballast", True)
+    with leases.held(store, purpose="pull"):
+        pass
+    assert store.leases.find() == []
 
 
 def test_work_that_failed_says_why_and_not_that_its_lease_stays(store: SqliteMetadataStore) -> None:
@@ -73,7 +71,7 @@ def test_a_process_without_threads_holds_a_lease_for_its_lifetime(
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with leases.held(store, purpose="pull") as held, leases.renewed(held):
-        assert [each.id for each in store.leases()] == [held.id]
+        assert [each.id for each in store.leases.find()] == [held.id]
     assert "a lease can't be renewed: can't start new thread" in caplog.text
 
 
@@ -81,11 +79,11 @@ def test_what_a_lasting_lease_lists_already_costs_no_line_of_the_journal(
     store: SqliteMetadataStore, tmp_path: Path
 ) -> None:
     """A line has the whole list."""
-    store.create_lease("lasting", lifetime_seconds=math.inf)
+    store.leases.create("lasting", lifetime_seconds=math.inf)
     listed = [Digest.of(bytes([number])) for number in range(9)]
-    store.lease_content("lasting", listed)
+    store.leases.add_content("lasting", listed)
     before = (tmp_path / "records.jsonl").read_bytes()
-    store.lease_content("lasting", listed[3:])
+    store.leases.add_content("lasting", listed[3:])
     assert (tmp_path / "records.jsonl").read_bytes() == before
 
 
@@ -94,7 +92,11 @@ def test_a_lease_is_renewed_for_a_day_once_an_hour_however_often_its_work_asks(
 ) -> None:
     clock, renewed = SimpleNamespace(now=0.0), []
     monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(store, "renew_lease", lambda _, lifetime_seconds: renewed.append((clock.now, lifetime_seconds)))
+
+    def note(_: str, *, lifetime_seconds: float) -> None:
+        renewed.append((clock.now, lifetime_seconds))
+
+    monkeypatch.setattr(store.leases, "renew", note)
     with leases.held(store, purpose="pull") as held:
         for clock.now in (0.0, 3599.0, 3600.0, 3601.0, 7199.0, 7200.0):
             held.renew()
@@ -128,19 +130,19 @@ def test_a_lease_whose_making_or_release_is_interrupted_is_deleted(tmp_path: Pat
         changes = 0
 
         @contextlib.contextmanager
-        def transient(self) -> Iterator[None]:
+        def transient(self) -> Iterator[object]:
             self.changes += 1
             if self.changes == change == 2:
                 raise KeyboardInterrupt
-            with super().transient():
-                yield
+            with super().transient() as db:
+                yield db
             if self.changes == change:
                 raise KeyboardInterrupt
 
     with contextlib.closing(Interrupted(tmp_path / "metadata.db")) as store:
         with pytest.raises(KeyboardInterrupt), leases.held(store, purpose="pull"):
             pass
-        assert list(store.leases()) == []
+        assert store.leases.find() == []
 
 
 def test_a_reader_holds_a_lease_unless_nothing_can_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +152,7 @@ def test_a_reader_holds_a_lease_unless_nothing_can_change(tmp_path: Path, monkey
         leases.held_to_read(store, purpose="export") as held,
     ):
         held.hold([Digest.of(b"one")])
-        assert [each.id for each in store.leases()] == [held.id]
+        assert [each.id for each in store.leases.find()] == [held.id]
     monkeypatch.setattr(location, "is_read_only", lambda _: True)
     with (
         contextlib.closing(SqliteMetadataStore(path)) as store,
@@ -158,7 +160,7 @@ def test_a_reader_holds_a_lease_unless_nothing_can_change(tmp_path: Path, monkey
     ):
         held.hold([Digest.of(b"one")])
         held.renew()
-        assert list(store.leases()) == []
+        assert store.leases.find() == []
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, None])
@@ -170,10 +172,10 @@ def test_a_reader_needs_no_lease_when_the_disk_has_become_read_only(
     def refuse(*_: object, **__: object) -> None:
         raise StoreReadOnlyError("attempt to write a readonly database")
 
-    monkeypatch.setattr(store, "create_lease", refuse)
+    monkeypatch.setattr(store.leases, "create", refuse)
     monkeypatch.setattr(location, "refusal", lambda _: number)
     raises = pytest.raises(StoreReadOnlyError) if number is None else contextlib.nullcontext()
     with raises, leases.held_to_read(store, purpose="export") as held:
         held.hold([Digest.of(b"one")])
         held.renew()
-    assert list(store.leases()) == []
+    assert store.leases.find() == []

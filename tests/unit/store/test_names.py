@@ -72,7 +72,7 @@ def test_an_ambiguous_beginning_of_an_id_is_refused(here: Node) -> None:
     record = here.store.get(PYTHON).record
     for end in "01":
         twin = replace(record, reference=f"registry.example/twin:{end}", image_id=Digest("sha256", "f" * 63 + end))
-        here.store.metadata.put_image(twin, {})
+        here.store.metadata.images.put(twin, {})
     with pytest.raises(InvalidInputError, match="fits 2 images"):
         here.store.get("f" * 12)
     with pytest.raises(InvalidInputError, match="fits 2 images"):

@@ -16,7 +16,7 @@ import json, os, resource, sys
 from pathlib import Path
 import imagestore
 from imagestore import Digest
-from imagestore.errors import StoreError
+from imagestore.errors import ImageStoreError
 from imagestore import EvictionPolicy
 
 store = imagestore.open(sys.argv[1])
@@ -41,7 +41,7 @@ ways = {
 def said_by(way):
     try:
         way()
-    except StoreError as error:
+    except ImageStoreError as error:
         return str(error)
     except OSError as error:
         return f"raw: {error}"

@@ -113,6 +113,6 @@ def test_a_plan_judges_the_image_before_it_asks_what_is_here(tmp_path: Path, mon
         raise StoreError(f"{reference} under {handler} can't be read")
 
     with node(tmp_path, {PYTHON: build_index(["linux/amd64"])}) as here:
-        monkeypatch.setattr(here.store.metadata, "get_image", refuse)
+        monkeypatch.setattr(here.store.metadata.images, "get", refuse)
         with pytest.raises(NoMatchingManifestError):
             here.store.plan([(PYTHON, PROCESS)])

@@ -13,10 +13,11 @@ import pytest
 
 from imagestore import ImageStore
 from imagestore.cli.main import main
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.content.locks import FileLock
 from imagestore.errors import StoreError
-from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.sqlite import journal_lines
+from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.util.files import open_regular
 from tests.support.node import PYTHON, node
@@ -107,7 +108,7 @@ def use_lock(path: Path) -> None:
 
 
 def use_journal(path: Path) -> None:
-    RecordJournal(path).begin(1)
+    RecordJournal(path).append([journal_lines.begin(1)])
 
 
 def use_reader(path: Path) -> None:

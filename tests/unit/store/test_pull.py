@@ -118,7 +118,7 @@ def test_pulling_again_costs_one_request_when_nothing_changed(tmp_path: Path) ->
 def test_a_moved_tag_moves_the_record(tmp_path: Path) -> None:
     with node(tmp_path) as here:
         first = here.store.pull(PYTHON)
-        here.store.metadata.put_image(replace(first.record, labels={"team": "blue"}), {})
+        here.store.metadata.images.put(replace(first.record, labels={"team": "blue"}), {})
         here.registry.library.add(PYTHON, build_index(["windows(10.0.20348.2000)/amd64"], seed="new"))
         second = here.store.pull(PYTHON)
         assert second.id != first.id

@@ -119,10 +119,10 @@ def test_names_that_others_gave_are_durable_before_the_record_is_written(
     wanted = build_index(["windows(10.0.20348.1)/amd64"], algorithm="sha512")
     with node(tmp_path, {ODD: wanted}) as here:
         here.store.pull(ODD)
-        here.store.metadata.remove_images([(ODD, PROCESS)])
+        here.store.metadata.images.remove([(ODD, PROCESS)])
         steps: list[object] = []
         content, metadata = here.store.content, here.store.metadata
-        make_durable, put_image = content.make_durable, metadata.put_image
+        make_durable, put_image = content.make_durable, metadata.images.put
 
         def noted_make_durable(algorithms: Iterable[str]) -> None:
             named = set(algorithms)
@@ -134,7 +134,7 @@ def test_names_that_others_gave_are_durable_before_the_record_is_written(
             return put_image(record, edges)
 
         monkeypatch.setattr(content, "make_durable", noted_make_durable)
-        monkeypatch.setattr(metadata, "put_image", noted_put_image)
+        monkeypatch.setattr(metadata.images, "put", noted_put_image)
         here.store.pull(ODD)
     assert steps == [{"sha256", "sha512"}, "record"]
 

@@ -41,7 +41,7 @@ def test_damaged_blobs_never_enter_and_the_failed_pull_leaves_nothing(tmp_path: 
         assert "sha256:" in str(caught.value)
         assert snapshot(tmp_path) == before
         assert list(here.store.list()) == []
-        assert list(here.store.metadata.leases()) == []
+        assert list(here.store.metadata.leases.find()) == []
 
 
 def test_a_failed_pull_spares_what_another_image_needs(tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ def test_what_a_removal_was_given_is_not_for_leases(tmp_path: Path, monkeypatch:
         here.store.pull(PYTHON)
         here.store.export_images([PYTHON], tmp_path / "saved.tar")
         here.store.delete(PYTHON)
-        database_of(here.store).ballast.release()
+        database_of(here.store).database.ballast.release()
         real = os.statvfs(tmp_path)
         monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 999, 130, 130, *real[5:])))
-        monkeypatch.setattr(here.store.metadata, "create_lease", lambda *_, **__: pytest.fail("a lease was made"))
+        monkeypatch.setattr(here.store.metadata.leases, "create", lambda *_, **__: pytest.fail("a lease was made"))
         with pytest.raises(StoreFullError, match="what is left is for removing images"):
             here.store.pull(PYTHON) if kind == "pull" else here.store.import_images(tmp_path / "saved.tar")
 

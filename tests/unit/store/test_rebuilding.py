@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
         with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database:
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         here.store.pull(OTHER, runtime_handler="kata")
-        here.store.metadata.create_lease("of work that died", lifetime_seconds=60)
+        here.store.metadata.leases.create("of work that died", lifetime_seconds=60)
         for name in ("metadata.db", "metadata.db-wal"):
             shutil.copy(root / name, tmp_path / name)
     for name in ("metadata.db", "metadata.db-wal"):
@@ -93,7 +93,7 @@ def test_a_log_whose_database_is_gone_is_not_played_into_the_new_one(root: Path)
     assert {record.reference for record in report.restored} == {PYTHON, OTHER}
     assert references(root) == {PYTHON, OTHER}
     with ImageStore(root) as store:
-        assert list(store.metadata.leases()) == []
+        assert list(store.metadata.leases.find()) == []
 
 
 def test_a_rebuild_that_dies_leaves_no_older_database_that_looks_whole(root: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_record_that_holds_what_its_index_does_not_list_is_not_restored(root: 
     foreign = Digest.of(b"in no index")
     with ImageStore(root) as store:
         record = next(image.record for image in store.list(name=PYTHON))
-        store.metadata.put_image(replace(record, reference=f"{PYTHON}-odd", roots=(*record.roots, foreign)), {})
+        store.metadata.images.put(replace(record, reference=f"{PYTHON}-odd", roots=(*record.roots, foreign)), {})
     (root / "metadata.db").unlink()
     ((skipped, reason),) = rebuild(root).skipped
     assert skipped.reference == f"{PYTHON}-odd"

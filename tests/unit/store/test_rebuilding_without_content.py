@@ -11,7 +11,8 @@ import pytest
 
 from imagestore import ImageStore
 from imagestore.errors import StoreError
-from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.sqlite import journal_lines
+from imagestore.metadata.sqlite.journal import RecordJournal
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.testing import build_index
 from tests.support.node import PYTHON, node, python_image
@@ -27,8 +28,8 @@ def root(tmp_path: Path) -> Path:
     with node(root, {PYTHON: python_image(), OTHER: build_index(["linux/amd64"], seed="other")}) as here:
         image = here.store.pull(PYTHON, runtime_handler="kata")
         here.store.pull(OTHER, runtime_handler="kata")
-        here.store.metadata.label_content(image.id, {"note": "x"})
-        here.store.metadata.create_lease("lasting", lifetime_seconds=1e9, content=[image.id])
+        here.store.metadata.graph.label_content(image.id, {"note": "x"})
+        here.store.metadata.leases.create("lasting", lifetime_seconds=1e9, content=[image.id])
     spoil(root)
     return root
 
@@ -42,7 +43,7 @@ def spoil(root: Path) -> None:
 def known(root: Path) -> tuple[set[str], set[str]]:
     """References, and lasting leases."""
     with ImageStore(root) as store:
-        leases = {lease.id for lease in store.metadata.leases() if lease.expires_at > 1e9}
+        leases = {lease.id for lease in store.metadata.leases.find() if lease.expires_at > 1e9}
         return {image.reference for image in store.list()}, leases & {"lasting"}
 
 
@@ -93,7 +94,7 @@ def test_a_forced_rebuild_without_content_is_completed_by_the_next(root: Path) -
     with ImageStore(root) as store:
         assert store.check().faults == ()
         store.collect_garbage()
-        assert store.metadata.content_labels(next(store.list(name=PYTHON)).id) == {"note": "x"}
+        assert store.metadata.graph.content_labels(next(store.list(name=PYTHON)).id) == {"note": "x"}
     assert blobs(root) == before
     again = rebuild(root)
     assert (again.was_whole, again.restored, again.labelled, again.leases) == (True, (), 0, ())
@@ -239,5 +240,5 @@ def test_lines_of_a_transaction_that_died_are_not_added_to_a_whole_database(root
         (record,) = [image.record for image in store.list(name=OTHER)]
         store.remove(OTHER, runtime_handler="kata")
         number = RecordJournal.beside(root / "metadata.db").committed() + 1
-        RecordJournal.beside(root / "metadata.db").put(number, [record])
+        RecordJournal.beside(root / "metadata.db").append([journal_lines.put(number, record)])
     assert rebuild(root).restored == ()

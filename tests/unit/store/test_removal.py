@@ -6,7 +6,7 @@ import contextlib
 import errno
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from imagestore import Descriptor, Digest, Platform
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
-from imagestore.metadata import database
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.namespace_api import NamedImage
-from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.records import ImageRecord, NamedImage
+from imagestore.metadata.sqlite import database
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.oci.media_types import OCI_MANIFEST
 from imagestore.store import record_lookup
 from imagestore.store.garbage import BatchTimer
@@ -75,7 +74,7 @@ def one_after_the_other(
     removed, roots = {}, set()
     for name in dict.fromkeys(names):
         going = record_lookup.to_remove(metadata, name, rule)
-        gone = metadata.remove_images([(each.reference, each.handler) for each in going])
+        gone = metadata.images.remove([(each.reference, each.handler) for each in going])
         removed[name] = tuple((each.reference, each.handler) for each in gone)
         roots |= {str(root) for each in gone for root in each.roots}
     return removed, roots
@@ -98,8 +97,8 @@ def test_many_together_go_as_one_after_the_other(
 ) -> None:
     together, single = stores
     for store in stores:
-        store.remove_images([(each.reference, each.handler) for each in store.find_images()])
-        store.put_images([(record(*key, number), {}) for key, number in known.items()])
+        store.images.remove([(each.reference, each.handler) for each in store.images.find()])
+        store.images.put_many([(record(*key, number), {}) for key, number in known.items()])
     handler, is_for_all = (None, True) if whose == "all" else (whose, False)
     rule = RemovalRule(handler, "runc", is_for_all=is_for_all, only_name=only_name)
     expected = found = None
@@ -109,13 +108,13 @@ def test_many_together_go_as_one_after_the_other(
         found = Remover(together, rule).remove(names)
     assert found == expected
     if expected is not None:
-        assert [_key(each) for each in together.find_images()] == [_key(each) for each in single.find_images()]
+        assert [_key(each) for each in together.images.find()] == [_key(each) for each in single.images.find()]
     assert roots_of_nothing(together) == []
 
 
 def roots_of_nothing(metadata: SqliteMetadataStore) -> list[object]:
     """What no record holds, and no other test would see: a collection keeps it for ever."""
-    with metadata._reading() as db:
+    with metadata.database.reading() as db:
         query = "SELECT * FROM image_root WHERE (reference, handler) NOT IN (SELECT reference, handler FROM image)"
         return db.execute(query).fetchall()
 
@@ -126,7 +125,7 @@ def _key(image: ImageRecord) -> tuple[str, str]:
 
 def test_the_journal_knows_what_went(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
+        metadata.images.put_many([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
         remover = Remover(metadata, RemovalRule(None, "runc"))
         remover.remove(["one", "three"])
         left = {found[0].reference for found in metadata.journaled().candidates if found}
@@ -136,15 +135,20 @@ def test_the_journal_knows_what_went(tmp_path: Path) -> None:
 def test_a_removal_that_the_journal_cannot_take_is_a_removal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    append = RecordJournal.append
+
+    def refuse_removals(journal: RecordJournal, entries: Iterable[str]) -> None:
+        listed = list(entries)
+        if any('"remove"' in entry and "announced" not in entry for entry in listed):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(journal, listed)
 
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.put_images([(record("one", "runc", 0), {})])
-        monkeypatch.setattr(RecordJournal, "remove", refuse)
-        assert len(metadata.remove_images([("docker.io/library/one:latest", "runc")])) == 1
-        assert list(metadata.find_images()) == []
-    assert "wasn't told what was committed" in caplog.text
+        metadata.images.put_many([(record("one", "runc", 0), {})])
+        monkeypatch.setattr(RecordJournal, "append", refuse_removals)
+        assert len(metadata.images.remove([("docker.io/library/one:latest", "runc")])) == 1
+        assert list(metadata.images.find()) == []
+    assert "the journal lacks lines of a committed change" in caplog.text
 
 
 ONE = record("one", "runc", 0)
@@ -158,10 +162,12 @@ def test_many_names_go_in_few_transactions_between_which_others_come(
     monkeypatch.setattr(BatchTimer, "is_over", lambda _self: is_over)
     steps: list[str] = []
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.put_images([(replace(ONE, reference=name, image_id=Digest.of(name.encode())), {}) for name in MANY])
+        metadata.images.put_many(
+            [(replace(ONE, reference=name, image_id=Digest.of(name.encode())), {}) for name in MANY]
+        )
         exclusive, give_way = metadata.exclusive, metadata.give_way
 
-        def noted_exclusive() -> AbstractContextManager[None]:
+        def noted_exclusive() -> AbstractContextManager[object]:
             steps.append("transaction")
             return exclusive()
 
@@ -172,7 +178,7 @@ def test_many_names_go_in_few_transactions_between_which_others_come(
         monkeypatch.setattr(metadata, "exclusive", noted_exclusive)
         monkeypatch.setattr(metadata, "give_way", noted_give_way)
         removed, _ = Remover(metadata, RemovalRule(None, "runc")).remove(["none", *MANY])
-        assert (metadata.find_images(), len(removed)) == ([], 1 + len(MANY))
+        assert (metadata.images.find(), len(removed)) == ([], 1 + len(MANY))
     assert steps == ["others", "transaction"] * transactions
 
 
@@ -180,7 +186,9 @@ def test_many_names_go_in_few_transactions_between_which_others_come(
 def full(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
     """A store with a record for each of MANY."""
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.put_images([(replace(ONE, reference=name, image_id=Digest.of(name.encode())), {}) for name in MANY])
+        metadata.images.put_many(
+            [(replace(ONE, reference=name, image_id=Digest.of(name.encode())), {}) for name in MANY]
+        )
         yield metadata
 
 
@@ -189,23 +197,23 @@ def remover_of(metadata: SqliteMetadataStore) -> Remover:
 
 
 def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full, "drop_images", None)
+    monkeypatch.setattr(full.images, "drop", None)
     absent = "docker.io/library/absent:latest"
     removed, roots = remover_of(full).remove([*reversed(MANY), absent])
     assert removed == {**{name: ((name, "runc"),) for name in MANY}, absent: ()}
     assert list(removed) == [*reversed(MANY), absent]
     assert roots == {str(root) for root in ONE.roots}
-    assert full.find_images() == []
+    assert full.images.find() == []
     assert roots_of_nothing(full) == []
     assert not any(full.journaled().candidates)
 
 
 def test_records_and_what_they_hold_go_together_afterwards_too(full: SqliteMetadataStore) -> None:
     remover_of(full).remove(MANY)
-    full.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
+    full.images.put_many([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
     remover_of(full).remove([FULL[0]])
     assert roots_of_nothing(full) == []
-    assert len(full.find_images()) == len(REPOSITORIES) - 1
+    assert len(full.images.find()) == len(REPOSITORIES) - 1
 
 
 @pytest.mark.parametrize("case", ["another record", "a pin", "an image of a client"])
@@ -220,36 +228,36 @@ def test_all_go_one_by_one_where_one_step_might_take_too_much(
         if not has_come:
             has_come = True
             if case == "another record":
-                full.put_image(record("late", "runc", 0), {})
+                full.images.put(record("late", "runc", 0), {})
             elif case == "a pin":
-                full.pin_images([(MANY[0], "runc")], is_pinned=True)
+                full.images.pin([(MANY[0], "runc")], is_pinned=True)
             else:
-                full.put_named_image(NamedImage("k8s.io", MANY[0], ONE.target, {}, {}, 1.0, 1.0))
+                full.named_images.put(NamedImage("k8s.io", MANY[0], ONE.target, {}, {}, 1.0, 1.0))
         give_way()
 
     monkeypatch.setattr(full, "give_way", come)
     removed, _ = remover_of(full).remove(MANY)
     assert len(removed) == len(MANY)
     late = ["docker.io/library/late:latest"] if case == "another record" else []
-    assert [each.reference for each in full.find_images()] == late
-    assert full.named_images("k8s.io") == []
+    assert [each.reference for each in full.images.find()] == late
+    assert full.named_images.find("k8s.io") == []
     assert roots_of_nothing(full) == []
 
 
 def test_damaged_records_are_not_removed_all_at_once_either(full: SqliteMetadataStore) -> None:
-    with full._writing() as db:
+    with full.database.writing() as db:
         db.execute("UPDATE image_root SET digest = 'nonsense' WHERE reference = ?", (MANY[-1],))
     with pytest.raises(StoreCorruptError):
         remover_of(full).remove(MANY)
-    assert len(full.find_ids(MANY)) == len(MANY)
+    assert len(full.images.find_ids(MANY)) == len(MANY)
 
 
 def test_a_damaged_record_keeps_no_others_from_going(full: SqliteMetadataStore) -> None:
-    with full._writing() as db:
+    with full.database.writing() as db:
         db.execute("UPDATE image_root SET digest = 'nonsense' WHERE reference = ?", (MANY[-1],))
     removed, _ = remover_of(full).remove(MANY[:-1])
     assert len(removed) == len(MANY) - 1
-    assert [reference for reference, _, _ in full.find_ids(MANY)] == MANY[-1:]
+    assert [reference for reference, _, _ in full.images.find_ids(MANY)] == MANY[-1:]
 
 
 def test_a_closed_store_is_not_emptied(full: SqliteMetadataStore, tmp_path: Path) -> None:
@@ -258,13 +266,13 @@ def test_a_closed_store_is_not_emptied(full: SqliteMetadataStore, tmp_path: Path
     with pytest.raises(StoreError, match="closed"):
         remover.remove(MANY)
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as again:
-        assert len(again.find_images()) == len(MANY)
+        assert len(again.images.find()) == len(MANY)
 
 
-def test_unknown_names_change_nothing_in_an_empty_store(tmp_path: Path) -> None:
+def test_names_of_nobody_change_nothing_in_an_empty_store(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.put_image(ONE, {})
-        metadata.remove_images([(ONE.reference, "runc")])
+        metadata.images.put(ONE, {})
+        metadata.images.remove([(ONE.reference, "runc")])
         before = metadata.generation(), (tmp_path / "records.jsonl").read_bytes()
         assert remover_of(metadata).remove(MANY[:2]) == (dict.fromkeys(MANY[:2], ()), set())
         assert (metadata.generation(), (tmp_path / "records.jsonl").read_bytes()) == before
@@ -290,9 +298,9 @@ def test_a_removal_inside_a_transaction_is_undone_with_it(full: SqliteMetadataSt
 
     with contextlib.suppress(UndoneError), full.exclusive():
         remover_of(full).remove(MANY)
-        assert full.find_images() == []
+        assert full.images.find() == []
         raise UndoneError
-    assert len(full.find_images()) == len(MANY)
+    assert len(full.images.find()) == len(MANY)
 
 
 def test_a_removal_that_cannot_be_committed_leaves_all_as_it_was(
@@ -306,51 +314,51 @@ def test_a_removal_that_cannot_be_committed_leaves_all_as_it_was(
         patched.setattr(database, "reach", die)
         with pytest.raises(StoreError, match="Input/output error"):
             remover_of(full).remove(MANY)
-    assert len(full.find_images()) == len(MANY)
-    full.put_image(record("late", "runc", 0), {})
+    assert len(full.images.find()) == len(MANY)
+    full.images.put(record("late", "runc", 0), {})
     assert {found[0].reference for found in full.journaled().candidates if found} > {*MANY}
     remover_of(full).remove([*MANY, FULL[0]])
-    assert [each.reference for each in full.find_images()] == ["docker.io/library/late:latest"]
+    assert [each.reference for each in full.images.find()] == ["docker.io/library/late:latest"]
 
 
 def test_more_records_than_go_together_go_one_by_one(
     full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(removal, "_MOST_TOGETHER", len(MANY) - 1)
-    monkeypatch.setattr(full, "drop_everything", None)
+    monkeypatch.setattr(full.images, "drop_everything", None)
     remover_of(full).remove(MANY)
-    assert full.find_images() == []
+    assert full.images.find() == []
 
 
 def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
-        metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
+        metadata.images.put_many([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
         remover = Remover(metadata, RemovalRule(None, "runc"))
         unknown = [f"docker.io/library/unknown{number}:latest" for number in range(70)]
         with pytest.raises(InvalidInputError, match="empty name"):
             remover.remove(["one", "", *unknown, "two"])
-        left = [each.reference for each in metadata.find_images()]
+        left = [each.reference for each in metadata.images.find()]
     assert "docker.io/library/two:latest" in left
     assert "docker.io/library/one:latest" not in left
 
 
 def test_a_record_that_cannot_be_read_is_not_removed_as_if_it_could(tmp_path: Path) -> None:
     metadata = SqliteMetadataStore(tmp_path / "metadata.db")
-    metadata.put_image(record("one", "runc", 0), {})
+    metadata.images.put(record("one", "runc", 0), {})
     with contextlib.closing(sqlite3.connect(tmp_path / "metadata.db")) as db, db:
         db.execute("UPDATE image_root SET digest = 'nonsense'")
     key = "docker.io/library/one:latest", "runc"
-    for remove in (metadata.drop_images, metadata.remove_images):
+    for remove in (metadata.images.drop, metadata.images.remove):
         with pytest.raises(StoreCorruptError):
             remove([key])
-    assert metadata.find_ids([key[0]])
+    assert metadata.images.find_ids([key[0]])
     metadata.close()
 
 
 @pytest.mark.parametrize("only_name", [False, True])
 def test_all_records_go_in_one_step_by_their_names_alone(full: SqliteMetadataStore, only_name: bool) -> None:
     """All are one image under many names."""
-    full.put_images([(replace(ONE, reference=name), {}) for name in MANY])
+    full.images.put_many([(replace(ONE, reference=name), {}) for name in MANY])
     removed, _ = Remover(full, RemovalRule(None, "runc", only_name=only_name)).remove(MANY)
-    assert full.find_images() == []
+    assert full.images.find() == []
     assert [len(removed[name]) for name in MANY[:2]] == ([1, 1] if only_name else [len(MANY), 0])

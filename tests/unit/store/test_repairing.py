@@ -29,10 +29,11 @@ from imagestore.errors import (
     StoreCorruptError,
     StoreError,
 )
-from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.location import JOURNAL
-from imagestore.metadata.namespace_api import HOME
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.records import HOME
+from imagestore.metadata.sqlite import journal_lines
+from imagestore.metadata.sqlite.journal import RecordJournal
+from imagestore.metadata.sqlite.location import JOURNAL
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store import leases
 from imagestore.store.maintenance.check import CheckReport, Fault, FaultKind
 from imagestore.store.maintenance.hashing import CheckOptions
@@ -66,7 +67,7 @@ def with_all_platforms(here: Node, folder: Path) -> list[Digest]:
     """Import python whole; the layers of a manifest that no handler chose."""
     archive = making.write(folder / "whole.tar", making.layout_files({PYTHON: python_image()}))
     here.store.import_images(archive, options=ImportOptions(has_all_platforms=True))
-    (record,) = here.store.metadata.find_images()
+    (record,) = here.store.metadata.images.find()
     arm = next(each for each in python_image().manifests if each.platform and each.platform.architecture == "arm64")
     assert arm.descriptor.digest in record.roots
     return [layer.digest for layer in arm.layers]
@@ -109,7 +110,7 @@ def test_damage_that_only_a_lease_keeps_is_a_failure(here: Node) -> None:
 def test_labels_on_a_manifest_are_no_wrong_edges_and_no_reason_to_pull_again(here: Node) -> None:
     image = here.store.pull(PYTHON)
     labels = {"containerd.io/gc.ref.content.referrer": str(Digest.of(b"signature, not here"))}
-    here.store.metadata.label_content(image.manifest.digest, labels)
+    here.store.metadata.graph.label_content(image.manifest.digest, labels)
     assert here.store.check().faults == ()
     before = here.store.get(PYTHON).record
     assert here.store.pull(PYTHON).record == replace(before, used_at=here.store.get(PYTHON).record.used_at)
@@ -262,7 +263,7 @@ def test_a_store_made_next_to_content_keeps_it_for_a_day(
     with pytest.raises(StoreCorruptError, match="the database is gone"):
         ImageStore(root, is_making=False)
     with ImageStore(root) as again:
-        assert len(list(again.metadata.leases())) == 1
+        assert len(list(again.metadata.leases.find())) == 1
         assert f"made a database next to {len(blobs)} blobs" in caplog.text
         again.collect_garbage()
         assert present(again) == blobs
@@ -316,7 +317,7 @@ def test_what_another_process_brought_into_a_new_store_is_not_taken_for_found(
 
     monkeypatch.setattr("imagestore.store.adapters.SqliteMetadataStore", slowly)
     with ImageStore(root) as store:
-        assert (list(store.metadata.leases()), "next to" in caplog.text) == ([], False)
+        assert (list(store.metadata.leases.find()), "next to" in caplog.text) == ([], False)
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
@@ -370,7 +371,7 @@ def test_what_was_fetched_again_and_can_not_be_read_is_not_repaired(
 def test_a_record_that_holds_what_its_index_does_not_list_can_not_be_repaired(here: Node) -> None:
     record = here.store.pull(PYTHON).record
     foreign = Digest.of(b"in no index")
-    here.store.metadata.put_image(replace(record, roots=(*record.roots, foreign)), {})
+    here.store.metadata.images.put(replace(record, roots=(*record.roots, foreign)), {})
     report = here.store.check()
     ((kind, detail),) = [(each.kind, each.detail) for each in report.faults]
     assert kind is FaultKind.RECORD_WRONG
@@ -442,8 +443,8 @@ def test_an_import_whose_lease_ended_early_records_nothing_that_is_gone(here: No
 
 def test_a_held_lease_is_renewed_while_its_block_runs(here: Node) -> None:
     with leases.held(here.store.metadata, purpose="test", renew_seconds=0.01) as held, leases.renewed(held):
-        (before,) = here.store.metadata.leases()
-        until(lambda: next(here.store.metadata.leases()).expires_at != before.expires_at, "the lease is renewed")
+        (before,) = here.store.metadata.leases.find()
+        until(lambda: here.store.metadata.leases.find()[0].expires_at != before.expires_at, "the lease is renewed")
     assert [thread.name for thread in threading.enumerate() if thread.name == "imagestore-renew"] == []
 
 
@@ -489,7 +490,7 @@ def test_a_rebuilt_record_keeps_what_its_labels_name(here: Node) -> None:
     manifest = here.store.pull(OTHER, runtime_handler="kata").manifest.digest
     image = here.store.pull(PYTHON, runtime_handler=HYPERV)
     labels = {"containerd.io/gc.ref.content.other": str(manifest)}
-    here.store.metadata.put_image(replace(image.record, labels=labels), {})
+    here.store.metadata.images.put(replace(image.record, labels=labels), {})
     here.store.delete(OTHER, runtime_handler="kata")
     before = present(here.store)
     assert manifest in before
@@ -506,17 +507,17 @@ def test_a_rebuild_brings_labels_and_lasting_leases_back(here: Node) -> None:
     here.store.remove(PYTHON)
     kept, rooted, gone = (put(here.store, name) for name in (b"leased", b"rooted", b"gone"))
     metadata = here.store.metadata
-    metadata.create_lease("by-hand", lifetime_seconds=math.inf, labels={"who": "me"})
-    metadata.lease_content("by-hand", [kept, gone, image.manifest.digest])
-    metadata.unlease_content("by-hand", [gone])
-    metadata.create_lease("released", lifetime_seconds=math.inf)
-    metadata.lease_content("released", [gone])
-    metadata.delete_lease("released")
-    metadata.create_lease("over", lifetime_seconds=-1.0)
-    metadata.create_lease("default/theirs", lifetime_seconds=math.inf, namespace="default")
-    metadata.label_content(rooted, {"containerd.io/gc.root": "by hand", "note": "x"})
-    metadata.label_content(gone, {"containerd.io/gc.root": "for a while"})
-    metadata.label_content(gone, {})
+    metadata.leases.create("by-hand", lifetime_seconds=math.inf, labels={"who": "me"})
+    metadata.leases.add_content("by-hand", [kept, gone, image.manifest.digest])
+    metadata.leases.remove_content("by-hand", [gone])
+    metadata.leases.create("released", lifetime_seconds=math.inf)
+    metadata.leases.add_content("released", [gone])
+    metadata.leases.delete("released")
+    metadata.leases.create("over", lifetime_seconds=-1.0)
+    metadata.leases.create("default/theirs", lifetime_seconds=math.inf, namespace="default")
+    metadata.graph.label_content(rooted, {"containerd.io/gc.root": "by hand", "note": "x"})
+    metadata.graph.label_content(gone, {"containerd.io/gc.root": "for a while"})
+    metadata.graph.label_content(gone, {})
     before = {kept, rooted, image.manifest.digest, image.id, *(part.digest for part in image.layers)}
     here.store.close()
     damage_database(here.store.root)
@@ -525,8 +526,8 @@ def test_a_rebuild_brings_labels_and_lasting_leases_back(here: Node) -> None:
     with ImageStore(here.store.root) as store:
         store.collect_garbage()
         assert present(store) == before
-        assert store.metadata.content_labels(rooted) == {"containerd.io/gc.root": "by hand", "note": "x"}
-        back, theirs = store.metadata.leases()
+        assert store.metadata.graph.content_labels(rooted) == {"containerd.io/gc.root": "by hand", "note": "x"}
+        back, theirs = store.metadata.leases.find()
         assert (back.expires_at, back.labels, back.namespace) == (math.inf, {"who": "me"}, HOME)
         assert (theirs.namespace, theirs.name) == ("default", "theirs")
     # What came back is in the journal again.
@@ -550,7 +551,7 @@ def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open
     assert here.store.metadata.generation() is not None
     database = here.store.root / "metadata.db"
     database.rename(tmp_path / "gone.db")
-    for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
+    for work in (here.store.metadata.images.find, lambda: here.store.metadata.graph.garbage([])):
         with pytest.raises(StoreError, match="No such file"):
             work()
     assert not database.exists()
@@ -559,7 +560,7 @@ def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open
     os.replace(tmp_path / "other.db", database)
     assert here.store.metadata.generation() is None
     assert here.store.metadata.is_outdated()
-    for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
+    for work in (here.store.metadata.images.find, lambda: here.store.metadata.graph.garbage([])):
         with pytest.raises(StoreError, match="was replaced while this process had it open"):
             work()
 
@@ -567,7 +568,7 @@ def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open
 def test_a_journal_line_that_came_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, real = RecordJournal(tmp_path / "records.jsonl"), os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data)[:7]))
-    journal.put_labels(1, Digest.of(b"x"), {"key": "value"})
+    journal.append([journal_lines.labels(1, Digest.of(b"x"), {"key": "value"})])
     monkeypatch.undo()
     found = journal.read()
     assert (found.labels, found.unreadable) == ({Digest.of(b"x"): {"key": "value"}}, 0)
@@ -605,7 +606,7 @@ def test_another_programs_database_is_not_rebuilt_over(tmp_path: Path) -> None:
     with pytest.raises(StoreCorruptError, match="another program's"):
         rebuild(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["metadata.db"]
-    RecordJournal.beside(tmp_path / "metadata.db").put_labels(1, Digest.of(b"x"), {"key": "value"})
+    RecordJournal.beside(tmp_path / "metadata.db").append([journal_lines.labels(1, Digest.of(b"x"), {"key": "value"})])
     (tmp_path / "content" / "blobs" / "sha256").mkdir(parents=True)
     (tmp_path / "content" / "blobs" / "sha256" / ("0" * 64)).touch()
     assert rebuild(tmp_path).kept_as == tmp_path / "metadata.db.damaged-1"
@@ -613,9 +614,9 @@ def test_another_programs_database_is_not_rebuilt_over(tmp_path: Path) -> None:
 
 def test_a_renewed_lease_has_no_label_that_says_otherwise(here: Node) -> None:
     labels = {"containerd.io/gc.expire": "2999-01-01T00:00:00Z", "who": "me"}
-    here.store.metadata.create_lease("l", lifetime_seconds=1.0, labels=labels)
-    here.store.metadata.renew_lease("l", lifetime_seconds=60.0)
-    (lease_,) = here.store.metadata.leases()
+    here.store.metadata.leases.create("l", lifetime_seconds=1.0, labels=labels)
+    here.store.metadata.leases.renew("l", lifetime_seconds=60.0)
+    (lease_,) = here.store.metadata.leases.find()
     assert lease_.labels == {"who": "me"}
     assert lease_.expires_at < time.time() + 61
 

@@ -46,7 +46,7 @@ def test_a_further_reference_is_the_same_image_and_keeps_its_content(here: Node)
     assert here.store.get(MIRROR).record == tagged.record
     assert (tagged.target, tagged.manifest) == (before.target, before.manifest)
     asked = here.requests("manifest")
-    here.store.metadata.remove_images([(PYTHON, PROCESS)])
+    here.store.metadata.images.remove([(PYTHON, PROCESS)])
     here.store.collect_garbage()
     assert not here.store.check().faults
     assert here.requests("manifest") == asked

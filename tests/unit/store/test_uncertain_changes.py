@@ -17,7 +17,7 @@ import pytest
 
 from imagestore import Digest, Image, ImageStore
 from imagestore.metadata.records import ImageRecord
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 from imagestore.store.leases import LIFETIME_SECONDS
 from imagestore.store.maintenance.rebuild import rebuild
 from imagestore.store.maintenance.restoring import RebuildReport
@@ -31,10 +31,10 @@ MOVE = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.sqlite.store import SqliteMetadataStore
 store = SqliteMetadataStore(Path(sys.argv[1]))
-(old,), (new,) = store.find_images(reference=sys.argv[2]), store.find_images(reference=sys.argv[3])
-store.put_image(replace(new, reference=old.reference, handler=old.handler), {})
+(old,), (new,) = store.images.find(reference=sys.argv[2]), store.images.find(reference=sys.argv[3])
+store.images.put(replace(new, reference=old.reference, handler=old.handler), {})
 """
 
 
@@ -104,7 +104,7 @@ def test_what_a_dead_process_may_have_replaced_is_kept_for_a_day(here: Node, fai
     assert targets(report) == dict.fromkeys([PYTHON, OTHER], other.target.digest)
     assert set(report.replaced) == set(python.record.roots)
     with contextlib.closing(SqliteMetadataStore(root / "metadata.db")) as metadata:
-        (lease,) = metadata.leases()
+        (lease,) = metadata.leases.find()
         assert (lease.id, lease.is_flat) == (report.replaced_lease, False)
         assert lease.expires_at - lease.created_at == LIFETIME_SECONDS
     assert lease.id.startswith("rebuild-replaced-")
@@ -118,9 +118,9 @@ def test_what_a_label_named_may_have_been_let_go_and_is_kept_too(here: Node) -> 
     named = put(here.store, b"named")
     metadata = here.store.metadata
     assert isinstance(metadata, SqliteMetadataStore)
-    labelled = metadata.put_image(replace(python.record, labels={"containerd.io/gc.ref.content": str(named)}), {})
+    labelled = metadata.images.put(replace(python.record, labels={"containerd.io/gc.ref.content": str(named)}), {})
     with undone(metadata):
-        metadata.put_image(replace(labelled, labels={}), {})
+        metadata.images.put(replace(labelled, labels={}), {})
     here.store.close()
     report = rebuilt(here.store.root)
     assert report.replaced == (named,)
@@ -144,7 +144,7 @@ def test_a_later_removal_tells_it_too(here: Node) -> None:
     here.store.close()
     move(here.store.root, PYTHON, OTHER, failpoint="database-commit:1")
     with ImageStore(here.store.root) as store:
-        store.metadata.remove_images([(OTHER, other.runtime_handler)])
+        store.metadata.images.remove([(OTHER, other.runtime_handler)])
     assert targets(rebuilt(here.store.root)) == {PYTHON: python.target.digest}
 
 
@@ -201,7 +201,7 @@ def test_an_uncertain_change_whose_content_is_not_there_changes_nothing(here: No
     python, other = both(here)
     here.store.remove(OTHER, runtime_handler=other.runtime_handler)
     with undone(database_of(here.store)):
-        here.store.metadata.put_image(moved(python, other), {})
+        here.store.metadata.images.put(moved(python, other), {})
     here.store.close()
     here.store.content.delete(other.id)
     report = rebuilt(here.store.root)
@@ -212,14 +212,16 @@ def test_an_uncertain_change_whose_content_is_not_there_changes_nothing(here: No
 def test_labels_and_leases_of_an_uncertain_change_lose_nothing_either(here: Node) -> None:
     metadata = database_of(here.store)
     first, second, third, noted = (put(here.store, name) for name in (b"first", b"second", b"third", b"noted"))
-    metadata.label_content(noted, {"containerd.io/gc.root": "x", "containerd.io/gc.ref.content.a": str(first)})
-    metadata.create_lease("lasting", lifetime_seconds=math.inf)
-    metadata.lease_content("lasting", [second])
+    metadata.graph.label_content(noted, {"containerd.io/gc.root": "x", "containerd.io/gc.ref.content.a": str(first)})
+    metadata.leases.create("lasting", lifetime_seconds=math.inf)
+    metadata.leases.add_content("lasting", [second])
     with undone(metadata):
-        metadata.label_content(noted, {"containerd.io/gc.root": "x", "containerd.io/gc.ref.content.a": str(third)})
-        metadata.delete_lease("lasting")
-        metadata.create_lease("lasting", lifetime_seconds=math.inf)
-        metadata.lease_content("lasting", [third])
+        metadata.graph.label_content(
+            noted, {"containerd.io/gc.root": "x", "containerd.io/gc.ref.content.a": str(third)}
+        )
+        metadata.leases.delete("lasting")
+        metadata.leases.create("lasting", lifetime_seconds=math.inf)
+        metadata.leases.add_content("lasting", [third])
     here.store.close()
     report = rebuilt(here.store.root)
     assert set(report.replaced) == {first, second}
@@ -230,13 +232,13 @@ def test_labels_and_leases_of_an_uncertain_change_lose_nothing_either(here: Node
 def test_labels_and_leases_that_never_were_are_not_believed(here: Node) -> None:
     metadata = database_of(here.store)
     kept, other = put(here.store, b"kept"), put(here.store, b"other")
-    metadata.create_lease("lasting", lifetime_seconds=math.inf)
-    metadata.lease_content("lasting", [kept])
+    metadata.leases.create("lasting", lifetime_seconds=math.inf)
+    metadata.leases.add_content("lasting", [kept])
     with undone(metadata):
-        metadata.label_content(other, {"containerd.io/gc.root": "x"})
-        metadata.create_lease("never", lifetime_seconds=math.inf)
-        metadata.lease_content("lasting", [other])
-    metadata.label_content(kept, {"note": "x"})
+        metadata.graph.label_content(other, {"containerd.io/gc.root": "x"})
+        metadata.leases.create("never", lifetime_seconds=math.inf)
+        metadata.leases.add_content("lasting", [other])
+    metadata.graph.label_content(kept, {"note": "x"})
     here.store.close()
     report = rebuilt(here.store.root)
     assert (report.leases, report.labelled, report.replaced) == (("lasting",), 1, ())
@@ -245,8 +247,8 @@ def test_labels_and_leases_that_never_were_are_not_believed(here: Node) -> None:
 
 def test_a_rebuild_that_dies_anywhere_leaves_a_lasting_lease_what_it_lists(here: Node) -> None:
     first, second = put(here.store, b"first"), put(here.store, b"second")
-    here.store.metadata.create_lease("lasting", lifetime_seconds=math.inf)
-    here.store.metadata.lease_content("lasting", [first, second])
+    here.store.metadata.leases.create("lasting", lifetime_seconds=math.inf)
+    here.store.metadata.leases.add_content("lasting", [first, second])
     here.store.close()
     root, number = here.store.root, 1
     damage_database(root)
@@ -256,4 +258,4 @@ def test_a_rebuild_that_dies_anywhere_leaves_a_lasting_lease_what_it_lists(here:
         number += 1
     assert number > 1
     with ImageStore(root) as store:
-        assert store.metadata.leased_content("lasting") == tuple(sorted([first, second]))
+        assert store.metadata.leases.content("lasting") == tuple(sorted([first, second]))

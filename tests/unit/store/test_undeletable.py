@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagestore import CancelToken, Descriptor, Digest, EvictionPolicy, ImageStore
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingests import ingest_name
 from imagestore.errors import DocumentError, UndeletableError
 from imagestore.oci.media_types import OCI_LAYER_GZIP
 from imagestore.store.garbage import GarbageReport
@@ -80,22 +80,22 @@ def test_what_is_known_of_content_that_stays_stays_too_and_the_rest_below_it_goe
 ) -> None:
     image = here.store.pull(PYTHON)
     store, manifest = here.store, image.record.manifest.digest
-    children = set(store.metadata.own_children(manifest))
-    store.metadata.label_content(manifest, {"note": "kept"})
+    children = set(store.metadata.graph.own_children(manifest))
+    store.metadata.graph.label_content(manifest, {"note": "kept"})
     store.remove(PYTHON)
     refuse(manifest.encoded)
     for _ in range(2):
         with pytest.raises(UndeletableError):
             store.collect_garbage()
         assert blobs(store) == {manifest}
-        assert set(store.metadata.own_children(manifest)) == children
-        assert store.metadata.content_labels(manifest) == {"note": "kept"}
+        assert set(store.metadata.graph.own_children(manifest)) == children
+        assert store.metadata.graph.content_labels(manifest) == {"note": "kept"}
     assert store.pull(PYTHON).id == image.id, "what is there is no whole image, and no obstacle"
     store.remove(PYTHON)
     monkeypatch.undo()
     store.collect_garbage()
     assert blobs(store) == set()
-    assert store.metadata.own_children(manifest) == ()
+    assert store.metadata.graph.own_children(manifest) == ()
 
 
 def test_removing_and_evicting_name_it_and_say_what_was_done(here: Node, refuse: Callable[[str], None]) -> None:

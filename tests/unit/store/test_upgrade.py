@@ -61,10 +61,10 @@ def open_store(root: Path) -> ImageStore:
 def test_all_is_there_and_whole(store: ImageStore) -> None:
     found = [(image.reference, image.runtime_handler, str(image.platform)) for image in store.list()]
     assert found == RECORDS
-    pinned = store.metadata.get_image("kept.example/single:1", "runc")
+    pinned = store.metadata.images.get("kept.example/single:1", "runc")
     assert pinned is not None
     assert pinned.is_pinned
-    assert [lease.id for lease in store.metadata.leases()] == ["mine"]
+    assert [lease.id for lease in store.metadata.leases.find()] == ["mine"]
     report = store.check()
     assert report.faults == ()
     assert (report.records, report.blobs) == (4, 13)

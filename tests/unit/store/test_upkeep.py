@@ -89,7 +89,7 @@ def test_names_before_a_refused_one_are_gone_and_those_after_it_stay(here: Node)
     other = here.store.pull(OTHER, runtime_handler="kata")
     with pytest.raises(InvalidInputError, match="empty name"):
         here.store.delete_each([PYTHON, "", OTHER], all_handlers=True)
-    assert [(image.reference, image.handler) for image in here.store.metadata.find_images()] == [(OTHER, "kata")]
+    assert [(image.reference, image.handler) for image in here.store.metadata.images.find()] == [(OTHER, "kata")]
     here.store.collect_garbage()
     assert other.manifest.digest in present(here.store)
     assert here.store.delete(OTHER, all_handlers=True).removed == ((OTHER, "kata"),)
@@ -181,8 +181,8 @@ def test_eviction_spares_pins_and_a_dry_run_says_the_same(here: Node) -> None:
 @pytest.mark.parametrize(("name", "gone"), [(PYTHON, [HYPERV]), (f"{PYTHON}@{HYPERV}", [PROCESS]), ("other", None)])
 def test_eviction_spares_images_that_a_lease_names(here: Node, name: str, gone: list[str] | None) -> None:
     both(here)
-    here.store.metadata.create_lease("l", lifetime_seconds=60)
-    here.store.metadata.lease_image("l", name, PROCESS)
+    here.store.metadata.leases.create("l", lifetime_seconds=60)
+    here.store.metadata.leases.add_image("l", name, PROCESS)
     rules = EvictionPolicy(unused_seconds=0)
     planned = here.store.evict(rules, dry_run=True)
     done = here.store.evict(rules)
@@ -197,8 +197,8 @@ def test_an_image_that_was_leased_since_the_choice_is_not_evicted(here: Node, mo
 
     def leased_afterwards(*given: Any, **named: Any) -> Any:
         chosen = choose(*given, **named)
-        metadata.create_lease("l", lifetime_seconds=60)
-        metadata.lease_image("l", reference, PROCESS)
+        metadata.leases.create("l", lifetime_seconds=60)
+        metadata.leases.add_image("l", reference, PROCESS)
         return chosen
 
     monkeypatch.setattr(eviction, "choose", leased_afterwards)
@@ -211,13 +211,13 @@ def test_an_image_can_not_be_pinned_between_the_last_look_and_its_eviction(
 ) -> None:
     here.store.pull(PYTHON)
     metadata = here.store.metadata
-    get, locked = metadata.get_image, []
+    get, locked = metadata.images.get, []
 
     def noted(reference: str, handler: str) -> object:
         locked.append(is_locked(here.store.root / "metadata.db"))
         return get(reference, handler)
 
-    monkeypatch.setattr(metadata, "get_image", noted)
+    monkeypatch.setattr(metadata.images, "get", noted)
     assert len(here.store.evict(EvictionPolicy(unused_seconds=0)).evicted) == 1
     assert locked
     assert all(locked)
@@ -277,7 +277,7 @@ def test_each_kind_of_damage_is_found_and_only_it_is_fetched(here: Node) -> None
     spoil(here.store, layer_)
     spoil(here.store, config)
     here.store.content.delete(lost)
-    here.store.metadata.put_edges({first.manifest.digest: [layer_]})
+    here.store.metadata.graph.put_edges({first.manifest.digest: [layer_]})
     report = here.store.check()
     assert {(each.kind, each.digest) for each in report.faults} == {
         (FaultKind.BLOB_DAMAGED, layer_),
@@ -292,7 +292,7 @@ def test_each_kind_of_damage_is_found_and_only_it_is_fetched(here: Node) -> None
     assert repaired.failures == ()
     assert here.requests("blob") == before + 3
     assert here.store.check().faults == ()
-    assert list(here.store.metadata.leases()) == []
+    assert list(here.store.metadata.leases.find()) == []
 
 
 @pytest.mark.parametrize("which", ["target", "manifest"])
@@ -344,7 +344,7 @@ def test_what_the_registry_no_longer_has_is_said(here: Node) -> None:
 def test_a_record_is_compared_with_its_config(here: Node, change: object, text: str) -> None:
     record = here.store.pull(PYTHON).record
     assert callable(change)
-    here.store.metadata.put_image(change(record), {})
+    here.store.metadata.images.put(change(record), {})
     (fault,) = here.store.check().faults
     assert fault.kind is FaultKind.RECORD_WRONG
     assert text in fault.detail
@@ -375,7 +375,7 @@ def test_a_platform_in_other_words_is_not_wrong(
 
 def test_a_record_that_is_wrong_stays_so_and_a_repair_says_it(here: Node) -> None:
     record = here.store.pull(PYTHON).record
-    here.store.metadata.put_image(replace(record, platform=replace(record.platform, os="linux")), {})
+    here.store.metadata.images.put(replace(record, platform=replace(record.platform, os="linux")), {})
     report = here.store.check()
     ((subject, reason),) = here.store.repair(report).failures
     assert subject == report.faults[0].subject
@@ -386,7 +386,7 @@ def test_a_record_that_was_accepted_with_a_warning_is_not_wrong(here: Node) -> N
     """Index and config disagreed from the start, and whoever pulled it was told."""
     record = here.store.pull(PYTHON).record
     odd = replace(record, platform=replace(record.platform, os="linux"), warnings=("config says windows",))
-    here.store.metadata.put_image(odd, {})
+    here.store.metadata.images.put(odd, {})
     assert here.store.check().faults == ()
 
 
@@ -489,7 +489,7 @@ def test_a_damaged_database_is_rebuilt_from_journal_and_content(tmp_path: Path) 
             assert image.record == replace(before[image.runtime_handler], updated_at=image.record.updated_at)
         assert store.check().faults == ()
         assert store.collect_garbage().digests == ()
-        store.metadata.delete_lease(report.found_lease)
+        store.metadata.leases.delete(report.found_lease)
         assert set(store.collect_garbage().digests) == own
     assert rebuild(tmp_path).was_whole
 

@@ -266,7 +266,7 @@ def test_the_name_of_a_client_is_an_ordinary_word(tmp_path: Path, name: str) -> 
 
 @pytest.mark.parametrize("signature", [CANARY, "short-sig1"])
 @pytest.mark.parametrize("form", ['<a href="{}">Temporary Redirect</a>.\n\n', "<p>go to {}</p>"])
-def test_the_note_beside_a_redirect_repeats_no_signature(tmp_path: Path, form: str, signature: str) -> None:
+def test_the_body_of_a_redirect_repeats_no_signature(tmp_path: Path, form: str, signature: str) -> None:
     target = f"https://storage.example/0?X-Expires=1200&X-Signature={signature}"
     note = form.format(html.escape(target)).encode()
     answers = {BLOB: answer(note, {"Location": target, "Content-Type": "text/html"}, 307)}

@@ -158,7 +158,7 @@ def test_chaos_lets_a_patient_client_through() -> None:
         [FaultRule(Redirect()), FaultRule(Flip(at=5), Where(kind="blob", repository="app"))],
     ],
 )
-def test_a_fault_beside_a_redirect_is_not_lost(faults: list[FaultRule]) -> None:
+def test_a_fault_together_with_a_redirect_is_not_lost(faults: list[FaultRule]) -> None:
     digest = IMAGE.layers[0].digest
     registry = Registry({"registry.example/app:1": IMAGE}, faults=faults)
     with httpx.Client(transport=registry.transport, follow_redirects=True) as client:

@@ -310,7 +310,7 @@ def test_what_is_no_rule_is_refused_before_it_breaks_every_connection(fault: Any
 
 def test_faults_may_come_one_by_one() -> None:
     class Moved:
-        def shape(self, request: Request, reply: Reply) -> Reply:
+        def inject(self, request: Request, reply: Reply) -> Reply:
             return error(410, "UNKNOWN", "moved")
 
     faults: Any = (one for one in (FaultRule(Reset(), Where(kind="blob")), Moved()))

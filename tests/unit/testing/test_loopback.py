@@ -80,7 +80,7 @@ def test_a_tunnel_to_what_no_certificate_can_name_is_refused(host: str) -> None:
 def test_a_port_that_is_taken_is_named_and_nothing_is_left_listening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Other tests, beside this one, put theirs into the folder of all.
+    # Tests that run in parallel use the shared folder.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     registry = Registry({**IMAGES, "other.example/app:1": build_image()})
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -133,7 +133,7 @@ def test_a_server_has_addresses_inside_of_its_block_only() -> None:
     assert running() == []
 
 
-def test_an_answer_that_can_not_be_made_is_told_to_client_and_test() -> None:
+def test_an_answer_that_cannot_be_made_is_reported_to_client_and_test() -> None:
     large = synthetic_layer("large", 65 << 20, digest=Digest.of(b"not computed"))
     images = {"registry.example/app:1": build_image(layers=[large])}
     with RegistryServer(images, faults=[FaultRule(GzipCoding(), Where(kind="blob"))]) as server:
@@ -143,7 +143,7 @@ def test_an_answer_that_can_not_be_made_is_told_to_client_and_test() -> None:
         server.ledger.assert_nothing_unexpected()
 
 
-def test_an_address_that_no_listener_can_stand_for_is_told_to_client_and_test() -> None:
+def test_an_address_that_no_listener_can_serve_is_reported_to_client_and_test() -> None:
     link = SetHeader("Link", '<https://next..example/v2/>; rel="next"')
     registry, authority = Registry(IMAGES, faults=[FaultRule(link, Where(kind="tags"))]), Authority()
     with (
@@ -157,7 +157,7 @@ def test_an_address_that_no_listener_can_stand_for_is_told_to_client_and_test() 
         registry.ledger.assert_nothing_unexpected()
 
 
-def test_whoever_serves_with_tls_gives_its_authority_to_clients(tmp_path: Path) -> None:
+def test_a_tls_server_gives_its_authority_to_clients(tmp_path: Path) -> None:
     path = save_tape(tmp_path / "tapes" / "one", make_tape(IMAGES, BlobFolder(str(tmp_path / "blobs"))))
     with TapeSession(path) as session, replay(path, is_strict=False) as playing:
         for server in (
@@ -175,7 +175,7 @@ def test_whoever_serves_with_tls_gives_its_authority_to_clients(tmp_path: Path) 
         _ = plain.authority
 
 
-def test_the_listeners_beside_a_proxy_speak_tls_when_asked_to() -> None:
+def test_the_listeners_of_a_proxy_speak_tls_if_wanted() -> None:
     engine, name = Registry(IMAGES).engine, "registry.example"
     with ProxyServer(engine, (name,), authority=Authority(), is_tls=True) as server:
         trusting = server.authority.client_context()

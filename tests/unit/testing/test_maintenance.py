@@ -11,8 +11,7 @@ from imagestore.errors import ConfigError, DocumentError
 from imagestore.testing import Tape, build_image, build_index, load_tape, make_tape, save_tape, synthetic_layer
 from imagestore.testing.tapes.files import find_tapes
 from imagestore.testing.tapes.maintenance import collect_bodies, verify_tape
-from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeSynthetic
-from imagestore.testing.tapes.tape_write import format_tape
+from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeSynthetic, format_tape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +144,7 @@ def test_every_other_member_is_judged_too(
     assert HASH not in problem
 
 
-def test_a_note_beside_a_redirect_is_named(tmp_path: Path) -> None:
+def test_the_body_of_a_redirect_is_reported(tmp_path: Path) -> None:
     blob = f"GET https://registry.example/v2/app/blobs/sha256:{'0' * 64}"
     location = '    "Location: https://s3.example/0?X-Signature=tape-signed-1",\n'
     tape = exchange(blob, headers=location).replace("status = 200", "status = 307")

@@ -1,4 +1,4 @@
-"""The pytest plugin, driven as a stranger's suite would drive it."""
+"""The pytest plugin, run in test suites of other projects."""
 
 from __future__ import annotations
 
@@ -104,11 +104,16 @@ def test_the_marker_names_the_tape_and_its_settings(pytester: pytest.Pytester, u
             client = httpx.Client(transport=tape.transport)
             statuses = [client.get("https://registry.example/v2/").status_code for _ in range(2)]
             assert statuses == ([200, 200] if tape.is_recording else [503, 200])
+
+        @pytest.mark.tape(name="by_keyword")
+        def test_name(tape):
+            assert httpx.Client(transport=tape.transport).get("https://registry.example/v2/").status_code == 200
         """
     )
-    run(pytester, "--tape-mode=rewrite", upstream).assert_outcomes(passed=2)
+    run(pytester, "--tape-mode=rewrite", upstream).assert_outcomes(passed=3)
     assert 'about = "one line"' in (pytester.path / "tapes" / "shared.tape.toml").read_text()
-    run(pytester).assert_outcomes(passed=2)
+    assert (pytester.path / "tapes" / "by_keyword.tape.toml").is_file()
+    run(pytester).assert_outcomes(passed=3)
 
 
 def test_fixtures_can_be_overridden(pytester: pytest.Pytester, upstream: str) -> None:
@@ -138,25 +143,28 @@ def test_the_installed_package_changes_no_pytest_run() -> None:
     assert not [one for one in importlib.metadata.entry_points(group="pytest11") if "imagestore" in one.value]
 
 
-@pytest.mark.parametrize("option", ["--record-mode", "--block-network", "--allowed-hosts", "--upstream"])
 @pytest.mark.parametrize("way", ["-p", "conftest"])
-def test_a_projects_own_options_stay_its_own(pytester: pytest.Pytester, option: str, way: str) -> None:
+def test_a_projects_own_options_stay_its_own(pytester: pytest.Pytester, way: str) -> None:
+    names = ["--record-mode", "--block-network", "--allowed-hosts", "--upstream"]
     pytester.makeconftest(
         f"""
         {f"pytest_plugins = ['{PLUGIN}']" if way == "conftest" else ""}
 
         def pytest_addoption(parser):
-            parser.addoption({option!r}, action="store", default="theirs")
+            for name in {names!r}:
+                parser.addoption(name, action="store", default="theirs")
         """
     )
     pytester.makepyfile(
         test_it=f"""
         def test_option(request, tape_mode):
-            assert (request.config.getoption({option!r}), tape_mode) == ("given", "none")
+            assert {{request.config.getoption(name) for name in {names!r}}} == {{"given"}}
+            assert tape_mode == "none"
         """
     )
     arguments = ARGUMENTS if way == "-p" else ("-p", "no:cacheprovider")
-    pytester.runpytest_inprocess(*arguments, f"{option}=given").assert_outcomes(passed=1)
+    given = [f"{name}=given" for name in names]
+    pytester.runpytest_inprocess(*arguments, *given).assert_outcomes(passed=1)
 
 
 def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Pytester) -> None:
@@ -164,6 +172,7 @@ def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Py
         test_it="""
         import socket
         import pytest
+        from imagestore.testing.network_block import NetworkBlockedError
 
         def reach(host):
             with socket.socket() as probe:
@@ -180,14 +189,32 @@ def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Py
             with pytest.raises(OSError):
                 reach("192.0.2.1")
 
+        @pytest.mark.block_network(["192.0.2.1"])
+        def test_allowed_without_the_name():
+            with pytest.raises(OSError):
+                reach("192.0.2.1")
+
         def test_by_option():
             with pytest.raises(RuntimeError):
                 reach("192.0.2.1")
+
+        @pytest.fixture
+        def early():
+            with pytest.raises(NetworkBlockedError):
+                socket.gethostbyname("registry.example")
+
+        def test_fixtures_and_every_way_out(early):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+                with pytest.raises(NetworkBlockedError):
+                    udp.sendto(b"x", ("192.0.2.2", 53))
+                with pytest.raises(NetworkBlockedError):
+                    udp.sendmsg([b"x"], [], 0, ("192.0.2.2", 53))
+                udp.sendto(b"x", ("127.0.0.1", 9))
         """
     )
-    run(pytester, "--tape-block-network").assert_outcomes(passed=3)
+    run(pytester, "--tape-block-network").assert_outcomes(passed=5)
     run(pytester, "--tape-block-network", "--tape-allowed-hosts=a.example,192.0.2.1").assert_outcomes(
-        failed=2, passed=1
+        failed=2, passed=3
     )
 
 
@@ -233,11 +260,8 @@ def test_a_long_name_of_a_test_gives_a_file_name_that_can_be_written(pytester: p
     run(pytester).assert_outcomes(passed=3)
 
 
-@pytest.mark.parametrize("marked", ["known_secrets='hush-hush'", "knwon_secrets=['hush-hush']", ""])
 @pytest.mark.parametrize("arguments", [(), ("--showlocals", "--tb=long"), ("--tape-upstream=x",)])
-def test_an_error_of_the_fixture_shows_no_known_secret(
-    pytester: pytest.Pytester, marked: str, arguments: tuple[str, ...]
-) -> None:
+def test_an_error_of_the_fixture_shows_no_known_secret(pytester: pytest.Pytester, arguments: tuple[str, ...]) -> None:
     pytester.makeconftest(
         """
         import pytest
@@ -247,18 +271,15 @@ def test_an_error_of_the_fixture_shows_no_known_secret(
             return {"known_secrets": [request.param]}
         """
     )
-    pytester.makepyfile(
-        test_it=f"""
-        import pytest
-
-        @pytest.mark.tape({marked})
-        def test_one(tape):
-            pass
-        """
-    )
+    markers = ["@pytest.mark.tape(known_secrets='hush-hush')", "@pytest.mark.tape(knwon_secrets=['hush-hush'])", ""]
+    tests = [f"{marker}\ndef test_{number}(tape):\n    pass\n" for number, marker in enumerate(markers)]
+    pytester.makepyfile(test_it="\n".join(["import pytest", *tests]))
     result = run(pytester, *arguments)
-    result.assert_outcomes(errors=1)
-    assert "hush-hush" not in result.stdout.str().replace(f"@pytest.mark.tape({marked})", "")
+    result.assert_outcomes(errors=3)
+    shown_text = result.stdout.str()
+    for marker in markers[:2]:
+        shown_text = shown_text.replace(marker, "")
+    assert "hush-hush" not in shown_text
 
 
 def test_two_tests_may_not_record_one_tape_differently(pytester: pytest.Pytester, upstream: str) -> None:
@@ -278,89 +299,33 @@ def test_two_tests_may_not_record_one_tape_differently(pytester: pytest.Pytester
     result.stdout.fnmatch_lines("*test_it.py::test_it*/v2/* recorded it too, and differently*")
 
 
-def test_the_network_is_blocked_for_fixtures_and_for_every_way_out(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_it="""
-        import socket
-        import pytest
-        from imagestore.testing.network_block import NetworkBlockedError
-
-        @pytest.fixture
-        def early():
-            with pytest.raises(NetworkBlockedError):
-                socket.gethostbyname("registry.example")
-
-        def test_it(early):
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-                with pytest.raises(NetworkBlockedError):
-                    udp.sendto(b"x", ("192.0.2.1", 53))
-                with pytest.raises(NetworkBlockedError):
-                    udp.sendmsg([b"x"], [], 0, ("192.0.2.1", 53))
-                udp.sendto(b"x", ("127.0.0.1", 9))
-        """
-    )
-    run(pytester, "--tape-block-network").assert_outcomes(passed=1)
+WRONG_MARKERS = [
+    ('tape("a", "b")', "marker tape: expected one name, as text; found 'a', 'b'"),
+    ('tape("a", name="b")', "marker tape: expected one name, as text; found 'a', 'b'"),
+    ("tape(1)", "marker tape: expected one name, as text; found 1"),
+    ("tape(fault=[])", "marker tape: there is no option 'fault'; known here: strict, *"),
+    ("tape(faults=FaultRule(Refuse(503)))", "marker tape: faults: expected a list of rules, found FaultRule"),
+    ('tape(known_secrets="hunter2")', "marker tape: known_secrets: expected a list of texts, found str"),
+    ('block_network("h")', "marker block_network: expected a list of hosts, found 'h'"),
+    ('block_network(allowed_hosts="h")', "marker block_network: expected a list of hosts, found 'h'"),
+    (
+        'block_network(allowed_host=["h"])',
+        "marker block_network: expected allowed_hosts and nothing else, found allowed_host",
+    ),
+]
 
 
-def test_the_marker_takes_its_name_by_keyword_too(pytester: pytest.Pytester, upstream: str) -> None:
-    pytester.makepyfile(
-        test_it=SUITE.replace("    def test_pull", '    @pytest.mark.tape(name="t")\n    def test_pull')
-    )
-    run(pytester, "--tape-mode=once", upstream).assert_outcomes(passed=1)
-    assert (pytester.path / "tapes" / "t.tape.toml").is_file()
-
-
-@pytest.mark.parametrize(
-    ("marker", "reason"),
-    [
-        ('tape("a", "b")', "marker tape: expected one name, as text; found 'a', 'b'"),
-        ('tape("a", name="b")', "marker tape: expected one name, as text; found 'a', 'b'"),
-        ("tape(1)", "marker tape: expected one name, as text; found 1"),
-        ("tape(fault=[])", "marker tape: there is no option 'fault'; known here: strict, *"),
-        ("tape(faults=FaultRule(Refuse(503)))", "marker tape: faults: expected a list of rules, found FaultRule"),
-        ('tape(known_secrets="hunter2")', "marker tape: known_secrets: expected a list of texts, found str"),
-        ('block_network("h")', "marker block_network: expected a list of hosts, found 'h'"),
-        ('block_network(allowed_hosts="h")', "marker block_network: expected a list of hosts, found 'h'"),
-        (
-            'block_network(allowed_host=["h"])',
-            "marker block_network: expected allowed_hosts and nothing else, found allowed_host",
-        ),
-    ],
-)
-def test_a_marker_that_says_what_nobody_reads_is_refused(pytester: pytest.Pytester, marker: str, reason: str) -> None:
-    pytester.makepyfile(
-        test_it=f"""
-        import pytest
-        from imagestore.testing.faults import FaultRule, Refuse
-
-        @pytest.mark.{marker}
-        def test_it(tape):
-            pass
-        """
-    )
+def test_a_marker_that_cannot_be_read_is_refused(pytester: pytest.Pytester) -> None:
+    tests = [f"@pytest.mark.{marker}\ndef test_{n}(tape):\n    pass\n" for n, (marker, _) in enumerate(WRONG_MARKERS)]
+    imports = "import pytest\nfrom imagestore.testing.faults import FaultRule, Refuse"
+    pytester.makepyfile(test_it="\n".join([imports, *tests]))
     result = run(pytester)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(reason)
+    result.assert_outcomes(errors=len(WRONG_MARKERS))
+    result.stdout.fnmatch_lines([reason for _, reason in WRONG_MARKERS])
     result.stdout.no_fnmatch_line("*pytest_plugin.py*")
 
 
-def test_allowed_hosts_may_stand_without_their_name(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_it="""
-        import socket
-        import pytest
-
-        @pytest.mark.block_network(["192.0.2.1"])
-        def test_it():
-            with socket.socket() as probe, pytest.raises(OSError):
-                probe.settimeout(0.01)
-                probe.connect(("192.0.2.1", 9))
-        """
-    )
-    run(pytester).assert_outcomes(passed=1)
-
-
-@pytest.mark.parametrize("options", [(), ("-l", "--tb=long"), ("--full-trace", "-l")])
+@pytest.mark.parametrize("options", [("-l", "--tb=long"), ("--full-trace", "-l")])
 def test_a_refusal_to_write_a_secret_does_not_show_it(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     pytester.makepyfile(
         test_it="""
@@ -485,25 +450,23 @@ def test_libraries_that_stumble_over_a_missing_request_are_left_out(pytester: py
     assert "site-packages" in shown(run(pytester, "--full-trace"))
 
 
-@pytest.mark.parametrize("name", ["../../../outside", "{outside}/abs", "linked/one"])
 def test_a_tape_outside_of_the_project_is_refused(
-    pytester: pytest.Pytester, upstream: str, tmp_path_factory: pytest.TempPathFactory, name: str
+    pytester: pytest.Pytester, upstream: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     outside = tmp_path_factory.mktemp("outside")
-    name = name.format(outside=outside)
     (pytester.path / "tapes").mkdir()
     (pytester.path / "tapes" / "linked").symlink_to(outside)
     pytester.makeini("[pytest]")
-    pytester.makepyfile(
-        test_it=SUITE.replace("    def test_pull", f'    @pytest.mark.tape("{name}")\n    def test_pull')
-    )
+    names = ["../../../outside", f"{outside}/abs", "linked/one"]
+    marker = f'@pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.tape(n)) for n in {names!r}])'
+    pytester.makepyfile(test_it=SUITE.replace("    def test_pull(tape", f"    {marker}\n    def test_pull(tape, n"))
     result = run(pytester, "--tape-mode=once", upstream)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(f"tape *: outside of the project {pytester.path}*")
+    result.assert_outcomes(errors=3)
+    result.stdout.fnmatch_lines([f"tape *: outside of the project {pytester.path}*"] * 3)
     assert list(outside.iterdir()) == []
-    if ".." not in name:
-        run(pytester, "--tape-mode=once", upstream, f"--tape-outside={outside}").assert_outcomes(passed=1)
-        assert len(list(outside.iterdir())) == 1
+    allowed = run(pytester, "--tape-mode=once", upstream, f"--tape-outside={outside}")
+    allowed.assert_outcomes(passed=2, errors=1)
+    assert len(list(outside.iterdir())) == 2
 
 
 def test_bodies_outside_of_the_project_are_neither_written_nor_read(

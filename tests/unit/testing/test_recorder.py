@@ -15,20 +15,19 @@ import pytest
 from imagestore.testing import BasicAuth, Registry, TokenAuth, build_index, load_tape, replay, save_tape
 from imagestore.testing.engine.messages import Ending
 from imagestore.testing.faults import FaultRule, Refuse, Reset, Truncate, Unframed, Where
-from imagestore.testing.recording.placeholders import Vault
 from imagestore.testing.recording.recorder import Recorder, RecordingFailedError
-from imagestore.testing.recording.redaction import Redactor
+from imagestore.testing.recording.redaction import Redactor, SeenSecrets
 from imagestore.testing.recording.secret_guard import SecretLeakError
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.servers.transport import ReplayTransport
 from imagestore.testing.tapes.maintenance import find_secrets
-from imagestore.testing.tapes.tape_write import format_tape
+from imagestore.testing.tapes.tape import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from imagestore.testing.engine.engine import Shaper
+    from imagestore.testing.engine.engine import FaultInjector
     from imagestore.testing.faults import FaultRule as Rule
     from imagestore.testing.tapes.blob_folder import BlobFolder
 
@@ -43,7 +42,7 @@ def recording(
     blobs: BlobFolder,
     *,
     auth: TokenAuth | BasicAuth | None = None,
-    faults: Sequence[Rule | Shaper] = (),
+    faults: Sequence[Rule | FaultInjector] = (),
     storage_host: str = "",
     handler: Callable[[httpx.Request], httpx.Response] | None = None,
     known_secrets: Sequence[str] = (),
@@ -275,14 +274,14 @@ def test_an_address_that_is_none_is_replaced_as_a_whole(blobs: BlobFolder, name:
     assert "http://[" not in text
 
 
-class BrokenVault(Vault):
-    def mark(self, kind: str, value: str, source: str = "") -> str:
+class BrokenSecrets(SeenSecrets):
+    def placeholder(self, kind: str, value: str, source: str = "") -> str:
         raise ZeroDivisionError
 
 
 def test_an_answer_that_could_not_be_taken_stops_the_recording(blobs: BlobFolder) -> None:
     with recording(blobs, handler=answering(headers={"Set-Cookie": "a=b"})) as (recorder, client):
-        recorder.redactor = Redactor(BrokenVault())
+        recorder.redactor = Redactor(BrokenSecrets())
         with pytest.raises(ZeroDivisionError):
             client.get(f"{BASE}/v2/")
         with pytest.raises(RecordingFailedError, match="could not be taken; nothing was written"):
@@ -340,7 +339,7 @@ def test_a_known_secret_inside_a_blob_stops_the_recording(blobs: BlobFolder) -> 
     assert list(blobs.digests()) == []
 
 
-def test_an_answer_that_nobody_reads_is_recorded_at_once(blobs: BlobFolder) -> None:
+def test_an_unread_answer_is_recorded_at_once(blobs: BlobFolder) -> None:
     layer = IMAGE.layers[0]
     with recording(blobs) as (recorder, client):
         with client.stream("GET", f"{BASE}/v2/app/blobs/{layer.digest}"):

@@ -11,12 +11,11 @@ import httpx
 import pytest
 import respx
 
-from imagestore.testing import Registry, TokenAuth, build_index
+from imagestore.testing import TokenAuth
 from imagestore.testing.faults import (
     Drip,
     Effect,
     ExtraBytes,
-    FaultRule,
     Flip,
     GzipCoding,
     IgnoreRange,
@@ -30,7 +29,6 @@ from imagestore.testing.faults import (
     Stall,
     Truncate,
     Unframed,
-    Where,
     WrongLength,
     WrongRange,
 )
@@ -39,21 +37,14 @@ from imagestore.testing.servers.loopback import LoopbackServer
 from imagestore.testing.servers.proxy import ProxyServer
 from imagestore.testing.servers.transport import mount
 from tests.support.plain_http import PLAIN
+from tests.unit.testing.faulty_registry import CONTENT, LAYER, registry_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-IMAGE = build_index(["linux/amd64"])
-LAYER = IMAGE.layers[0]
 PATH = f"/v2/app/blobs/{LAYER.digest}"
-CONTENT = b"".join(IMAGE.blobs[LAYER.digest].chunks())
 # A client's patience: short only where an effect outlasts it.
 PATIENCE = 60.0
-
-
-def registry_with(*faults: Effect, auth: TokenAuth | None = None) -> Registry:
-    rules = [FaultRule(effect, Where(kind="blob")) for effect in faults]
-    return Registry({"registry.example/app:1": IMAGE}, faults=rules, auth=auth)
 
 
 def patience_for(effect: Effect | None) -> float:
@@ -140,7 +131,7 @@ def test_the_async_transport_agrees() -> None:
     assert asyncio.run(run()) == expected
 
 
-def test_a_respx_router_serves_sync_and_async_beside_other_routes() -> None:
+def test_a_respx_router_serves_sync_and_async_next_to_other_routes() -> None:
     registry = registry_with()
     with respx.mock() as router:
         router.get("https://other.example/").respond(204)
@@ -214,7 +205,7 @@ def test_tls_listeners_have_a_certificate_for_each_logical_host(authority: Autho
             distrustful.get(f"{server.url}{PATH}")
 
 
-def test_a_downgrade_is_plain_http_beside_tls(authority: Authority) -> None:
+def test_a_downgrade_is_plain_http_next_to_tls(authority: Authority) -> None:
     registry = registry_with(Redirect("downgrade"))
     with (
         LoopbackServer(registry.engine, registry.hosts, authority=authority) as server,

@@ -164,21 +164,21 @@ def test_a_recording_that_does_not_end_is_waited_for_only_so_long(
     run(tmp_path / "t", "once", upstream, PING)
 
 
-def test_a_lock_folder_of_somebody_else_is_refused(
+def test_a_lock_folder_of_another_user_is_refused(
     tmp_path: Path, upstream: SessionSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name can be known before: a stranger could lay a pipe there that nobody writes into."""
+    """Its name is predictable: another user could make a pipe there, and opening it would block."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = tmp_path / f"imagestore-tapes-{os.geteuid()}"
     folder.symlink_to(tmp_path)
-    with pytest.raises(ConfigError, match="expected a folder of ours"):
+    with pytest.raises(ConfigError, match="expected a folder of this user"):
         TapeSession(str(tmp_path / "t"), "once", upstream)
     folder.unlink()
     folder.mkdir()
     owner = os.geteuid()
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     (tmp_path / f"imagestore-tapes-{owner + 1}").mkdir()
-    with pytest.raises(ConfigError, match="somebody else's") as caught:
+    with pytest.raises(ConfigError, match="expected a folder of this user") as caught:
         TapeSession(str(tmp_path / "t"), "once", upstream)
     assert "TMPDIR" in caught.value.hint
     monkeypatch.undo()

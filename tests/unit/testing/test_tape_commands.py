@@ -41,7 +41,7 @@ def run(*arguments: str) -> Result:
 def test_verify_tells_good_from_bad(path: str, tmp_path: Path) -> None:
     good = run("verify", str(tmp_path / "tapes"))
     assert (good.exit_code, good.output) == (0, f"{path}: good\n")
-    BlobFolder.beside(path).remove(IMAGE.target.digest)
+    BlobFolder.of_tape(path).remove(IMAGE.target.digest)
     bad = run("verify", path)
     assert bad.exit_code == 7
     assert f"{path}: 1 problems\n  body {IMAGE.target.digest}: not in" in bad.output
@@ -63,7 +63,7 @@ def test_show_tells_what_was_declared_harmless(tmp_path: Path) -> None:
 
 
 def test_gc_deletes_surplus_bodies(path: str, tmp_path: Path) -> None:
-    surplus = BlobFolder.beside(path).put(b"surplus")
+    surplus = BlobFolder.of_tape(path).put(b"surplus")
     assert f"would delete {surplus}\n7B in 1 bodies" in run("gc", "--dry-run", str(tmp_path / "tapes")).output
     assert f"deleted {surplus}\n" in run("gc", str(tmp_path / "tapes")).output
     assert run("verify", path).exit_code == 0
@@ -161,7 +161,7 @@ def test_a_private_authority_is_trusted_as_the_environment_says(tmp_path: Path) 
     assert len(load_tape(tmp_path / "one").exchanges) == 1
 
 
-def test_record_wants_the_variable_it_is_told_to_hide(tmp_path: Path) -> None:
+def test_record_refuses_a_secret_variable_that_is_not_set(tmp_path: Path) -> None:
     arguments = ["--tape", str(tmp_path / "one"), "--secret", "NO_SUCH_VARIABLE_HERE", "--", "true"]
     result = CliRunner().invoke(record, arguments)
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
@@ -218,7 +218,7 @@ def test_format_puts_a_tape_into_canonical_form(path: str, tmp_path: Path) -> No
 
 
 def test_a_folder_in_place_of_a_body_is_a_problem_like_others(path: str, tmp_path: Path) -> None:
-    blobs, digest = BlobFolder.beside(path), IMAGE.target.digest
+    blobs, digest = BlobFolder.of_tape(path), IMAGE.target.digest
     place = blobs.path(digest)
     blobs.remove(digest)
     (tmp_path / "blobs" / "sha256" / digest.encoded).mkdir()
@@ -246,7 +246,7 @@ def test_a_layout_without_a_blob_that_it_needs_is_refused(path: str, tmp_path: P
 
 
 @pytest.mark.parametrize("command", ["push", "fetch"])
-def test_a_registry_without_tls_is_told_by_name_of_the_option(path: str, command: str) -> None:
+def test_the_error_for_a_registry_without_tls_names_the_option(path: str, command: str) -> None:
     with RegistryServer({"registry.example/app:1": IMAGE}) as server:
         target = f"{server.address}/fixtures/one:1"
         with pytest.raises(RegistryUnavailableError) as caught:

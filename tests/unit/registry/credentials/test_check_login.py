@@ -40,7 +40,7 @@ def check(registry: Registry) -> None:
     check_login(registry, ENDPOINT, Credential("alice", Secret("CANARY")), cancel=CancelToken())
 
 
-def test_credentials_are_shown_after_the_challenge_beside_the_configured_headers() -> None:
+def test_credentials_are_sent_after_the_challenge_with_the_configured_headers() -> None:
     registry = Registry(CHALLENGE, FakeResponse(200, b"{}", Headers(())))
     check(registry)
     first, second = registry.asked
@@ -63,7 +63,7 @@ def test_credentials_are_shown_after_the_challenge_beside_the_configured_headers
         (503, RegistryUnavailableError),
     ],
 )
-def test_a_status_tells_a_refusal_from_a_registry_that_is_down(status: int, kind: type[ImageStoreError]) -> None:
+def test_a_refusal_and_a_registry_that_is_down_differ_by_status(status: int, kind: type[ImageStoreError]) -> None:
     last = CHALLENGE if status == 401 else FakeResponse(status, b"", Headers(()))
     with pytest.raises(kind) as caught:
         check(Registry(CHALLENGE, last))
@@ -77,7 +77,7 @@ def test_a_registry_that_asks_for_nothing_proves_nothing() -> None:
     assert "--no-check" in caught.value.hint
 
 
-def test_a_registry_that_wants_tls_is_told_so() -> None:
+def test_a_registry_that_wants_tls_is_named_in_the_hint() -> None:
     base = "http://localhost:5000/v2"
     said = FakeResponse(400, b"Client sent an HTTP request to an HTTPS server.\n", Headers(()), url=f"{base}/")
     endpoint = Endpoint(base, origin_of(base), "localhost:5000", is_upstream=True)

@@ -10,7 +10,8 @@ from imagestore import CancelToken, Credential, Reference, Secret
 from imagestore.errors import InvalidInputError
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.credentials.model import Outcome, Target
+from imagestore.registry.credentials.model import Target
+from imagestore.registry.credentials.sources import Outcome
 
 PAIR = Secret(base64.b64encode(b"bob:CANARY\0").decode())
 
@@ -86,13 +87,13 @@ def test_broken_members_are_the_caller_s_fault_where_they_are_asked_for_and_not_
     assert "CANARY" not in f"{caught.value!r} {config!r} {explanation!r}"
 
 
-def test_broken_members_are_told_apart() -> None:
+def test_broken_members_have_different_fingerprints() -> None:
     configs = [AuthConfig(auth=Secret("a!")), AuthConfig(auth=Secret("b!")), AuthConfig(username="a:b", password=PAIR)]
     sources = [explicit_source(config, "registry.example") for config in configs]
     assert len({source.fingerprint(b"key") for source in sources if source is not None}) == 3
 
 
-def test_the_same_secret_for_two_registries_is_told_apart() -> None:
+def test_the_same_secret_for_two_registries_has_two_fingerprints() -> None:
     config = AuthConfig(registry_token=Secret("r"))
     sources = [explicit_source(config, host) for host in ("registry.example", "other.example", "Registry.example")]
     one, other, again = (source.fingerprint(b"key") for source in sources if source is not None)

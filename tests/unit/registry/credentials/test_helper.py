@@ -150,7 +150,7 @@ def test_cancelling_ends_a_helper(helpers: Helpers) -> None:
         get(helpers.pool(), cancel=cancel)
 
 
-def test_a_daemon_left_behind_does_not_hold_us_up(helpers: Helpers, tmp_path: Path) -> None:
+def test_a_daemon_left_behind_delays_nothing(helpers: Helpers, tmp_path: Path) -> None:
     answer = json.dumps({"Username": "alice", "Secret": "s"})
     helpers.write("x", f"sleep 600 & echo $! > {tmp_path}/child; echo '{answer}'")
     assert get(helpers.pool()) is not None

@@ -277,7 +277,7 @@ def test_what_is_absurdly_long_is_refused_and_not_shown(member: str) -> None:
 
 
 @pytest.mark.parametrize("password", ["", "CANARY-p"])
-def test_an_identity_token_beside_the_token_user_is_the_login(password: str) -> None:
+def test_an_identity_token_with_the_token_user_is_the_login(password: str) -> None:
     auth = base64.b64encode(f"<token>:{password}".encode()).decode()
     found = files.decode_entry({"auth": auth, "identitytoken": "CANARY-i"}, "f: auths")
     assert (found.username, found.identity_token.reveal(), bool(found.password)) == ("", "CANARY-i", False)

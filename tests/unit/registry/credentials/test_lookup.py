@@ -15,7 +15,8 @@ from imagestore import CancelToken, Credential, Reference, Secret
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import sources
 from imagestore.registry.credentials.lookup import CredentialResolver, Explanation, UserEnvironment
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, FoundCredential, Outcome, Target
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, FoundCredential, Target
+from imagestore.registry.credentials.sources import ExplicitSource, Outcome
 
 HOST = "registry.example"
 
@@ -53,7 +54,7 @@ class Machine:
         log = self.folder / "asked"
         return len(log.read_text().splitlines()) if log.exists() else 0
 
-    def resolver(self, *explicit: Explicit, auth_file: str = "") -> CredentialResolver:
+    def resolver(self, *explicit: ExplicitSource, auth_file: str = "") -> CredentialResolver:
         user = UserEnvironment(self.environment, str(self.folder / "home"), 1000, has_run_folder=False)
         return CredentialResolver.standard(*explicit, auth_file=auth_file, user=user)
 
@@ -61,7 +62,7 @@ class Machine:
         found = self.resolver().lookup(Target(host, repository), cancel=CancelToken())
         return found.credential.username if found is not None else ""
 
-    def explain(self, reference: str = f"{HOST}/a/b/c", *explicit: Explicit) -> Explanation:
+    def explain(self, reference: str = f"{HOST}/a/b/c", *explicit: ExplicitSource) -> Explanation:
         return self.resolver(*explicit).explain(Reference.parse(reference), cancel=CancelToken())
 
 
@@ -344,7 +345,7 @@ def test_wide_permissions_are_noted(machine: Machine) -> None:
 
 def test_explicit_credentials_come_first_and_stay_with_their_registry(machine: Machine) -> None:
     machine.write(DOCKER, {"auths": {HOST: entry("file"), "mirror.example": entry("mirror")}})
-    given = Explicit(FoundCredential(Credential("given", Secret("CANARY-given")), "option --creds"), HOST)
+    given = ExplicitSource(FoundCredential(Credential("given", Secret("CANARY-given")), "option --creds"), HOST)
     explanation = machine.explain(f"{HOST}/a", given)
     assert explanation.provenance == "option --creds"
     assert [step.outcome for step in explanation.steps][:4:3] == [Outcome.USED, Outcome.SHADOWED]

@@ -23,7 +23,7 @@ def refused(here: Node, archive: Path, options: ImportOptions, kind: type[ImageS
     assert type(caught.value) is kind
     assert words in str(caught.value)
     assert (snapshot(here.store.root), [image.record for image in here.store.list()]) == before
-    assert list(here.store.metadata.leases()) == []
+    assert list(here.store.metadata.leases.find()) == []
 
 
 def image() -> Image:

@@ -110,7 +110,7 @@ def test_failures_have_their_exit_status_and_one_clear_line(
     assert words in run.error
 
 
-def test_a_taken_name_is_refused_with_the_mend(run: Line) -> None:
+def test_a_taken_name_is_refused_with_a_hint(run: Line) -> None:
     moved = str(write(run.folder / "moved.tar", layout_files({PYTHON: build_index(["linux/amd64"], seed="moved")})))
     run("import", moved, "--runtime-handler", "kata", status=1)
     assert "hint: --replace moves the name" in run.error

@@ -118,7 +118,7 @@ def test_several_handlers_without_their_index_need_several_names(here: Node, tmp
         here.store.export_images([PYTHON], tmp_path / "a.tar", options=options)
 
 
-def test_a_platform_is_found_whoever_pulled_it(here: Node, tmp_path: Path) -> None:
+def test_a_platform_is_found_whichever_handler_pulled_it(here: Node, tmp_path: Path) -> None:
     options = ExportOptions(platform="linux/amd64")
     (image,) = here.store.export_images([PYTHON], tmp_path / "a.tar", options=options).images
     assert image.platforms == ("linux/amd64",)
@@ -265,7 +265,7 @@ def test_a_link_to_an_empty_folder_stays_a_link(here: Node, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("is_folder", [False, True])
 @pytest.mark.parametrize("has_target", [False, True])
-def test_a_link_that_the_kernel_follows_for_nobody_is_not_followed_by_name(
+def test_a_link_that_the_kernel_does_not_follow_is_not_followed_by_name(
     here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool, has_target: bool
 ) -> None:
     """Root exports into /tmp, and a stranger was there first: an open() would be refused."""
@@ -325,7 +325,7 @@ def test_damage_is_noticed_and_no_archive_appears(here: Node, tmp_path: Path, op
     with pytest.raises(DigestMismatchError, match="at rest"):
         here.store.export_images([PYTHON], tmp_path / "out" / "a", options=options)
     assert list((tmp_path / "out").iterdir()) == []
-    assert list(here.store.metadata.leases()) == []
+    assert list(here.store.metadata.leases.find()) == []
 
 
 def test_missing_content_is_named_and_the_old_file_stays(here: Node, tmp_path: Path) -> None:
@@ -475,7 +475,7 @@ def test_a_handler_without_the_image_is_named(here: Node, tmp_path: Path) -> Non
         here.store.export_images([PYTHON], tmp_path / "a.tar", options=ExportOptions(("kata",)))
 
 
-def test_a_handler_that_nobody_knows_is_refused(here: Node, tmp_path: Path) -> None:
+def test_an_unknown_handler_is_refused(here: Node, tmp_path: Path) -> None:
     with pytest.raises(UnknownRuntimeHandlerError, match="'other'"):
         here.store.export_images([PYTHON], tmp_path / "a.tar", options=ExportOptions(("other",)))
     assert not (tmp_path / "a.tar").exists()

@@ -230,7 +230,7 @@ def test_a_ref_name_that_is_no_reference_gives_way_to_another_name(here: Node, t
         assert here.store.import_images(archive, options=options).images[0].reference.endswith(options.name)
 
 
-def test_an_image_whose_name_is_no_reference_is_left_out_beside_others(here: Node, tmp_path: Path) -> None:
+def test_an_image_whose_name_is_no_reference_is_left_out_if_others_have_one(here: Node, tmp_path: Path) -> None:
     images = {"a:1": build_index(PLATFORMS, seed="a"), "B c": build_index(PLATFORMS, seed="b")}
     report = here.store.import_images(write(tmp_path / "a.tar", layout_files(images)), observer=here.events.append)
     assert [image.reference for image in report.images] == ["docker.io/library/a:1"]
@@ -255,7 +255,7 @@ def test_several_images_are_imported_or_chosen_among(here: Node, tmp_path: Path)
 
 def test_a_name_is_not_moved_to_other_content_silently(here: Node, tmp_path: Path) -> None:
     before = here.store.pull(PYTHON, runtime_handler="kata")
-    here.store.metadata.put_image(replace(before.record, labels={"team": "blue"}), {})
+    here.store.metadata.images.put(replace(before.record, labels={"team": "blue"}), {})
     other = build_index(PLATFORMS, seed="other")
     archive = write(tmp_path / "a.tar", layout_files({PYTHON: other}))
     refused(here, archive, KATA, AlreadyExistsError, str(before.target.digest))
@@ -289,7 +289,7 @@ def test_a_name_that_appears_during_the_import_is_not_moved(here: Node, tmp_path
     archive = write(tmp_path / "a.tar", layout_files({PYTHON: build_index(PLATFORMS, seed="other")}))
 
     def pull_meanwhile(event: Event) -> None:
-        if isinstance(event, BlobDone) and here.store.metadata.get_image(PYTHON, "kata") is None:
+        if isinstance(event, BlobDone) and here.store.metadata.images.get(PYTHON, "kata") is None:
             here.store.pull(PYTHON, runtime_handler="kata")
 
     with pytest.raises(AlreadyExistsError):
@@ -413,4 +413,4 @@ def test_large_blobs_come_through_ingests_and_small_ones_together(here: Node, tm
     assert here.store.check().faults == ()
     assert {path.stat().st_mode & 0o777 for image in report.images for path in image.layer_paths} == {0o444}
     assert list(here.store.content.statuses()) == []
-    assert list(here.store.metadata.leases()) == []
+    assert list(here.store.metadata.leases.find()) == []

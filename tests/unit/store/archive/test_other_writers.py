@@ -146,7 +146,7 @@ OTHER_IMAGE = build_image("linux/amd64", layers=OTHER_LAYERS)
 
 
 @pytest.mark.parametrize("how", ["plainly", "renamed", "twice"])
-def test_two_images_under_one_name_are_told_and_the_layout_s_is_taken(here: Node, tmp_path: Path, how: str) -> None:
+def test_two_images_under_one_name_are_reported_and_the_layout_s_is_taken(here: Node, tmp_path: Path, how: str) -> None:
     files = {**saved_files(OTHER_IMAGE, OTHER_LAYERS, ["a:1"]), **layout_files({"a:1": IMAGE})}
     if how == "twice":
         both_of = [*json.loads(both()[layout.DOCKER_MANIFEST]), *json.loads(files[layout.DOCKER_MANIFEST])]

@@ -22,7 +22,7 @@ from imagestore.errors import (
 )
 from imagestore.oci.media_types import DOCKER_FOREIGN_LAYER
 from imagestore.store.pull.fetch import Fetcher
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,8 +59,8 @@ def test_damaged_bytes_at_hand_are_not_fetched_again(
             keep_alive=lambda: None,
             small_blobs=small_blobs,
         )
-        with pytest.raises(failure), fetcher.flow(cancel) as flow:
-            fetcher.keep(descriptor, raw, cancel=cancel, flow=flow if is_beside else None)
+        with pytest.raises(failure), fetcher.pipeline(cancel) as pipeline:
+            fetcher.keep(descriptor, raw, cancel=cancel, pipeline=pipeline if is_beside else None)
         assert os.listdir(tmp_path / "locks") == []
     assert not store.exists(descriptor.digest)
 
@@ -232,7 +232,7 @@ def test_a_document_at_hand_takes_the_place_of_what_came_of_it_before(tmp_path: 
     assert store.path(descriptor.digest).read_bytes() == raw
 
 
-def test_a_blob_that_somebody_mended_after_the_first_look_is_not_fetched(
+def test_a_blob_that_was_repaired_after_the_first_look_is_not_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, cancel = interrupted_at(tmp_path, len(CONTENT)), CancelToken()
@@ -251,7 +251,7 @@ def test_a_blob_that_somebody_mended_after_the_first_look_is_not_fetched(
     assert store.path(BLOB.digest).read_bytes() == CONTENT
 
 
-def test_an_empty_blob_is_asked_for_since_nobody_may_have_it(tmp_path: Path) -> None:
+def test_an_empty_blob_is_fetched(tmp_path: Path) -> None:
     store, cancel = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CancelToken()
     empty = Descriptor(LAYER, Digest.of(b""), 0)
     with fetching(store, Missing(), cancel) as (fetcher, _), pytest.raises(ReferenceNotFoundError):

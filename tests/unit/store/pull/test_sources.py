@@ -36,7 +36,7 @@ def test_work_that_is_cancelled_reads_no_more_of_the_store(tmp_path: Path) -> No
             documents.index(target)
 
 
-def test_what_is_known_of_documents_counts_beside_their_bytes() -> None:
+def test_what_is_known_of_documents_counts_in_addition_to_their_bytes() -> None:
     """Four mebibytes of empty annotations are kept as forty: by their bytes alone sixty indexes would be few."""
     raw = b'{"annotations":{' + b",".join(b'"%05x":""' % number for number in range(50_000)) + b"}}"
     documents = Documents(None, None, None, CancelToken())

@@ -9,12 +9,12 @@ import pytest
 from imagestore import CancelToken
 from imagestore.errors import DocumentError, StoreBusyError, StoreFullError
 from imagestore.store import leases
-from imagestore.store.pull.fetch_order import ingest_ref
+from imagestore.store.pull.fetch_pipeline import ingest_ref
 from imagestore.store.pull.undo import undone_on_failure
 from tests.support.node import node, python_image
 
 
-def test_the_failure_that_came_first_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_failure_that_came_first_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(_: str, **_how: bool) -> None:
         raise StoreBusyError("metadata.db: is held by another process")
 
@@ -23,7 +23,7 @@ def test_the_failure_that_came_first_is_told(tmp_path: Path, monkeypatch: pytest
         leases.held(here.store.metadata, purpose="pull") as held,
         monkeypatch.context() as patch,
     ):
-        patch.setattr(here.store.metadata, "delete_lease", busy)
+        patch.setattr(here.store.metadata.leases, "delete", busy)
         with (
             pytest.raises(DocumentError, match="breaks its rules"),
             undone_on_failure(here.store.metadata, here.store.content, held, [python_image().target]),
@@ -54,7 +54,7 @@ def test_partial_downloads_go_although_the_database_has_no_space(
                 writer.write(b"part")
                 raise DocumentError("manifest", ["breaks its rules"])
 
-        patch.setattr(here.store.metadata, "delete_lease", full)
+        patch.setattr(here.store.metadata.leases, "delete", full)
         with pytest.raises(DocumentError, match="breaks its rules"):
             fetch()
         assert list(content.statuses()) == []
@@ -76,7 +76,7 @@ def test_the_lease_goes_with_what_is_kept_back_only_where_content_has_come(
         leases.held(here.store.metadata, purpose="pull") as held,
         monkeypatch.context() as patch,
     ):
-        patch.setattr(here.store.metadata, "delete_lease", delete)
+        patch.setattr(here.store.metadata.leases, "delete", delete)
         image = python_image()
         target, raw = image.target, image.documents[image.target.digest].data
         wanted = [target, image.manifests[0].descriptor]

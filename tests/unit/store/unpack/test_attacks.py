@@ -148,7 +148,7 @@ def test_odd_records_break_nothing(tmp_path: Path, records: bytes) -> None:
         assert listed(tmp_path / "root") == {"a": "1"}
 
 
-def test_a_folder_that_becomes_a_link_meanwhile_leads_nowhere(tmp_path: Path) -> None:
+def test_a_folder_that_is_exchanged_for_a_link_leads_nowhere(tmp_path: Path) -> None:
     """Somebody with access to the tree exchanges a folder and a link to the outside, as fast as they can."""
     victim = outside(tmp_path)
     (tmp_path / "tree").mkdir()

@@ -89,7 +89,7 @@ def test_names_that_a_terminal_would_act_on_are_escaped(tmp_path: Path, capsys: 
     assert json.loads(printed.out)["leftOutCount"] == 1
 
 
-def test_a_pods_variables_are_expanded_and_what_it_does_not_have_is_told(
+def test_a_pods_variables_are_expanded_and_missing_ones_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     variables = [

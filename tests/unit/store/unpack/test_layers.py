@@ -170,7 +170,7 @@ def test_owners_devices_and_attributes_are_made_by_root(tmp_path: Path) -> None:
         assert os.getxattr(root / "a", "security.capability")[:1] == b"\x01"
 
 
-def test_without_root_devices_are_left_out_and_told(tmp_path: Path) -> None:
+def test_without_root_devices_are_left_out_and_reported(tmp_path: Path) -> None:
     device = entry("dev/null", tarfile.CHRTYPE, devmajor=1, devminor=3)
     report = unpacked(tmp_path, made(device, entry("a", uid=1234, data=b"1")), is_rootless=True)
     assert listed(tmp_path / "root") == {"a": "1"}
@@ -214,7 +214,7 @@ def test_names_that_are_no_text_are_bytes_on_disk(tmp_path: Path) -> None:
     assert os.listdir(os.fsencode(tmp_path / "root")) == [b"a\xff"]
 
 
-def test_progress_tells_bytes_and_layers(tmp_path: Path) -> None:
+def test_progress_reports_bytes_and_layers(tmp_path: Path) -> None:
     events: list[Event] = []
     layer = made(entry("a", data=os.urandom(3 << 20)))
     unpacked(tmp_path, layer, observer=events.append)

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from imagestore.errors import DocumentError
-from imagestore.store.unpack.judge import MOST_ID
+from imagestore.store.unpack.entry import MOST_ID
 from tests.unit.store.archive.making import BLOCK, END, header, member, pax
 from tests.unit.store.unpack.making import archive, entry, folder, link, with_numbers, with_records
 from tests.unit.store.unpack.reading import ours, theirs
@@ -261,7 +261,7 @@ def test_a_record_without_a_value_leaves_what_the_header_says() -> None:
     assert [(each.name, each.link) for each in ours(data)] == [("a", "target")]
 
 
-def test_a_folder_of_old_is_told_by_its_whole_name() -> None:
+def test_an_old_folder_is_recognized_by_its_whole_name() -> None:
     assert [each.kind for each in ours(member("d/", b"", b"\0") + END)] == [b"5"]
     assert [each.kind for each in ours(pax(path="d/") + member("d", b"", b"\0") + END)] == [b"5"]
     assert [each.kind for each in ours(pax(path="d/f") + member("d/", b"", b"\0") + END)] == [b"0"]

@@ -1,0 +1,232 @@
+"""The metadata port in an embedded SQLite database: its parts, and the journal next to it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from imagestore.errors import StoreCorruptError, StoreFullError
+from imagestore.metadata.sqlite import backup, integrity, location
+from imagestore.metadata.sqlite.changes import ChangeWatch
+from imagestore.metadata.sqlite.database import Database
+from imagestore.metadata.sqlite.failures import CORRUPT_HINT, Translated
+from imagestore.metadata.sqlite.graph import SqliteGraph
+from imagestore.metadata.sqlite.images import SqliteImages
+from imagestore.metadata.sqlite.leases import SqliteLeases
+from imagestore.metadata.sqlite.named_images import SqliteNamedImages
+from imagestore.metadata.sqlite.namespaces import SqliteNamespaces
+from imagestore.metadata.sqlite.schema import COPIED
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Collection
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from imagestore.metadata.sqlite.journal_reading import Journaled
+
+
+class SqliteMetadataStore:
+    """The records of a store, in one file.
+
+    Args:
+        path: the database, on a local disk; created when missing.
+        clock: seconds since 1970.
+        file_system: returns what kind of file system a folder is on.
+        is_rebuilding: create an empty database although the journal knows records.
+        is_freeing: on a disk too full to open it, release the ballast; else it can only be read there.
+        on_making: called in the transaction that creates the tables, which only one process ever does.
+
+    Raises:
+        StoreError: it can't be opened, is damaged, is on a network file system, or was written by a newer version.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        file_system: Callable[[Path], str] = location.file_system,
+        is_rebuilding: bool = False,
+        is_freeing: bool = True,
+        on_making: Callable[[SqliteMetadataStore], None] | None = None,
+    ) -> None:
+        self.database = Database(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
+        self.leases = SqliteLeases(self.database)
+        self.images = SqliteImages(self.database, self.leases)
+        self.named_images = SqliteNamedImages(self.database)
+        self.graph = SqliteGraph(self.database)
+        self.namespaces = SqliteNamespaces(self.database, self.graph)
+        self.database.open(is_freeing=is_freeing, on_making=None if on_making is None else partial(on_making, self))
+        with contextlib.ExitStack() as stack:
+            # If the store can't be opened, the caller has nothing to close.
+            stack.callback(self.database.close)
+            with Translated(path):
+                self._watch = ChangeWatch(path, self.database.access.address(mode="rw"))
+            stack.callback(self._watch.close)
+            try:
+                self._begin_journal()
+            except StoreFullError:
+                # As when opening the database itself lacks space.
+                if not (is_freeing and self.database.ballast.release()):
+                    raise
+                self._begin_journal()
+            stack.pop_all()
+
+    def recording(self, keys: Collection[tuple[str, str]]) -> AbstractContextManager[object]:
+        """As exclusive(): there is one writer at a time."""
+        return self.database.exclusive()
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Hold the database's write lock; commits at the end."""
+        return self.database.exclusive()
+
+    def batch(self) -> AbstractContextManager[object]:
+        """As exclusive(), for one short step of a long work: yields to waiting writers first, and isn't synced."""
+        return self.database.batch()
+
+    def transient(self) -> AbstractContextManager[object]:
+        """As exclusive(), for what only running work needs: not synced by itself."""
+        return self.database.relaxed()
+
+    def is_awaited(self) -> bool:
+        """Whether a writer waits, or a thread waits for this process's connection."""
+        return self.database.is_awaited()
+
+    def give_way(self) -> None:
+        """Yield to waiting writers; between two steps of a long work."""
+        self.database.give_way()
+
+    @property
+    def is_unchanging(self) -> bool:
+        """Whether no process can change anything: the disk is read-only. To be asked when a change was refused."""
+        return self.database.access.is_unchanging()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked after the database was opened."""
+        return self.database.opened.is_inherited
+
+    def check_process(self) -> None:
+        """Refuse the work of a forked child before it waits for anything."""
+        self.database.opened.check_process()
+
+    def generation(self) -> int | None:
+        """A number that differs after every change of a record, in any process; None when it can't be read."""
+        is_ours = self.database.opened.is_still_there() and not self.database.access.was_overtaken
+        return self._watch.generation() if is_ours else None
+
+    def is_outdated(self) -> bool:
+        """Whether the store has to be opened again to be current; see the port."""
+        opened = self.database.opened
+        try:
+            return opened.is_replaced() or (opened.is_still_there() and self.database.access.was_overtaken)
+        except OSError:  # the file is just being exchanged
+            return False
+
+    def expire(self) -> int:
+        """Delete expired leases, and images whose gc.expire label is past and that no lease names; return how many."""
+        with self.database.freeing():
+            return self.images.expire() + self.named_images.expire() + self.leases.expire()
+
+    def tidy(self) -> None:
+        """Shorten the journal if it is much longer than its records need, and keep some space back again."""
+        self._shorten_journal()
+        self.database.ballast.keep()
+
+    def damage(self) -> tuple[str, ...]:
+        """What is wrong with the file, or that it is older than its journal, a line each."""
+        with self.database.reading() as db:
+            found = integrity.damage(db)
+            if not found and not self.database.access.only_reads and (reason := self.database.changes.overtaken(db)):
+                return (reason,)
+            return found
+
+    def reindex(self) -> bool:
+        """Rebuild every index from its table; False, and nothing is changed, when that doesn't repair the database."""
+        path = self.database.path
+        try:
+            with self.database.writing() as db:
+                db.execute("REINDEX")
+                if integrity.damage(db):
+                    raise StoreCorruptError(f"{path}: more than indexes is damaged", hint=CORRUPT_HINT)
+        except StoreCorruptError:
+            return False
+        return True
+
+    def backup(self, target: Path) -> None:
+        """Write a consistent copy to a new file while others go on; see the port."""
+        with self.database.reading() as db:
+            backup.copy_to(db, target)
+
+    def close(self) -> None:
+        """Close the database."""
+        if not self.is_inherited:
+            self._watch.close()
+        self.database.close()
+
+    def journaled(self) -> Journaled:
+        """What the journal says; later changes get higher numbers than any in it."""
+        with self.database.writing() as db:
+            found = self.database.journal.read()
+            db.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'generation'", (found.last_number,))
+            return found
+
+    def known_to_journal(self) -> Journaled:
+        """What the journal says, where this database decides which changes were committed."""
+        with self.database.writing() as db:
+            return self.database.journal.read(committed=self.database.changes.last(db))
+
+    def _begin_journal(self) -> None:
+        """Bring journal and database together where one of them was put next to the other."""
+        if self.database.access.only_reads:
+            return
+        if not self.database.journal.path.exists():
+            self._shorten_journal()
+        elif self._is_copy():
+            self._follow_journal()
+
+    def _is_copy(self) -> bool:
+        with self.database.reading() as db:
+            return db.execute("SELECT 1 FROM counter WHERE name = ?", (COPIED,)).fetchone() is not None
+
+    def _follow_journal(self) -> None:
+        """A backup was put in the place of a database that went on: what the backup knows counts from now on."""
+        journal = self.database.journal
+        with self.database.writing() as db:
+            if self._is_copy():
+                self.journaled()
+                with self._prepared(db, self.database.changes.last(db)) as prepared:
+                    if prepared is not None and journal.exchange(prepared, journal.size()):
+                        db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
+
+    def _shorten_journal(self) -> None:
+        """Rewrite the journal where it is missing or much too long; no caller waits for the writing."""
+        journal = self.database.journal
+        if not journal.is_long():
+            return
+        with self.database.reading_apart() as db:
+            (count,) = db.execute(
+                "SELECT (SELECT COUNT(*) FROM image) + (SELECT COUNT(*) FROM content_label)"
+                # A leased content's own line takes a sixteenth of what is allowed for a record.
+                " + (SELECT COUNT(*) FROM lease) + (SELECT COUNT(*) / 16 FROM lease_content)"
+            ).fetchone()
+        if not journal.is_due(count):
+            return
+        with contextlib.ExitStack() as stack:
+            with self.database.writing() as writing:
+                # No writer is between an entry and its commit now: the snapshot has all that the journal says so far.
+                number, length = self.database.changes.last(writing), journal.size()
+                db = stack.enter_context(self.database.snapshot_apart())
+            prepared = stack.enter_context(self._prepared(db, number))
+            if prepared is not None:
+                with self.database.writing():
+                    journal.exchange(prepared, length)
+
+    def _prepared(self, db: sqlite3.Connection, number: int) -> AbstractContextManager[BinaryIO | None]:
+        return self.database.journal.prepared(
+            number, self.images.read_all(db), self.graph.all_labels(db), self.leases.lasting(db)
+        )
